@@ -59,6 +59,18 @@ def test_ranks_that_went_on_after_what_could_not_meet_hang_in_what_comes_of_it(t
     assert parted is not None and parted.kind is Kind.ORDER
 
 
+def test_a_rank_that_left_an_unlike_call_and_waits_for_those_in_it(tmp_path: pathlib.Path) -> None:
+    """A reduce to another root on each rank lets one of them go on."""
+    made = [dataclasses.replace(call(5, "reduce"), root=rank) for rank in (0, 1)]
+    ranks = Ranks(tmp_path, [made[0], call(9)], [made[1]])
+    parted = ranks.live().poll()
+    assert parted is not None and parted.kind is Kind.ROOT
+    (tmp_path / "other").mkdir()
+    other = Ranks(tmp_path / "other", [made[0]], [made[1], call(9), call(9)])
+    other.say(0, call(9))
+    assert other.live().poll() is None, "nobody is in the call that was unlike"
+
+
 def test_groups_that_each_rank_makes_for_itself_end_the_run_when_nothing_moves(tmp_path: pathlib.Path) -> None:
     """What hangs is a call in one of them, which the others do not know of."""
     made = [dataclasses.replace(call(1, "new_group", ranks=(0, 1)), members=(rank,)) for rank in (0, 1)]
@@ -168,6 +180,17 @@ def test_ranks_that_wait_for_what_they_have_sent_to_each_other(tmp_path: pathlib
     assert live.poll() is None
     for writer in ranks.writers:
         writer.write(Awaited(of=0))
+    parted = live.poll()
+    assert parted is not None and parted.direct
+
+
+def test_a_rank_that_has_started_two_messages_and_waits_for_the_first(tmp_path: pathlib.Path) -> None:
+    sent = dataclasses.replace(direct("send", 1), asynchronous=True)
+    ranks = Ranks(tmp_path, [sent, dataclasses.replace(sent, n=1)], [direct("send", 0)])
+    ranks.stand_still(9.0)
+    live = ranks.live()
+    assert live.poll() is None
+    ranks.writers[0].write(Awaited(of=0))
     parted = live.poll()
     assert parted is not None and parted.direct
 

@@ -24,6 +24,7 @@ from ddp_lint.cli.console import (
     wants_color,
     write,
 )
+from ddp_lint.config import ConfigError
 
 _FORMATS = ("full", "json", "html")
 #: Below so many bytes there is nothing to watch.
@@ -53,7 +54,7 @@ def diagnose(paths: tuple[str, ...], **given: Any) -> None:
 
     Exit status: 0 a cause was found, 1 none was, 2 something could not be read.
     """
-    end_with(lambda: _run(paths, given), given["color"])
+    end_with(lambda: _run(paths, given), ConfigError, given["color"])
 
 
 def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:

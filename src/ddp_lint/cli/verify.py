@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,10 +25,12 @@ from ddp_lint.cli.console import (
     wants_color,
     write,
 )
-from ddp_lint.config import Configuration, Overrides, Settings
 from ddp_lint.output import Sources
 from ddp_lint.verify.options import WRAPS, Options, UsageError, ranks_of
 from ddp_lint.verify.report import FORMATS
+
+if TYPE_CHECKING:
+    from ddp_lint.config import Settings
 
 #: torchrun's own options that are passed on as they are.
 _LAUNCHER = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
@@ -137,7 +139,7 @@ def verify(target: str | None, script_args: tuple[str, ...], **given: Any) -> No
     hung; 2 it could not run.
     """
     with _interruptible():
-        end_with(lambda: _run(target, script_args, given))
+        end_with(lambda: _run(target, script_args, given), UsageError)
 
 
 @contextlib.contextmanager
@@ -156,8 +158,8 @@ def _interruptible() -> Iterator[None]:
 
 
 def _run(target: str | None, script_args: tuple[str, ...], given: dict[str, Any]) -> int:
-    """The whole of it; the exit status. Raises ConfigError and UsageError."""
-    from ddp_lint.verify.launch import started
+    """The whole of it; the exit status. Raises UsageError."""
+    from ddp_lint.verify.starting import started
 
     _need_torch()
     target, script_args = _target(target, script_args, given["module"])
@@ -178,12 +180,16 @@ def _run(target: str | None, script_args: tuple[str, ...], given: dict[str, Any]
 
 
 def _settings(target: str, given: dict[str, Any]) -> Settings:
-    """What `check` is to look for in the target."""
-    configuration = Configuration(
-        Overrides(select=listed(given["select"]) or None, preview=given["preview"], proving=True)
-    )
+    """What `check` is to look for in the target. Raises UsageError."""
+    from ddp_lint.config import ConfigError, Configuration, Overrides  # not before the processes come up
+
+    select = listed(given["select"])
     place = pathlib.Path(target)
-    return configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
+    try:
+        configuration = Configuration(Overrides(select=select or None, preview=given["preview"], proving=True))
+        return configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
 
 
 def _target(target: str | None, script_args: tuple[str, ...], module: str | None) -> tuple[str, tuple[str, ...]]:

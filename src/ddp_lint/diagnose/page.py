@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ddp_lint.diagnose.records import Event
 from ddp_lint.diagnose.report import full
 from ddp_lint.diagnose.session import Answer
+from ddp_lint.output import in_markup
 from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 
@@ -49,7 +50,7 @@ def page(answer: Answer) -> str:
         *_flight(answer),
         "</body></html>\n",
     ]
-    return "\n".join(parts)
+    return in_markup("\n".join(parts))
 
 
 def _e(text: object) -> str:

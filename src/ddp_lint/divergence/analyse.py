@@ -26,6 +26,7 @@ from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.shards import may_part
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
@@ -176,12 +177,12 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
 def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     """The roots without those that cannot communicate, where that is known beforehand."""
     project, inside = summaries.linker.project, facts.source.inside
-    if inside and not project.uses_frameworks(inside):
-        return
-    known = project.communicating(inside) if inside else None
+    uses = not inside or project.uses_frameworks(inside)
+    known = project.communicating(inside) if inside and uses else None
     for root in roots(facts, summaries):
         name = root.name if root.function is not None else MODULE
-        if known is None or name in known or (root.function is not None and may_run_on_some(root.function)):
+        can = known is None or name in known or (root.function is not None and may_run_on_some(root.function))
+        if (uses and can) or (root.owner is not None and may_part(project, root.owner, root.node)):
             yield root
 
 

@@ -31,6 +31,7 @@ from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import LISTED, PADDED, is_generated, keeps, with_kept_shape
+from ddp_lint.divergence.shards import gather
 from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
     MADE,
@@ -111,6 +112,8 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
     if isinstance(reference, ref.ClassRef):
         return _construct(frame, reference, arguments, node)
     if isinstance(reference, ref.Instance):
+        if reference.unit:
+            gather(frame, reference, node)
         return _call_object(frame, function, reference, arguments, node)
     if isinstance(reference, ref.External):
         return _external(frame, reference.name, arguments, node)

@@ -14,7 +14,7 @@ from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
-from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size
+from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size, of_batches
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     asks_for_any,
@@ -27,6 +27,7 @@ from ddp_lint.divergence.selections import (
 )
 from ddp_lint.divergence.values import (
     ALONE,
+    BATCH,
     COMPARE,
     LARGEST_FORMULA,
     SET,
@@ -326,6 +327,8 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
         return False
     if result.even:  # how much the batches hold, unlike the question whether one is empty
         return not (is_size(left) and right.constant in (Known(0), Known(1)))
+    if with_none and left.kind == BATCH and of_batches(left.varies):
+        return False  # a batch of which a collator has left nothing
     if with_none and result.varies.cause in ("host", "clock"):
         return True  # each process has a name, a number and a time of its own, none has none
     return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is

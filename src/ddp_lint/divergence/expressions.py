@@ -17,6 +17,7 @@ from ddp_lint.divergence.lengths import (
     cuts_unevenly,
     dealt_evenly,
     dimension_of,
+    grown_by_key,
     of_numbers,
     own_share,
     padded_to,
@@ -39,8 +40,10 @@ from ddp_lint.divergence.selections import (
     runs_to_end,
     selection,
 )
+from ddp_lint.divergence.shards import element_of_parts, part_of
 from ddp_lint.divergence.values import (
     ARITHMETIC,
+    KEYED,
     SET,
     Known,
     Value,
@@ -68,7 +71,8 @@ _SHAPES = frozenset({"shape", "batch_size"})
 #: Attributes of a tensor that are usually the same on all ranks, regardless of its values.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
-_SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
+#: Operators that make a set of a set.
+SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
 
 
 def evaluate(frame: Frame, node: ast.expr | None) -> Value:
@@ -221,6 +225,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         known_as = given[name]
         return unknown(("attribute", path), known_as) if isinstance(known_as, ref.GroupRef) else constant(known_as)
     value = frame.summaries.variables.attribute_of(of, name)
+    if (part := part_of(frame, of, name, value)) is not None:
+        return part
     if value is not None and (value.varies is not None or value.reference is not None or value.entries is not None):
         return value
     for outside in frame.linker.outside(of):
@@ -264,19 +270,16 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if path and path in frame.env:
         return frame.env[path]
     base, index = evaluate(frame, node.value), evaluate(frame, node.slice)
+    if not isinstance(node.slice, ast.Slice) and (part := element_of_parts(base)) is not None:
+        return part
     if is_padded(base):
         return unknown(("item", base.key, index.key), base.reference if runs_to_end(node.slice) else None)
     if isinstance(node.slice, ast.Slice):
         return _slice(frame, node, node.slice, base)
+    if (entry := _entry_of(frame, node, base, index)) is not None:
+        return entry
     key = index.constant
     reference = base.reference
-    if isinstance(reference, ref.External) and reference.name == "os.environ" and key is not None:
-        return environment(frame, key.value, node)
-    place = key.value if key is not None and isinstance(key.value, int) else None
-    if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
-        return base.items[place]
-    if base.entries is not None and key is not None and key.value in base.entries:
-        return base.entries[key.value]
     dimension = None if isinstance(node.slice, ast.Attribute) else index.constant
     if (length := dimension_of(base, dimension)) is not None:
         return length
@@ -292,6 +295,25 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if is_padded_field(frame, node) and not base.agreed:
         return unknown(("item", base.key, index.key), ref.Instance(PADDED))
     return unknown(("item", base.key, index.key), parameter_group(frame, node.value), agreed=base.agreed)
+
+
+def _entry_of(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value | None:
+    """A variable of the environment, or the element or entry of a container that is known."""
+    key, reference = index.constant, base.reference
+    if key is None:
+        if (
+            base.kind == KEYED
+            and (of := dotted(node.value))
+            and (grown := grown_by_key(frame, node, index)) is not None
+        ):
+            frame.env[of] = grown
+        return None
+    if isinstance(reference, ref.External) and reference.name == "os.environ":
+        return environment(frame, key.value, node)
+    place = key.value if isinstance(key.value, int) else None
+    if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
+        return base.items[place]
+    return base.entries.get(key.value) if base.entries is not None else None
 
 
 def _own_item(frame: Frame, node: ast.Subscript, base: Value, index: Value, varies: Variation) -> Value:
@@ -336,7 +358,7 @@ def environment(frame: Frame, name: object, node: ast.AST) -> Value:
 def _binary(frame: Frame, node: ast.BinOp) -> Value:
     left, right = evaluate(frame, node.left), evaluate(frame, node.right)
     keys = _are_keys(node.left) and _are_keys(node.right)
-    if isinstance(node.op, _SET_OPERATORS) and (keys or is_set(left) or is_set(right)):
+    if isinstance(node.op, SET_OPERATORS) and (keys or is_set(left) or is_set(right)):
         return unordered(frame, node)
     operation = ARITHMETIC.get(type(node.op))
     if operation is None or (isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str)):

@@ -92,6 +92,8 @@ class Frame:
     loops: int = 0
     #: Set within a loop that has the order of a set.
     order: Variation | None = None
+    #: Set within a loop that ranks run a different number of times.
+    uneven: Variation | None = None
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import iterated, known
-from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent, unknown
+from ddp_lint.divergence.values import FIELD, GROWN, Known, Symbol, Value, Variation, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
@@ -128,6 +128,16 @@ def _endless(node: ast.AST) -> bool:
 def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
     """Does it vary with the batches of the rank, and not with the share of a collection that falls to it?"""
     return varies is not None and varies.aspect == "batches"
+
+
+def grown_by_key(frame: Frame, at: ast.AST, key: Value) -> Value | None:
+    """A dictionary once it has a key for each that the rank's own batches have, ``hits[name] += 1``; None where the key
+    is none of these."""
+    if key.kind not in (FIELD, "item") or not of_batches(key.varies):
+        return None
+    origin = Label(frame.span(at), "a key here follows from each rank's own batches")
+    varies = Variation("data", "which keys this rank's own batches have", origin=origin, confidence=Confidence.MEDIUM)
+    return divergent((GROWN, frame.key(at)), varies)
 
 
 def size_of(of: Hashable, varies: Variation) -> Value:
@@ -350,7 +360,27 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "PIECE", "agrees_to_stop", "assigned_once", "cuts_unevenly", "deals", "dealt_alike", "dealt_evenly", "dimension_of",
-    "extent_of", "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "of_numbers",
-    "own_length", "own_share", "padded_to", "shape_of", "size_of", "streams",
+    "PIECE",
+    "agrees_to_stop",
+    "assigned_once",
+    "cuts_unevenly",
+    "deals",
+    "dealt_alike",
+    "dealt_evenly",
+    "dimension_of",
+    "extent_of",
+    "follows_from_extent",
+    "grown_by_key",
+    "is_share",
+    "is_size",
+    "is_whole",
+    "length_of",
+    "of_batches",
+    "of_numbers",
+    "own_length",
+    "own_share",
+    "padded_to",
+    "shape_of",
+    "size_of",
+    "streams",
 ]  # fmt: skip

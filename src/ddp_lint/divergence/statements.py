@@ -27,7 +27,15 @@ from ddp_lint.divergence.effects import (
     matters,
     of_shards,
 )
-from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
+from ddp_lint.divergence.expressions import (
+    SET_OPERATORS,
+    as_long_as,
+    dotted,
+    evaluate,
+    is_set,
+    unordered,
+    visible,
+)
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
@@ -299,8 +307,9 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         return _arm(frame, node.body, _round_test(frame, node))
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
+    around, frame.uneven = frame.uneven, _own_rounds(rounds) or frame.uneven
     body, env = _rounds(frame, node, once)
-    frame.order = outer
+    frame.order, frame.uneven = outer, around
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
     if rounds is not None and (
@@ -316,6 +325,13 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
+
+
+def _own_rounds(rounds: Condition | None) -> Variation | None:
+    """Why a rank goes round a loop as often as its own data say, if it does."""
+    varies = rounds.varies if rounds is not None else None
+    own = varies is not None and (varies.cause == "length" or varies.aspect == "share")
+    return varies if own else None
 
 
 def _leaves_at_once(body: list[Effect]) -> bool:
@@ -795,6 +811,9 @@ def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
 def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     left, right = evaluate(frame, node.target), evaluate(frame, node.value)
     function = ARITHMETIC.get(type(node.op))
+    if isinstance(node.op, SET_OPERATORS) and (is_set(left) or is_set(right)):
+        bind(frame, node.target, unordered(frame, node), node)
+        return
     if function is None:
         return
     key = ("augmented", type(node.op).__name__, left.key, right.key)

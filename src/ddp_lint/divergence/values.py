@@ -243,11 +243,21 @@ SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
 
 
 #: How the key of a part of something begins, which may be a collection but hardly a number.
-_PARTS = frozenset({"item", "element", "attribute", "part"})
+_PARTS = frozenset({"item", "element", "batch", "attribute", "part"})
 #: How the key of an object begins that a constructor has just made.
 MADE: Final = "object"
 
 
+#: How the key begins of what a loop hands out.
+ELEMENT: Final = "element"
+#: ... of the batch that it hands out of a loader.
+BATCH: Final = "batch"
+#: ... of what it hands out of a field of a rank's own batch: ``for name in batch["dataset"]``.
+FIELD: Final = "field"
+#: How the key of a list or a dictionary begins that has become longer on some ranks.
+GROWN: Final = "grown"
+#: ... of a dictionary that has a key once it was asked for one.
+KEYED: Final = "keyed"
 #: How the key of the number of a round begins, which an ``enumerate()`` hands out.
 INDEX: Final = "index"
 #: How the key of a number of ranks begins, followed by the group that it counts ("" is the world).
@@ -705,7 +715,7 @@ def _with_other_keys(varies: Variation, yes: Value, no: Value, key: Hashable) ->
     """What two dictionaries are of which one has an entry that the other lacks; None for anything else."""
     if yes.entries is None or no.entries is None or yes.entries.keys() == no.entries.keys():
         return None
-    return divergent(("grown", key), varies)
+    return divergent((GROWN, key), varies)
 
 
 def _is_empty(value: Value) -> bool:

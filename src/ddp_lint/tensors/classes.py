@@ -190,6 +190,15 @@ class ModuleClasses:
             return self._built(facts, node) if isinstance(node, ast.ClassDef) else None
         return self.imported(self.qualified(name, facts))
 
+    def function(self, name: str, facts: ModuleFacts) -> tuple[ModuleFacts, ast.FunctionDef] | None:
+        """The top-level function of the project that a dotted name means inside one of its files."""
+        found: tuple[ModuleFacts, ast.AST | None] | None = None
+        if name in facts.definitions:
+            found = facts, facts.definitions[name]
+        elif self._project is not None and (target := self._project.split(self.qualified(name, facts))) is not None:
+            found = target[0], target[0].definitions.get(target[1])
+        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None
+
     def qualified(self, name: str, facts: ModuleFacts) -> str:
         """The canonical dotted name of a name inside a file of the project; '' when it was not imported."""
         target = facts.imports.resolve(name) if name else None

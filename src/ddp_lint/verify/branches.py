@@ -50,7 +50,14 @@ def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
     return None
 
 
-def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
+class LeftLoop(NamedTuple):
+    """A loop that the ranks go round a different number of times, by its line, and that in words."""
+
+    line: int
+    text: str
+
+
+def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | None:
     """Of a call in a loop that another rank has left: the loop, and the ways out of it. `earlier` are the calls of the
     group that met before. Of a rank that calls nothing more it is known that it has left all loops: which of several
     it left too early says the one that the other rank has begun again since the last call that they had in common."""
@@ -72,7 +79,28 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> str:
         rank, call = calls[0]
         before = earlier[-1].get(rank) if earlier else None
         loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
-        return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else ""
+        return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else None
+    return None
+
+
+def left_while_received(mismatch: Mismatch, streams: Streams) -> str:
+    """Of a receive that no message comes for: the loop in which this rank has received until now, and the one in which
+    its peer has sent, and which that has left. '' where the peer has sent nothing, or is in the same round."""
+    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None and call.op == "recv"]
+    for rank, call in calls:
+        ways = messages(streams).get((-1 if call.peer is None else call.peer, rank))
+        met = list(zip(ways["send"], ways["recv"], strict=False)) if ways is not None else []
+        peers = mismatch.calls.get(call.peer if call.peer is not None else -1)
+        if not met or place(met[-1][1]) != place(call) or not met[-1][0].frames:
+            continue
+        sent = met[-1][0].frames[0]
+        mine, theirs = _loops(call.frames[0])[-1:], _loops(sent)[-1:]
+        line = _line_in(sent, peers)
+        if mine and theirs and (peers is None or (line and line not in _lines(theirs[0].body))):
+            return (
+                f"rank {rank} waits for another message in the loop `{_head(mine[0])}` (line {mine[0].lineno}), rank "
+                f"{call.peer} has left the loop in which it sends, `{_head(theirs[0])}` (line {theirs[0].lineno})"
+            )
     return ""
 
 
@@ -224,12 +252,13 @@ def made_of(mismatch: Mismatch) -> str:
 @dataclasses.dataclass(frozen=True)
 class RoundsApart:
     """Two calls of one line that met in different rounds of a loop, in words, too. `skips`: there is a way past the
-    line in a round."""
+    line in a round. `inner`: the loop in it whose end one rank came to first, where it is clear which one that is."""
 
     path: str
     line: int
     text: str
     skips: bool = False
+    inner: LeftLoop | None = None
 
 
 def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | None:
@@ -254,8 +283,24 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
                     caught = _handler(loop, frame.line) if part is not None else None
                     text += f"; line {caught.lineno} continues it after an exception" if caught is not None else ""
-                    return RoundsApart(frame.path, loop.lineno, text, bool(skips))
+                    inner = _left_first(one, mine, loop) if part is None and not skips else None
+                    return RoundsApart(frame.path, loop.lineno, text, bool(skips), inner)
     return None
+
+
+def _left_first(call: Collective, outer: Round, loop: _Loop) -> LeftLoop | None:
+    """Calls of one line are in different rounds of a loop: that in it around the call ends at different times. Of
+    several that is the outermost one, if it is known that the ranks would otherwise have diverged in its earlier
+    rounds."""
+    frames = call.frames[: outer.depth + 1]
+    found = [inner for frame in reversed(frames) for inner in _loops(frame)]
+    inside = [inner for inner in found[found.index(loop) + 1 :] if not _counted(inner)] if loop in found else []
+    bound = {one.line for one in call.rounds if one.depth <= outer.depth}
+    if not inside or (len(inside) > 1 and inside[0].lineno not in bound):
+        return None
+    text = f"the loop `{_head(inside[0])}` (line {inside[0].lineno}) ends on one rank before it does on another"
+    how = _how_left(inside[0], frames[0]) if list(_ways_out(inside[0].body)) else ""
+    return LeftLoop(inside[0].lineno, text + how)
 
 
 def _from_outside(call: Collective, one: Round) -> tuple[int, int, str]:
@@ -608,21 +653,25 @@ def _lines(body: Sequence[ast.stmt]) -> range:
     return range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1)
 
 
-def _out_of(loop: _Loop, rank: int, other: int, here: Frame) -> str:
+def _out_of(loop: _Loop, rank: int, other: int, here: Frame) -> LeftLoop:
     """`here`: a line of the rank that is in the loop."""
-    endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
     text = f"rank {other} is out of the loop `{_head(loop)}` (line {loop.lineno}), rank {rank} is in it"
+    return LeftLoop(loop.lineno, text + _how_left(loop, here))
+
+
+def _how_left(loop: _Loop, here: Frame) -> str:
+    endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
     ways = list(_ways_out(loop.body))
     if len(ways) == 1:
         way = f"{ways[0].lineno}{_below_test(loop, ways[0])}"
-        return f"{text}: the only way out {'' if endless else 'but for its end '}is line {way}"
+        return f": the only way out {'' if endless else 'but for its end '}is line {way}"
     caught = _handler(loop, here.line)
     goes_on = f"line {caught.lineno} continues it after an exception" if caught is not None else ""
     if goes_on and _counted(loop):
-        return f"{text}: {goes_on}, without what comes behind that"
+        return f": {goes_on}, without what comes behind that"
     if not ways and not endless:
-        return f"{text}: the ranks go round it a different number of times{', or ' * bool(goes_on)}{goes_on}"
-    return text
+        return f": the ranks go round it a different number of times{', or ' * bool(goes_on)}{goes_on}"
+    return ""
 
 
 def _handler(loop: _Loop, line: int) -> ast.ExceptHandler | None:

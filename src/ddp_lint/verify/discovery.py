@@ -14,6 +14,7 @@ from ddp_lint.verify.branches import (
     between,
     joined,
     left_loop,
+    left_while_received,
     made_of,
     on_the_way_out,
     passed_by,
@@ -27,8 +28,8 @@ from ddp_lint.verify.branches import (
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
 from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
-from ddp_lint.verify.match import Kind, Mismatch, describe, place, walked_apart
-from ddp_lint.verify.missing_requirements import FILES
+from ddp_lint.verify.match import Kind, Mismatch, describe, place, unrelated, walked_apart
+from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across_ranks import moment
@@ -142,6 +143,8 @@ _EVALUATES = (
 _LONGER = "pass init_process_group a timeout= that is longer than that work, or do the work before the group is created"
 #: What to do where a rank waits for a key.
 _SET_KEY = "set it under the very name, and prefix, that the others use (without a rank in it), on every path"
+#: What to do where one rank receives more often than another one sends.
+_AS_MANY = "send and receive equally often: let both sides count alike, or send the number first"
 #: What to do where a rank looks again and again for what does not come.
 _WAIT_TOGETHER = "wait in a dist.barrier() that the other rank calls after its part, and use the same path on all ranks"
 #: What to do where the ranks' models are not the same.
@@ -246,6 +249,9 @@ def _merged(same: Sequence[Discovery]) -> Discovery:
 def _damage(examined: Examined) -> Iterator[Discovery]:
     """The cause first: a rank that died by itself makes its peers wait, and a mismatch ends in a timeout."""
     raised, crossing = list(_raised(examined)), list(_crossing(examined))
+    strangers = unrelated(examined.rows) if raised else None
+    if strangers is not None:
+        raised = [_led_to(examined, strangers, raised[0])]
     yield from crossing
     orphans = list(_orphaned(examined))
     yield from orphans
@@ -316,6 +322,14 @@ def _mismatch(examined: Examined, first: Mismatch) -> Discovery:
     return Discovery("mismatch", message, "", *why, evidence=(evidence,))
 
 
+def _led_to(examined: Examined, first: Mismatch, error: Discovery) -> Discovery:
+    """Calls that met although they have nothing to do with each other, and the error that came of it."""
+    rank, (path, line) = next((rank, place(call)) for rank, call in first.calls.items() if call is not None)
+    evidence = Evidence(examined.run.wrap, rank, "sequence", str(first), shown(path), line, model=examined.run.model)
+    message = f"the ranks call different collectives: {first}: these matched by chance; then {error.message}"
+    return Discovery("mismatch", message, "", *_why(examined, first), evidence=(evidence,))
+
+
 def _since(origin: Mismatch, first: Mismatch) -> str:
     """A mismatch in words, behind the calls that met by luck before it."""
     return str(first) if origin is first else f"{origin}: these matched by chance; then {first}"
@@ -348,11 +362,8 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
             place_of = f"{shown(left.site.path)}:{left.site.line}"
             fix = "let all ranks leave together: agree on it (all_reduce a flag), or raise an error, which ends the job"
             return f"rank {outcome.rank} left by {left.how}({left.status}) in {left.site.function} ({place_of})", fix
-    calls = [call for call in first.calls.values() if call is not None]
-    if len(calls) > 1 and all(call.op == "send" for call in calls):
-        early = ": wait() right behind isend() makes a send of it" if all(call.asynchronous for call in calls) else ""
-        fix = "receive first on one of them, or start all of them before the first wait(): batch_isend_irecv()"
-        return f"each sends first and waits until the other one receives{early}", fix
+    if first.direct:
+        return _why_messages(examined, first)
     if first.kind is Kind.SPLITS:
         return _SPLITS
     let_go = next((rank for rank, call in first.calls.items() if call is not None and _let_go(call)), None)
@@ -360,10 +371,6 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         others = ", ".join(str(rank) for rank in first.calls if rank != let_go)
         text = f"rank {let_go} is in a __del__, which runs when the last reference to the object goes: rank {others} "
         return f"{text}may hold one longer, or have let go of it before", _BY_NAME
-    if len(calls) > 1 and all(call.op == "recv" for call in calls):
-        return "each receives first and waits for what the other one sends afterwards", "send first on one of them"
-    if first.direct:
-        return _misled(examined)[1:]
     made = made_of(first)
     if made:
         return made, _UNLIKE_TENSORS[1]
@@ -378,12 +385,31 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     rounds = apart.text if apart is not None else ""
     branch = between(first)
     skipped = apart is not None and apart.skips  # a rank skipped the call in a round, and has left no loop too early
-    loop = left_loop(first, earlier) if not branch and not skipped else ""
+    over = left_loop(first, earlier) if not branch and not skipped else None
+    if apart is not None and apart.inner is not None and not branch and (over is None or over.line != apart.inner.line):
+        over = apart.inner
+    loop = over.text if over is not None else ""
     passed = passed_by(first, earlier) if not (branch or loop or rounds) else ""
     cause = "; ".join(filter(None, (branch or loop or passed, rounds)))
     if loop:
         return cause, _EQUALLY_OFTEN
     return cause, _SAME_CALLS if passed or rounds else ""
+
+
+def _why_messages(examined: Examined, first: Mismatch) -> tuple[str, str]:
+    """The same where ranks send to each other."""
+    calls = [call for call in first.calls.values() if call is not None]
+    if len(calls) > 1 and all(call.op == "send" for call in calls):
+        early = ": wait() right behind isend() makes a send of it" if all(call.asynchronous for call in calls) else ""
+        fix = "receive first on one of them, or start all of them before the first wait(): batch_isend_irecv()"
+        return f"each sends first and waits until the other one receives{early}", fix
+    streams = {one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks}
+    ended = left_while_received(first, streams)
+    if ended:
+        return ended, _AS_MANY
+    if len(calls) > 1 and all(call.op == "recv" for call in calls):
+        return "each receives first and waits for what the other one sends afterwards", "send first on one of them"
+    return _misled(examined)[1:]
 
 
 def _unlike_models(examined: Examined, first: Mismatch) -> str:
@@ -498,7 +524,8 @@ def _frozen(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, st
 
 def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple[str, str, str] | None:
     """One rank missed a file that another one did not miss, and may have been about to make."""
-    others = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    missed_not = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    others = [one for one in missed_not if one.how != "stopped" or not is_behind(one, outcome)]
     at = others[0].last.frame if others else None
     if event.type not in FILES or at is None:
         return None

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ddp_lint.verify.live import Live
@@ -23,7 +23,7 @@ from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import may_fork
 from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.spec import Spec
-from ddp_lint.verify.target import Target, resolve
+from ddp_lint.verify.target import Target
 
 Progress = Callable[[str], None]
 
@@ -74,7 +74,7 @@ class Launcher:
         self._given = pool
 
     def __enter__(self) -> Launcher:
-        self._device, self._torch, self._shared_gpus = _device(self.options)
+        self._device, self._torch, self._shared_gpus = device_of(self.options)
         self._fork = may_fork(self.target)
         self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
@@ -228,24 +228,7 @@ def run(target: Target, options: Options, watch: Watch, progress: Progress = lam
         return launcher.run(launcher.probe(), watch)
 
 
-@contextlib.contextmanager
-def started(text: str, options: Options) -> Iterator[Pool | None]:
-    """A pool whose processes start, and import torch, while the caller makes ready what proves and judges; None where
-    the target needs another one.
-
-    Raises UsageError where there is no target or no torch, or not the requested devices.
-    """
-    target = resolve(text, options)
-    device, _, _ = _device(options)
-    if options.world or options.several_nodes or starts_own_ranks(target):
-        yield None
-        return
-    with workspace(None) as folder, Pool(folder, options, device, fork=may_fork(target)) as pool:
-        pool.start()
-        yield pool
-
-
-def _device(options: Options) -> tuple[str, str, int]:
+def device_of(options: Options) -> tuple[str, str, int]:
     """cuda or cpu, the version of torch, and how many GPUs the ranks share (0: none). Raises UsageError."""
     torch, devices = installed_torch()
     if options.device == "cuda" and not devices:

@@ -10,7 +10,7 @@ import collections
 import io
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
 from ddp_lint.verify.polling_delay import Lateness
@@ -138,17 +138,18 @@ class Live:
                     waits[rank] = (calls[0], absent)
         for (sender, receiver), queue in self._direct.items():
             if queue and queue[0].op == "recv" and self._last.get(receiver) is queue[-1]:
-                waits[receiver] = (queue[0], {sender})
-            if queue and queue[0].op == "send" and self._waits_to_send(sender, queue[-1]):
-                waits.setdefault(sender, (queue[0], {receiver}))
+                waits[receiver] = (queue[-1], {sender})
+            if queue and queue[0].op == "send" and self._waits_to_send(sender, queue):
+                waits.setdefault(sender, (queue[-1], {receiver}))
         for rank, (call, absent) in waits.items():
             if call.peer is not None and absent <= waits.keys() and rank in _reached(waits, absent):
                 return Mismatch(Kind.MISSING, call.group, -1, {rank: call, **dict.fromkeys(absent)})
         return None
 
-    def _waits_to_send(self, sender: int, call: Collective) -> bool:
-        waits = not call.asynchronous or (sender, call.n) in self._awaited
-        return waits and self._last.get(sender) is call
+    def _waits_to_send(self, sender: int, calls: Sequence[Collective]) -> bool:
+        """It waits for one of these messages, which may not be the one that it started last."""
+        waits = any(not call.asynchronous or (sender, call.n) in self._awaited for call in calls)
+        return waits and self._last.get(sender) is calls[-1]
 
     # ---- stillness
 
@@ -193,11 +194,17 @@ class Live:
             return False
         exact = mismatch.direct or not mismatch.kind.breaks_the_order
         own_groups = mismatch.kind is Kind.MEMBERS  # a call in such a group hangs, or the creation of the next
-        if exact and not own_groups and any(self._last[rank] is not mismatch.calls[rank] for rank in waiting):
+        inside = [rank for rank in waiting if self._last[rank] is mismatch.calls[rank]]
+        if exact and not own_groups and not all(rank in inside or self._waits_for(rank, inside) for rank in waiting):
             return False  # the rank went on
         if own_groups or any(call is not None and call.op == "send" for call in mismatch.calls.values()):
             return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
         return all(self._age(self._marks.time(rank, "beat")) > _STILL for rank in living)
+
+    def _waits_for(self, rank: int, others: Sequence[int]) -> bool:
+        """It is in a later call, to which none of the others has come."""
+        queues = (waiting for waiting in self._waiting.values() if self._last[rank] in waiting.get(rank, ()))
+        return bool(others) and any(all(other in queue and not queue[other] for other in others) for queue in queues)
 
     def _age(self, since: float) -> float:
         return self._late.age(since, time.time())

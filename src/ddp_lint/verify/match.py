@@ -198,6 +198,18 @@ def exchanged(streams: Streams, lines: frozenset[tuple[str, int]]) -> Exchange |
     return None
 
 
+def unrelated(table: Sequence[Row]) -> Mismatch | None:
+    """The first calls that met by op and shape, made by different functions at different lines: DDP as it is built, and
+    a gather of objects."""
+    for row in table:
+        calls = [call for call in row.calls.values() if call is not None]
+        for one, other in itertools.combinations(calls, 2):
+            made = [(call.issued_by, call.api) for call in (one, other)]
+            if made[0] != made[1] and place(one) != place(other):
+                return Mismatch(Kind.ORDER, row.group, row.position, row.calls)
+    return None
+
+
 def walked_apart(streams: Streams) -> Exchange | None:
     """The first sums on one line that met although they are of other names in a loop over names, where the ranks go
     through the same names, each in an order of its own."""

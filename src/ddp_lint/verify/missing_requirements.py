@@ -71,9 +71,17 @@ def _of_run(run: RunResult) -> str:
     if not ended or any(_trained(rank) for rank in run.ranks):
         return ""
     texts = [_of_rank(rank) for rank in ended]
-    if len(ended) < len(run.ranks) and any(_lacks_file(rank) for rank in ended):
-        return ""  # other ranks went on: one of them creates the file, and this one does not wait for it
+    others = [rank for rank in run.ranks if rank not in ended]
+    if any(_lacks_file(rank) and not is_behind(other, rank) for rank in ended for other in others):
+        return ""  # the other rank was ahead: one of them creates the file, and this one does not wait for it
     return texts[0] if all(texts) else ""
+
+
+def is_behind(rank: RankOutcome, other: RankOutcome) -> bool:
+    """`rank` was last seen where `other` had been before it ended: it had not come as far yet."""
+    at = rank.last.frame
+    sites = (event.site for event in other.trace.events)
+    return at is not None and any(site is not None and (site.path, site.line) == (at.path, at.line) for site in sites)
 
 
 def _lacks_file(rank: RankOutcome) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ddp_lint.config import ConfigError
-from ddp_lint.verify.trace import Frame, Trace
+if TYPE_CHECKING:  # the command line needs only a few of these names, at once
+    from ddp_lint.verify.trace import Frame, Trace
 
 WRAPS = ("ddp", "fsdp2", "fsdp1", "none")
 
 
-class UsageError(ConfigError):
+class UsageError(Exception):
     """The target cannot be run: the message says what to do (exit code 2)."""
 
 

@@ -320,13 +320,12 @@ class Hashes(Event):
     """Digests of tensors, by qualified name, to compare across ranks.
 
     `what`: parameters, gradients, buffers, statistics (what modules gather by assignment) or states (what an optimizer
-    keeps of each parameter); `when`: before_wrap,
-    after_wrap, before_step, after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at
-    each), or at_end. `digests` maps a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of
-    replicas' parameters) to a few sums of
-    the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors, exactly
-    for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper), for which
-    equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
+    keeps of each parameter); `when`: before_wrap, after_wrap, averaged (by hand for the first time), before_step,
+    after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at each), or at_end. `digests`
+    maps a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of replicas' parameters) to a few
+    sums of the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors,
+    exactly for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper),
+    for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
     the tensors are those whose gradients the user's code averages), copy, tensor_parallel or none: what this very model
     is wrapped in (a script may hold several models; `model` is its number among those of its wrap, `update` how many
     optimizer steps it has seen: what is compared has the same ones on all ranks, whichever others a rank has made or

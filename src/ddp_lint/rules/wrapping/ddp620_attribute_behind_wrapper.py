@@ -16,7 +16,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import children, descendants
-from ddp_lint.tensors.callers import order_of
+from ddp_lint.tensors.callers import comes_first
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
@@ -229,7 +229,7 @@ class AttributeBehindWrapper(Rule):
                 made
                 and not wrap.tested
                 and self.module.wraps.after(wrap, use)
-                and not self._comes_first(use, wrap.call)
+                and not comes_first(self.module, use, wrap.call)
             ):
                 return wrap.call, "wrapped here", Confidence.HIGH
         value = last.value
@@ -258,15 +258,6 @@ class AttributeBehindWrapper(Rule):
         if call not in self._prepared:
             self._prepared[call] = prepares(self.module, call)
         return self._prepared[call]
-
-    def _comes_first(self, use: cst.CSTNode, wrap: cst.CSTNode) -> bool:
-        """Whether all callers of two methods call the one that uses the attribute before the one that wraps it."""
-        user, wrapper = self.module.function_of(use), self.module.function_of(wrap)
-        if user is None or wrapper is None or user is wrapper or self.module.project is None:
-            return False
-        if "__init__" in (user.name.value, wrapper.name.value):
-            return False
-        return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings, here = self.module.bindings(name, use), self.module.function_of(use)

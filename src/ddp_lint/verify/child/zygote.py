@@ -51,6 +51,7 @@ def start() -> None:
 
 def import_all() -> None:
     """Import torch and the observers, for all processes that are forked from this one."""
+    gc.disable()
     from ddp_lint.verify.child import observers, patching, rank  # noqa: F401 - for the ranks
 
     with _without_driver():
@@ -62,6 +63,7 @@ def import_all() -> None:
     patching.holders_of_functions()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def print_to(log: pathlib.Path) -> None:

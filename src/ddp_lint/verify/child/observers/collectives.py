@@ -157,10 +157,10 @@ class Collectives(Observer):
         self.latest_is_users_asynchronous = asynchronous and origin.issuer == "user"
         self.latest_is_asynchronous_send = asynchronous and name == "send"
         drawn = ""
-        if name == "all_reduce" and origin.issuer == "user" and len(ranks) == self.recorder.world:
+        if name == "all_reduce" and origin.issuer == "user":
             for tensor in (t for value in given.values() for t in tensors(value)):
-                self.models.averaged(tensor)
-            if self.recorder.phase == "forward":
+                self.models.averaged(tensor, ranks)
+            if self.recorder.phase == "forward" and len(ranks) == self.recorder.world:
                 with self.recorder.quieted():
                     self.models.sums_in_forward()
                     drawn = _random_state() if self.recorder.step < _STEPS_LOOKED_AT else ""

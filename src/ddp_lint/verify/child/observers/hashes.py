@@ -75,6 +75,8 @@ class Hashes(Observer):
             averaged = model.compared() if model.wrap == "ddp" else parameters
             grads = {name: p.grad for name, p in averaged.items() if p.grad is not None}
             self._emit("gradients", "before_step", model.wrap, model, grads)
+            if model.replicated == trace.BY_HAND and not model.updates:
+                self._emit("parameters", "averaged", trace.BY_HAND, model, model.compared())
             if model.replicated in ("ddp", trace.BY_HAND):
                 self._emit("states", "before_step", model.replicated, model, _kept(optimizer, model))
             names = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None and p.numel())

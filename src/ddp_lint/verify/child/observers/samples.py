@@ -21,6 +21,8 @@ from ddp_lint.verify.child.recorder import Recorder
 _FIRST = 64
 #: How deep samplers within samplers are looked for.
 _DEEP = 3
+#: Epochs that were left before their end and are told of: a loop may begin one for each batch.
+_LEFT = 32
 #: Batches of an epoch whose contents are compared between the ranks.
 _BATCHES = 8
 #: Indices of a subset that are compared between the ranks.
@@ -73,6 +75,9 @@ class Samples(Observer):
         super().__init__(recorder, models)
         self._epochs: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
         self._begun = 0
+        #: The iterators of epochs, to tell of those that the program has let go of before their end.
+        self._open: list[tuple[weakref.ref[Any], _Epoch]] = []
+        self._left = 0
 
     def install(self) -> None:
         patching.after(dataloader._BaseDataLoaderIter, "__init__", self._begin)
@@ -82,7 +87,8 @@ class Samples(Observer):
 
     def _begin(self, _result: Any, iterator: Any, loader: Any, *_args: Any, **_kwargs: Any) -> None:
         self._close(iterator)
-        self._epoch(iterator, loader)
+        self._let_go()
+        self._open.append((weakref.ref(iterator), self._epoch(iterator, loader)))
 
     def _epoch(self, iterator: Any, loader: Any) -> _Epoch:
         if iterator not in self._epochs:
@@ -127,10 +133,20 @@ class Samples(Observer):
     def _close(self, iterator: Any) -> None:
         epoch = self._epochs.pop(iterator, None)
         if epoch is not None:
+            self._open = [(of, other) for of, other in self._open if other is not epoch]
+            self._emit(epoch)
+
+    def _let_go(self) -> None:
+        """Tell of the epochs that were left by a `break`."""
+        gone = [epoch for iterator, epoch in self._open if iterator() is None]
+        self._open = [(iterator, epoch) for iterator, epoch in self._open if iterator() is not None]
+        for epoch in gone[: _LEFT - self._left]:
+            self._left += 1
             self._emit(epoch)
 
     def finish(self) -> None:
-        for epoch in list(self._epochs.values()):
+        self._let_go()
+        for _, epoch in self._open:
             self._emit(epoch)
 
     def _emit(self, epoch: _Epoch) -> None:
