@@ -154,7 +154,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _work(connection: Connection, other_end: Connection, checked: Checked) -> None:
-    """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
+    """The life of a worker: chunks in, results out, until there is None or the other end is closed."""
     end_with_parent()  # also in the midst of a long file
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -33,8 +33,8 @@ def check_paths(
     project: Project | None = None,
 ) -> Report:
     """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
-    nowhere. The report is the same whatever `jobs` and the cache say. `done` is called once for every file, when it is
-    checked or about to be. `project`: the one to ask, which then knows what the run has learned of it."""
+    nowhere. The report does not depend on `jobs` and the cache. `done` is called once for every file, when it is
+    checked or about to be. `project`: the one to use, which then knows what the run has learned of it."""
     files = list(dict.fromkeys(path.absolute() for path in paths))
     project = project or Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir else None
