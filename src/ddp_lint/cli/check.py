@@ -50,7 +50,7 @@ _SERVICES = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """What the user asked for beyond the settings of the files."""
+    """The options beyond the settings of the files."""
 
     output_format: str | None
     output_file: pathlib.Path | None
@@ -179,7 +179,7 @@ def check(paths: tuple[str, ...], **given: Any) -> None:
 
 @dataclasses.dataclass
 class _Outcome:
-    """What a run has to say besides its report."""
+    """The outcome of a run besides its report."""
 
     report: Report
     sources: Sources
@@ -426,7 +426,7 @@ def _standard_input() -> bytes:
 
 
 def _stdin_place(options: _Options, configuration: Configuration) -> tuple[pathlib.Path, Settings]:
-    """The path that standard input stands for, and its settings."""
+    """The path of the text on standard input, and its settings."""
     path = pathlib.Path(os.path.abspath(options.stdin_filename))  # noqa: PTH100 (a link keeps its own name)
     return path, configuration.of(path.parent if path.parent.is_dir() else pathlib.Path.cwd())
 
@@ -464,7 +464,7 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
 
 
 def _in_color(options: _Options) -> bool:
-    """Whether the report is in colour; in a file only where that was asked for by name."""
+    """Whether the report is in colour; in a file only with --color always."""
     return wants_color(options.color, sys.stdout) and (options.output_file is None or options.color == "always")
 
 

@@ -82,7 +82,7 @@ def say(text: str, color: str = "auto") -> None:
     paint = {"error": style.red, "warning": style.yellow}.get(kind)
     if hasattr(sys.stderr, "reconfigure"):
         sys.stderr.reconfigure(errors="backslashreplace")
-    with contextlib.suppress(OSError):  # nobody can be told; the exit status stays what it is
+    with contextlib.suppress(OSError):  # it cannot be shown; the exit status stays the same
         click.echo(f"{paint(kind)}: {rest}" if paint else text, err=True, color=True)
 
 
