@@ -115,9 +115,9 @@ class Mismatch:
     @property
     def description(self) -> str:
         """What each rank does there."""
-        return ", ".join(f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items())
+        return ", ".join(f"rank {rank} {self._of(call)}" for rank, call in self.calls.items())
 
-    def _of(self, rank: int, call: Collective | None) -> str:
+    def _of(self, call: Collective | None) -> str:
         if call is None and self.direct:
             asked = next(call.op for call in self.calls.values() if call is not None)
             return "never sends to it" if asked == "recv" else "never receives from it"

@@ -28,7 +28,7 @@ def starts_own_ranks(target: Target) -> bool:
 def _starts_ranks(tree: ast.Module) -> bool:
     names = dict(_imports(tree))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return any(_starts(call, names) for call in calls) or _calls_launcher(tree, calls) or _processes(calls, names)
+    return any(_starts(call, names) for call in calls) or _calls_launcher(tree, calls) or _processes(calls)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -65,7 +65,7 @@ def _calls_launcher(tree: ast.Module, calls: list[ast.Call]) -> bool:
     return bool(words & _LAUNCHERS)
 
 
-def _processes(calls: list[ast.Call], names: dict[str, str]) -> bool:
+def _processes(calls: list[ast.Call]) -> bool:
     """Processes are started, and a rank passes its number to init_process_group."""
     starts = any(last_part(c.func) == "Process" and any(k.arg == "target" for k in c.keywords) for c in calls)
     tells = any(last_part(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
