@@ -15,7 +15,20 @@ from typing import Any
 import click
 
 from ddp_lint.cli import completing
-from ddp_lint.cli.console import CLEAN, FAILED, FOUND, INTERRUPTED, count, fail, say, wants_color, write
+from ddp_lint.cli.console import (
+    CLEAN,
+    COLOR,
+    FAILED,
+    FOUND,
+    OUTPUT_FILE,
+    count,
+    end_with,
+    listed,
+    say,
+    say_errors,
+    wants_color,
+    write,
+)
 from ddp_lint.cli.narrowing import Narrowing, Part
 from ddp_lint.cli.progress import Progress
 from ddp_lint.cli.summary import settings_text, statistics, summary
@@ -37,7 +50,7 @@ _SERVICES = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """What the user asked for beyond the settings of the files."""
+    """The options beyond the settings of the files."""
 
     output_format: str | None
     output_file: pathlib.Path | None
@@ -110,19 +123,14 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     click.option(
         "--output-format", type=click.Choice(FORMATS), envvar="DDP_LINT_OUTPUT_FORMAT", help="[default: full]"
     ),
-    click.option(
-        "-o",
-        "--output-file",
-        type=click.Path(dir_okay=False, path_type=pathlib.Path),
-        help="Write the report to this file.",
-    ),
+    OUTPUT_FILE,
     click.option("--statistics", is_flag=True, help="Print the number of findings per rule instead of the findings."),
     click.option("--exit-zero", is_flag=True, help="Exit with status 0 even if there are findings."),
     click.option("-q", "--quiet", is_flag=True, help="Print only the findings."),
     click.option(
         "-v", "--verbose", is_flag=True, help="Also print statistics of the run, and why collectives were not reported."
     ),
-    click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
+    COLOR,
 )
 @_options(
     click.option(
@@ -166,18 +174,12 @@ def check(paths: tuple[str, ...], **given: Any) -> None:
 
     Exit status: 0 no findings, 1 findings, 2 wrong usage or configuration, or a file that cannot be read.
     """
-    try:
-        sys.exit(_run(paths, given))
-    except ConfigError as e:
-        fail(str(e), given["color"])
-    except KeyboardInterrupt:
-        say("error: interrupted")
-        sys.exit(INTERRUPTED)
+    end_with(lambda: _run(paths, given), ConfigError, given["color"])
 
 
 @dataclasses.dataclass
 class _Outcome:
-    """What a run has to say besides its report."""
+    """The outcome of a run besides its report."""
 
     report: Report
     sources: Sources
@@ -219,8 +221,7 @@ def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:
     else:
         groups = [settings for settings, _ in discovered.groups()] or [configuration.of(pathlib.Path.cwd())]
         write("\n".join(visible(settings_text(settings)) for settings in groups), options.output_file)
-    for path, reason in discovered.errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(discovered.errors, options.color)
     return FAILED if discovered.errors else CLEAN
 
 
@@ -239,16 +240,13 @@ def _watch(paths: tuple[str, ...], given: dict[str, Any], options: _Options) -> 
 
 
 def _overrides(given: dict[str, Any]) -> Overrides:
-    def split(key: str) -> tuple[str, ...]:
-        return tuple(part.strip() for value in given[key] for part in value.split(",") if part.strip())
-
     return Overrides(
-        select=split("select") or None,
-        extend_select=split("extend_select"),
-        ignore=split("ignore"),
+        select=listed(given["select"]) or None,
+        extend_select=listed(given["extend_select"]),
+        ignore=listed(given["ignore"]),
         preview=given["preview"],
-        exclude=split("exclude") or None,
-        extend_exclude=split("extend_exclude"),
+        exclude=listed(given["exclude"]) or None,
+        extend_exclude=listed(given["extend_exclude"]),
         force_exclude=given["force_exclude"],
         config=given["config"],
         isolated=given["isolated"],
@@ -295,16 +293,15 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
         return _add_ignore(parts, discovered, options)
     if options.diff or options.fix:
         from ddp_lint.cli.fix import fix_files
+
+        findings = [f for part in parts for f in part.reported]
+        fix = functools.partial(fix_files, findings, discovered.files, unsafe=options.unsafe_fixes)
     if options.diff:
-        result = fix_files(
-            (f for part in parts for f in part.reported), discovered.files, unsafe=options.unsafe_fixes, dry=True
-        )
+        result = fix(dry=True)
         return _finish_diff(result.patch, result.fixed, [*report.errors, *result.failures], options)
     outcome = _Outcome(report, Sources(), 0)
     if options.fix:
-        result = fix_files(
-            (f for part in parts for f in part.reported), discovered.files, unsafe=options.unsafe_fixes, dry=False
-        )
+        result = fix(dry=False)
         outcome.fixed, outcome.failures = result.fixed, result.failures
         if result.fixed:  # a fix in one file can change what is found in another
             narrowing = narrowing.again()
@@ -362,8 +359,7 @@ def _add_ignore(parts: list[Part], discovered: Discovered, options: _Options) ->
 
 
 def _failures(report: Report, options: _Options) -> int:
-    for path, reason in report.errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(report.errors, options.color)
     return _status(report, options)
 
 
@@ -430,7 +426,7 @@ def _standard_input() -> bytes:
 
 
 def _stdin_place(options: _Options, configuration: Configuration) -> tuple[pathlib.Path, Settings]:
-    """The path that standard input stands for, and its settings."""
+    """The path of the text on standard input, and its settings."""
     path = pathlib.Path(os.path.abspath(options.stdin_filename))  # noqa: PTH100 (a link keeps its own name)
     return path, configuration.of(path.parent if path.parent.is_dir() else pathlib.Path.cwd())
 
@@ -459,8 +455,7 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
     else:
         run = Run(report.findings, report.errors, outcome.sources, _in_color(options))
         write(render(run, output_format), options.output_file)
-    for path, reason in report.errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(report.errors, options.color)
     if not options.quiet and (output_format in ("full", "concise")):
         write(summary(report, outcome.fixed, Style(color), outcome.hidden), None)
     if options.verbose:
@@ -469,7 +464,7 @@ def _finish(outcome: _Outcome, output_format: str, options: _Options) -> int:
 
 
 def _in_color(options: _Options) -> bool:
-    """Whether the report is in colour; in a file only where that was asked for by name."""
+    """Whether the report is in colour; in a file only with --color always."""
     return wants_color(options.color, sys.stdout) and (options.output_file is None or options.color == "always")
 
 
@@ -477,8 +472,7 @@ def _finish_diff(patch: str, fixed: int, errors: list[tuple[str, str]], options:
     to_terminal = options.output_file is None and sys.stdout is not None and sys.stdout.isatty()
     to_service = options.output_file is None and any(os.environ.get(name) for name in _SERVICES)
     write(visible(patch) if to_terminal else without_commands(patch) if to_service else patch, options.output_file)
-    for path, reason in errors:
-        say(f"error: {path}: {reason}", options.color)
+    say_errors(errors, options.color)
     if not options.quiet:
         say(f"{count(fixed, 'finding')} would be fixed", options.color)
     return FAILED if errors else FOUND if patch and not options.exit_zero else CLEAN

@@ -8,7 +8,7 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from ddp_lint.cli.console import fail, wants_color, write
+from ddp_lint.cli.console import COLOR, fail, wants_color, write
 from ddp_lint.output.style import Style
 
 
@@ -21,7 +21,7 @@ def _keys(context: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.command()
 @click.argument("key", required=False, metavar="[KEY]", shell_complete=_keys)
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@COLOR
 def config(key: str | None, output_format: str, color: str) -> None:
     """Explain an option of [tool.ddp-lint], or list all options.
 

@@ -7,6 +7,7 @@ import errno
 import os
 import pathlib
 import sys
+from collections.abc import Callable, Iterable
 from typing import NoReturn, TextIO
 
 import click
@@ -18,6 +19,15 @@ from ddp_lint.output.style import Style
 
 #: Exit statuses.
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
+#: Options that several verbs have.
+COLOR = click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress.")
+OUTPUT_FILE = click.option(
+    "-o",
+    "--output-file",
+    type=click.Path(dir_okay=False, path_type=pathlib.Path),
+    help="Write the report to this file.",
+)
 
 
 def wants_color(choice: str, stream: TextIO | None) -> bool:
@@ -72,7 +82,7 @@ def say(text: str, color: str = "auto") -> None:
     paint = {"error": style.red, "warning": style.yellow}.get(kind)
     if hasattr(sys.stderr, "reconfigure"):
         sys.stderr.reconfigure(errors="backslashreplace")
-    with contextlib.suppress(OSError):  # nobody can be told; the exit status stays what it is
+    with contextlib.suppress(OSError):  # it cannot be shown; the exit status stays the same
         click.echo(f"{paint(kind)}: {rest}" if paint else text, err=True, color=True)
 
 
@@ -93,6 +103,28 @@ def fail(message: str, color: str = "auto") -> NoReturn:
     """End with one line and the status for usage, configuration and files that cannot be read."""
     say(f"error: {message}", color)
     sys.exit(FAILED)
+
+
+def say_errors(errors: Iterable[tuple[str, str]], color: str) -> None:
+    """The files that could not be read or written, each with the reason."""
+    for path, reason in errors:
+        say(f"error: {path}: {reason}", color)
+
+
+def end_with(run: Callable[[], int], error: type[Exception], color: str = "auto") -> NoReturn:
+    """End with the exit status that `run` returns, or with a message if it raises `error` or is interrupted."""
+    try:
+        sys.exit(run())
+    except error as e:
+        fail(str(e), color)
+    except KeyboardInterrupt:
+        say("error: interrupted")
+        sys.exit(INTERRUPTED)
+
+
+def listed(values: Iterable[str]) -> tuple[str, ...]:
+    """The parts of comma-separated values."""
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
 
 def count(number: int, noun: str) -> str:

@@ -12,7 +12,18 @@ from typing import Any
 import click
 
 from ddp_lint.cli import completing
-from ddp_lint.cli.console import CLEAN, FOUND, INTERRUPTED, fail, say, wants_color, write
+from ddp_lint.cli.console import (
+    CLEAN,
+    COLOR,
+    FOUND,
+    OUTPUT_FILE,
+    QUIET,
+    end_with,
+    fail,
+    say,
+    wants_color,
+    write,
+)
 from ddp_lint.config import ConfigError
 
 _FORMATS = ("full", "json", "html")
@@ -31,15 +42,10 @@ _LARGE = 64 << 20
 @click.option("--no-source", is_flag=True, help="Read only the logs, no source.")
 @click.option("--text", metavar="TEXT", help="Explain an error text, and exit.")
 @click.option("--output-format", type=click.Choice(_FORMATS), default="full", show_default=True)
-@click.option(
-    "-o",
-    "--output-file",
-    type=click.Path(dir_okay=False, path_type=pathlib.Path),
-    help="Write the report to this file.",
-)
+@OUTPUT_FILE
 @click.option("-v", "--verbose", is_flag=True, help="Also list all events, and the last collectives of each rank.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@QUIET
+@COLOR
 def diagnose(paths: tuple[str, ...], **given: Any) -> None:
     """Read the logs and dumps of a job and report what happened, which rank caused it, and at which line.
 
@@ -48,13 +54,7 @@ def diagnose(paths: tuple[str, ...], **given: Any) -> None:
 
     Exit status: 0 a cause was found, 1 none was, 2 something could not be read.
     """
-    try:
-        sys.exit(_run(paths, given))
-    except ConfigError as e:
-        fail(str(e), given["color"])
-    except KeyboardInterrupt:
-        say("error: interrupted")
-        sys.exit(INTERRUPTED)
+    end_with(lambda: _run(paths, given), ConfigError, given["color"])
 
 
 def _run(paths: tuple[str, ...], given: dict[str, Any]) -> int:

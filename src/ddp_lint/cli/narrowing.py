@@ -17,7 +17,7 @@ from ddp_lint.findings import Finding
 from ddp_lint.grouping import grouped
 from ddp_lint.project import Project
 
-#: Rows of a baseline that are gone are listed up to this many.
+#: The largest number of obsolete rows of a baseline that are listed.
 _LISTED = 5
 
 
@@ -35,7 +35,7 @@ class Part:
 
 
 class Narrowing:
-    """What the user asked to leave out. Raises ConfigError where that cannot be done."""
+    """What is not reported, by the options. Raises ConfigError where that cannot be done."""
 
     def __init__(self, baseline: pathlib.Path | None, revision: str | None, staged: Sequence[str] | None) -> None:
         self._given = (baseline, revision, staged)
@@ -124,7 +124,7 @@ class Narrowing:
 
 
 def _staged(named: Sequence[str]) -> Change:
-    """What pre-commit's files have changed. It names changed files alone, unless it was asked for all or for some: then
+    """What pre-commit's files have changed. It names changed files only, unless it runs on all or on some files: then
     they count as changed from end to end."""
     change = since(os.environ.get("PRE_COMMIT_FROM_REF") or "HEAD")
     paths = [pathlib.Path(os.path.abspath(name)) for name in named]  # noqa: PTH100 (a link keeps its own name)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ddp_lint.cli import completing
-from ddp_lint.cli.console import fail, wants_color, write
+from ddp_lint.cli.console import COLOR, fail, wants_color, write
 from ddp_lint.output.style import Style
 
 
@@ -19,7 +19,7 @@ from ddp_lint.output.style import Style
 @click.option("--all", "every", is_flag=True, help="Print the pages of all rules.")
 @click.option("--list", "listing", is_flag=True, help="Print one line per rule.")
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@COLOR
 def rule(name: str | None, every: bool, listing: bool, output_format: str, color: str) -> None:
     """Explain a rule: what it finds, why that breaks, what to write instead, and how to confirm it.
 

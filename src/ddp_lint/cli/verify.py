@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddp_lint.cli import completing
-from ddp_lint.cli.console import FAILED, INTERRUPTED, fail, say, wants_color, write
+from ddp_lint.cli.console import (
+    COLOR,
+    FAILED,
+    INTERRUPTED,
+    OUTPUT_FILE,
+    QUIET,
+    end_with,
+    listed,
+    say,
+    wants_color,
+    write,
+)
 from ddp_lint.output import Sources
 from ddp_lint.verify.options import WRAPS, Options, UsageError, ranks_of
 from ddp_lint.verify.report import FORMATS
@@ -26,7 +37,7 @@ _LAUNCHER = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", 
 
 
 def _wraps(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    chosen = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    chosen = tuple(dict.fromkeys(listed([value])))
     unknown = [wrap for wrap in chosen if wrap not in WRAPS]
     if unknown or not chosen:
         raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(WRAPS)}" if unknown else "name at least one")
@@ -108,20 +119,15 @@ def _launcher_options(command: Any) -> Any:
 )
 @click.option("--preview/--no-preview", default=None, help="Also check rules that are off by default.")
 @click.option("--output-format", type=click.Choice(FORMATS), default="full", show_default=True)
-@click.option(
-    "-o",
-    "--output-file",
-    type=click.Path(dir_okay=False, path_type=pathlib.Path),
-    help="Write the report to this file.",
-)
+@OUTPUT_FILE
 @click.option(
     "--keep-traces",
     type=click.Path(file_okay=False, path_type=pathlib.Path),
     metavar="DIR",
     help="Keep what each rank recorded in DIR.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@QUIET
+@COLOR
 @_launcher_options
 def verify(target: str | None, script_args: tuple[str, ...], **given: Any) -> None:
     """Run TARGET under torchrun and report for each finding whether it is confirmed, refuted, not
@@ -132,14 +138,8 @@ def verify(target: str | None, script_args: tuple[str, ...], **given: Any) -> No
     Exit status: 0 every run completed and nothing was confirmed or discovered; 1 something was, or a run died or
     hung; 2 it could not run.
     """
-    try:
-        with _interruptible():
-            sys.exit(_run(target, script_args, given))
-    except UsageError as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        say("error: interrupted")
-        sys.exit(INTERRUPTED)
+    with _interruptible():
+        end_with(lambda: _run(target, script_args, given), UsageError)
 
 
 @contextlib.contextmanager
@@ -183,7 +183,7 @@ def _settings(target: str, given: dict[str, Any]) -> Settings:
     """What `check` is to look for in the target. Raises UsageError."""
     from ddp_lint.config import ConfigError, Configuration, Overrides  # not before the processes come up
 
-    select = tuple(part.strip() for value in given["select"] for part in value.split(",") if part.strip())
+    select = listed(given["select"])
     place = pathlib.Path(target)
     try:
         configuration = Configuration(Overrides(select=select or None, preview=given["preview"], proving=True))

@@ -50,7 +50,7 @@ def _each_time(changes: Iterable[Collection[object]], run: Callable[[], None], c
                 if sys.stdout.isatty():
                     click.clear()
                 say(f"{count(len(changed), 'file')} changed at {time.strftime('%H:%M:%S')}", color)
-            if changed or first:  # the first time whatever comes: from here on no change is missed
+            if changed or first:  # the first time in any case: from here on no change is missed
                 _once(run, color)
             first = False
 

@@ -41,7 +41,7 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     if not 1 <= int(line) <= len(facts.file.lines):
         raise ConfigError(f"{name} has no line {line}")
     reported = _reported([path], settings)
-    found = explain(path, project, settings, int(line))
+    found = explain(path, project, int(line))
     style = Style(wants_color(color, sys.stdout))
     if not found:
         write(f"{visible(shown(path))}:{line}: there is no call here\n", None)
@@ -56,7 +56,7 @@ def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
     reported = _reported(files, settings)
     project = Project(settings.root, names=settings.names)
     for path in files:
-        for e in explain(path, project, settings):
+        for e in explain(path, project):
             if e.span not in reported:
                 yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings))}"
 

@@ -115,7 +115,7 @@ def near_misses():
 
 
 class ScaffoldError(Exception):
-    """The rule cannot be made as asked; the message is one line that says why."""
+    """The rule cannot be created; the message is one line that says why."""
 
 
 def new_rule(root: pathlib.Path, code: str, slug: str, call: str, family: str | None) -> list[pathlib.Path]:

@@ -30,7 +30,7 @@ _VERDICTS = ("true", "arguable", "false")
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """A finding on public code that somebody has read: where it is, and whether it is true, and why."""
+    """A finding on public code that was read: where it is, and whether it is true, and why."""
 
     repository: str
     commit: str

@@ -239,7 +239,7 @@ def align(dumps: Sequence[Dump]) -> Flight:
 
 
 def _from_a_common_start(dumps: Mapping[int, Dump]) -> dict[int, list[Collective]]:
-    """The recorder is a ring: what one rank has forgotten already is left out on all, numbers tell."""
+    """The recorder is a ring: what one rank has overwritten is left out on all, by its number."""
     first: dict[str, int] = {}
     for dump in dumps.values():
         starts: dict[str, int] = {}
@@ -255,7 +255,7 @@ def _from_a_common_start(dumps: Mapping[int, Dump]) -> dict[int, list[Collective
 
 
 def _stuck(mismatch: Mismatch, dumps: Mapping[int, Dump]) -> bool:
-    """A call that is complete met all its peers, whatever they recorded of it."""
+    """A complete call matched those of all peers, regardless of what they recorded of it."""
     if mismatch.kind is not match.Kind.MISSING:
         return True
     return any(
@@ -318,7 +318,7 @@ def _behind_without_dump(flight: Flight) -> Diagnosis | None:
 
 
 def _blamed(first: Mismatch, absent: Sequence[int]) -> tuple[int | None, Frame | None]:
-    """The one rank that stands apart, and the line of the call that not all made."""
+    """The one rank that differs, and the line of the call that not all made."""
     place = next((call.collective.site for call in first.culprits if call.collective.site), None)
     if len(absent) == 1:
         return absent[0], place

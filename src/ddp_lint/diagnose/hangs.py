@@ -1,4 +1,4 @@
-"""Somebody waited in a collective in vain: who did not come, and where it was instead."""
+"""Ranks waited in a collective: which rank is missing, and where it was instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BACKWARD = ("backward", "_engine_run_backward", "run_backward")
 
 
 def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[str, Any] | None:
-    """The fields of a diagnosis, None where nobody waited."""
+    """The fields of a diagnosis, None where no rank waited."""
     waited = [e for e in events if e.role == "hang"]
     barrier = [e for e in waited if e.kind == "monitored-barrier"]
     if barrier:
@@ -349,7 +349,7 @@ def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple
     unlike = len({w.op for w in at if w.op}) > 1 or len({w.numel for w in at if w.numel is not None}) > 1
     others = len({w.seq for w in timed.values() if w.seq is not None}) > 1
     if (unlike or others) and reading.world is not None and len(timed) < reading.world - 1:
-        return None, "", first[:1]  # most ranks do not speak in this log: one of them may be further behind
+        return None, "", first[:1]  # most ranks are not in this log: one of them may be further behind
     if unlike or others:
         rank = _least(at)
         mismatch = unlike or len({w.op for w in timed.values() if w.op}) > 1

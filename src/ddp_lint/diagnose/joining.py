@@ -120,7 +120,7 @@ def join(frames: Sequence[Frame], root: pathlib.Path, codes: Sequence[str], *, d
     """What `check` says of the first of the frames that the tree holds; None where it holds none.
 
     `codes` are the rules that look for the cause. `diverged`: the ranks went different ways, so the rules about
-    divergence are asked too. Raises ConfigError for a configuration that is wrong.
+    divergence are used too. Raises ConfigError for a configuration that is wrong.
     """
     places = locate(frames, Tree(root))
     if not places:

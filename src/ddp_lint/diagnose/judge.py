@@ -1,7 +1,7 @@
 """Which event is the root, which are consequences, and which rank is to blame.
 
-The order of precedence: what a rank says of its own failure; how a process was killed; messages that tell that the
-ranks did different things; somebody waited in vain; a rank that left with code 0; and only then what can but be a
+The order of precedence: what a rank reports of its own failure; how a process was killed; messages that show that the
+ranks did different things; a wait that timed out; a rank that left with code 0; and only then what can only be a
 consequence. Within one class the earliest wins.
 """
 
@@ -118,7 +118,7 @@ def judge(reading: Reading) -> Diagnosis:
 
 
 class _Cases:
-    """Each method tries one class of causes, and is asked only where none before it applied."""
+    """Each method tries one class of causes, and is called only where none before it applied."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -206,7 +206,7 @@ class _Cases:
         if kind in _OF_THE_PROGRAM:
             return None
         if len(ranks) == 1:
-            # What rank 0 alone is seen to say, all may have said: it is the one whose output people keep.
+            # What only rank 0 printed may have been printed by all: often only its output is kept.
             return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
         if len(ranks) > 1:
             return None
@@ -263,12 +263,12 @@ class _Cases:
         )
 
     def _last_place(self, rank: int | None) -> Frame | None:
-        """Where the other ranks met the loss of this one: the collective that it did not come to."""
+        """Where the other ranks met the loss of this one: the collective that it did not reach."""
         waiting = [e for e in self.events if e.rank != rank and e.site.user and e.role in ("secondary", "hang")]
         places = Counter(e.site.user for e in waiting)
         return places.most_common(1)[0][0] if places else None
 
-    # ---- the ranks did different things, or somebody waited
+    # ---- the ranks did different things, or a rank waited
 
     def diverged(self) -> Diagnosis | None:
         events = [e for e in self.events if e.role == "diverged"]
@@ -374,7 +374,7 @@ class _Cases:
         return rank if stopped == {rank} or (not stopped and len(unlisted) == 1) else None
 
     def _alone(self, victims: Sequence[Event]) -> bool:
-        """torchrun lists one failure, which is a victim, and had nobody to stop."""
+        """torchrun lists one failure, which is a victim, and had no process to stop."""
         ends = [end for end in self.reading.ends if end.rank is not None]
         ranks = {end.rank for end in ends}
         stopped = any(end.stopped for end in self.reading.ends)
@@ -508,7 +508,7 @@ def _odd_shape(text: str) -> int | None:
 
 
 def _gap(ranks: set[int | None]) -> int | None:
-    """The one number that lacks among the ranks that speak, else the next one: all others would speak, too."""
+    """The one number that is missing among the ranks in the log, else the next one: all others would be in it, too."""
     speaking = {rank for rank in ranks if rank is not None}
     if not speaking:
         return None

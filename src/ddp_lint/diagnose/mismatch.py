@@ -1,4 +1,4 @@
-"""Messages that say themselves that the ranks did different things."""
+"""Messages that show by themselves that the ranks did different things."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORDER = ("collective-mismatch", "fr-mismatch", "fr-missing-rank", "gloo-size-mi
 
 
 def diverged(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
-    """The fields of a diagnosis, from the message that tells most."""
+    """The fields of a diagnosis, from the message with the most information."""
     event = min(events, key=lambda e: (_ORDER.index(e.kind) if e.kind in _ORDER else 9, not e.frames, e.order))
     alike = [e for e in events if e.kind == event.kind]
     prints = {p.rank: p for e in alike for p in prints_in(e.text)}

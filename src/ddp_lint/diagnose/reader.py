@@ -59,7 +59,7 @@ _NOISE = re.compile(
     r"^\s*(?:frame #\d+|Exception raised from|\*{5,}|={5,}|-{5,}|Compile with `TORCH_USE_CUDA_DSA|"
     r"For debugging consider passing CUDA_LAUNCH|CUDA kernel errors might be asynch)"
 )
-#: Lines in which nothing of interest stands need no closer look.
+#: Lines without anything of interest.
 _TELLING = re.compile(
     r"rror|xception|[Ff]ail|FAIL|[Ff]atal|[Tt]ime|illed|[Kk]illing|ignal|SIG|exit|oom|OOM|emory|NCCL|\bn[ac]|[Nn]a[Nn]|\binf\b|"
     r"[Aa]ssert|Watchdog|barrier|ollective|closed|[Cc]losing|[Rr]ank|abort|Abort|fault|ECC|Xid|GPU|limit|[Oo]verflow|"
@@ -88,7 +88,7 @@ _FR_REPORT = re.compile(
 _KEPT, _MESSAGE_LINES = 20, 60
 _STREAMS, _SHAPES = 20_000, 50_000
 _DIGITS = re.compile(r"\d+")
-#: Lines whose numbers tell: they are looked at each time.
+#: Lines whose numbers matter: they are examined each time.
 _COUNTS = re.compile(r"exit|[Ss]ignal|code|Xid|rror|world|WORLD|rank \d+ ?/|MEMBER|processes")
 #: What the first line of a message may say although later ones know better.
 _UNSPECIFIC = frozenset({"nccl-system", "load-missing", "dynamo"})
@@ -100,7 +100,7 @@ class Reader:
     def __init__(self) -> None:
         self.reading = Reading()
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
-        #: Lines, with their numbers left out, that were seen to tell nothing: training logs repeat a few of them.
+        #: Lines, with their numbers left out, that had no information: training logs repeat a few of them.
         self.dull: set[str] = set()
         self._kept: dict[tuple[int | None, str, str], list[Event]] = {}
         self.order = 0
@@ -246,7 +246,7 @@ class _Stream:
         return False
 
     def _look(self, text: str, quote: Quote, piece: Piece) -> bool:
-        """A line that may tell something by itself; whether it does."""
+        """A line that may have information by itself; whether it has."""
         reading, rank = self._reader.reading, piece.rank
         reading.world = world_in(text) or reading.world
         ended = False
@@ -327,7 +327,7 @@ class _Stream:
                 self._user_code = self._code
 
     def _in_traceback(self, text: str, quote: Quote, piece: Piece) -> bool:
-        """Whether the line belongs to the traceback; False for one that somebody else wrote in between."""
+        """Whether the line belongs to the traceback; False for one that another process wrote in between."""
         if frame := _FRAME.match(text):
             self._add(frame, quote)
             return True

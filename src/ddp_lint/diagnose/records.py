@@ -26,7 +26,7 @@ _PLUMBING = re.compile(
 
 
 class Quote(NamedTuple):
-    """One line as it is in the log. `number` is 1-based; `rank` is None where the line does not tell it."""
+    """One line as it is in the log. `number` is 1-based; `rank` is None where the line does not show it."""
 
     source: str
     number: int
@@ -48,10 +48,10 @@ def is_library(path: str) -> bool:
 
 @dataclasses.dataclass(eq=False)
 class Event:
-    """Something that a rank (or the launcher, or a kernel log) said.
+    """Something that a rank (or the launcher, or the kernel) wrote into a log.
 
-    `frames` are those of its traceback, innermost first; `shaped` tells an exception, a C++ error or a stack dump from
-    a line that merely contains the words. `named` are ranks that the text itself blames.
+    `frames` are those of its traceback, innermost first; `shaped` distinguishes an exception, a C++ error or a stack
+    dump from a line that merely contains the words. `named` are ranks that the text itself blames.
     """
 
     order: int
@@ -65,11 +65,11 @@ class Event:
     named: tuple[int, ...] = ()
     time: float | None = None
     count: int = 1
-    #: A warning with the words of an error: it only counts beside the error itself.
+    #: A warning with the words of an error: it only counts together with the error itself.
     soft: bool = False
     #: The lines of its traceback that show the innermost frame and the user's one.
     code: tuple[Quote, ...] = ()
-    #: The stream (a process, as far as prefixes tell) that it came from.
+    #: The stream (a process, as far as prefixes show) that it came from.
     stream: str = ""
     #: What was raised while this one was handled, or by it.
     leads_to: Event | None = None
@@ -107,7 +107,7 @@ def site_of(frames: tuple[Frame, ...]) -> Site:
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How a process ended, as its launcher tells it. `code` is negative for a signal."""
+    """How a process ended, as its launcher reports it. `code` is negative for a signal."""
 
     rank: int | None
     code: int | None
@@ -122,7 +122,7 @@ class End:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A collective of NCCL that a watchdog has given up. Numbers that the line does not tell are None."""
+    """A collective of NCCL that a watchdog has given up. Numbers that the line does not have are None."""
 
     rank: int | None
     group: str
@@ -137,7 +137,7 @@ class Work:
 
 
 class Stack(NamedTuple):
-    """Where the main thread of a process stood, innermost first. `process` is its id, '' where the dump has none."""
+    """Where the main thread of a process was, innermost first. `process` is its id, '' where the dump has none."""
 
     rank: int | None
     process: str
@@ -178,7 +178,7 @@ class Reading:
 
     @property
     def size(self) -> int | None:
-        """The number of ranks, where the log tells it or at least shows the highest."""
+        """The number of ranks, where the log has it or at least shows the highest."""
         highest = max(self.ranks, default=None)
         if self.world is not None and (highest is None or highest < self.world):
             return self.world

@@ -1,4 +1,4 @@
-"""A whole diagnosis: read every file, align the dumps, judge, and ask `check` about the lines."""
+"""A whole diagnosis: read every file, align the dumps, judge, and run `check` on the lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Answer:
     reading: Reading
     flight: Flight | None = None
     joined: Joined | None = None
-    #: Whether the working tree was asked at all.
+    #: Whether the working tree was used at all.
     asked: bool = False
     problems: tuple[str, ...] = ()
 
@@ -87,7 +87,7 @@ def _answer(reading: Reading, dumps: Flight | None, source: pathlib.Path | None,
 
 
 def _frames(found: Diagnosis, reading: Reading, dumps: Flight | None) -> list[Frame]:
-    """The user's frames to ask about: the blamed line first, then those of what led to it, then the other ranks'."""
+    """The user's frames to check: the blamed line first, then those of what led to it, then the other ranks'."""
     frames: list[Frame] = [found.place] if found.place else []
     if found.event is not None:
         frames += found.event.frames

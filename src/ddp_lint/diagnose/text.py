@@ -57,7 +57,7 @@ _KEEP_OUT = {
 
 
 class Source(NamedTuple):
-    """A log: its name for people, where it is (None: standard input), and the rank that its name tells."""
+    """A log: its name for people, where it is (None: standard input), and the rank in its name."""
 
     name: str
     path: pathlib.Path | None
@@ -118,7 +118,7 @@ def _shown(path: pathlib.Path, folder: pathlib.Path | None = None) -> str:
 
 
 def rank_in(path: pathlib.Path) -> int | None:
-    """The rank that a name tells: rank3.log, and torchrun's <run>/attempt_0/3/stderr.log."""
+    """The rank in a name: rank3.log, and torchrun's <run>/attempt_0/3/stderr.log."""
     for pattern in _RANK_IN_NAME:
         if match := pattern.search(path.name):
             return int(match[1])

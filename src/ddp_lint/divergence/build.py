@@ -17,7 +17,7 @@ from ddp_lint.divergence.effects import (
     matters,
     may_exit,
 )  # fmt: skip
-from ddp_lint.divergence.event_graph import Called, Event, EventGraph, Node, TooLarge, streams_of
+from ddp_lint.divergence.event_graph import Called, Event, EventGraph, Loop, Node, TooLarge, streams_of
 from ddp_lint.divergence.groups import of_object
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.findings import Span
@@ -144,7 +144,8 @@ class _Builder:
             inner = dataclasses.replace(exits, breaks=after, continues=finished)
             return self.sequence(effect.body, finished, inner, site)
         rounds = effect.rounds and _settled(effect.rounds, site.depth if site else 0)
-        return self._graph.loop(body, again, leave, rounds, finished, effect.span, streams, effect.endless)
+        number = self._graph.next_number()
+        return self._graph.add(Loop(number, body, again, leave, rounds, finished, effect.span, streams, effect.endless))
 
     def _attempt(self, effect: Attempt, after: Node, exits: Exits, site: Site | None) -> Node:
         """`finally` runs on every way out; a handler is an alternative to the whole body."""

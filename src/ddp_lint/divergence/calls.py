@@ -46,7 +46,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.knowledge.communication import Collective, Gate
+from ddp_lint.knowledge.communication import Collective, Gate, Rank
 from ddp_lint.project.framework_imports import COMMUNICATION
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
@@ -124,7 +124,7 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
         return _dynamic(frame, reference, node)
     if isinstance(reference, ref.Partial):
         return _partial(frame, reference, arguments, node)
-    return _unresolved(frame, function, frame.text(node.func), arguments, node)
+    return _unresolved(frame, function, arguments, node)
 
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
@@ -331,8 +331,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         return _counted(frame, name, arguments) or unknown(key)
     rank = knows.rank("call", name) or knows.rank("call", "*." + name.rpartition(".")[2])
     if rank is not None:
-        group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
-        return frame.rank_value(rank, node, group_of(frame, *group).key)
+        return _rank_in(frame, rank, arguments, node)
     entry = knows.collectives.get(name)
     if entry is not None:
         return communicate(frame, entry, arguments, node)
@@ -358,7 +357,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     by_name = frameworks.distinctive().get(last)
     if by_name is not None and _is_communication(head):
         return communicate(frame, knows.collectives[by_name[0]], arguments, node, confidence=Confidence.MEDIUM)
-    return _unresolved(frame, unknown(("name", name)), name, arguments, node, foreign=True)
+    return _unresolved(frame, unknown(("name", name)), arguments, node, foreign=name)
 
 
 def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
@@ -423,7 +422,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             if method.name in _RETURNING_MODULE:
                 return unknown(frame.key(node), method.instance or ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
-    return _unresolved(frame, function, frame.text(node.func), arguments, node, method.name)
+    return _unresolved(frame, function, arguments, node, method.name)
 
 
 def _of_own_tensor(
@@ -449,20 +448,14 @@ def _is_project_method(frame: Frame, method: ref.Method) -> bool:
 
 
 def _unresolved(
-    frame: Frame,
-    function: Value,
-    text: str,
-    arguments: Arguments,
-    node: ast.Call,
-    name: str = "",
-    *,
-    foreign: bool = False,
+    frame: Frame, function: Value, arguments: Arguments, node: ast.Call, name: str = "", *, foreign: str = ""
 ) -> Value:
     """A call that nothing resolves: by name where the name leaves no doubt, else without effect.
 
-    `foreign`: it belongs to another package (``transformers.AutoConfig.from_pretrained``), and to no object of the
-    project.
+    `foreign`: the name of what another package has, ``transformers.AutoConfig.from_pretrained``, which belongs to no
+    object of the project.
     """
+    text = foreign or frame.text(node.func)
     name = name or text.rpartition(".")[2]
     meant = known().called(name)
     key = ("call", text, tuple([value.key for value in arguments.values]))
@@ -473,14 +466,12 @@ def _unresolved(
         axis = along(node) if rank.value in ("rank", "local_rank") else ""
         if axis:  # ``comm.get_rank("tp")``, ``context.get_local_rank(ParallelMode.TENSOR)``
             return frame.rank_value(dataclasses.replace(rank, value="coordinate", scope="world"), node, axis)
-        group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
-        return frame.rank_value(rank, node, group_of(frame, *group).key)
+        return _rank_in(frame, rank, arguments, node)
     is_method = isinstance(node.func, ast.Attribute)
-    if is_method and name.startswith("on_"):  # ``control = callbacks.on_evaluate(args, control, metrics)``
+    plain = is_method and name == "backward" and is_of_plain_model(frame, node)
+    if plain or (is_method and name.startswith("on_")):  # ``control = callbacks.on_evaluate(args, control, metrics)``
         return unknown(key)
-    if name == "backward" and is_method:
-        if is_of_plain_model(frame, node):
-            return unknown(key)
+    if is_method and name == "backward":
         return communicate(frame, known().collectives["torch.Tensor.backward"], arguments, node)
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
@@ -491,10 +482,9 @@ def _unresolved(
     gate = meant.gate
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
-    source = meant.source if is_method else None
     parts = [function, *arguments.values]
-    settled = source is not None and source.cause != "data" and (source.cause != "future" or not arguments.values)
-    if source is not None and settled:
+    source = meant.source if is_method else None
+    if source is not None and source.cause != "data" and (source.cause != "future" or not arguments.values):
         return from_source(frame, source, parts, node)
     for argument in arguments.values:
         consume(frame, argument)
@@ -502,6 +492,12 @@ def _unresolved(
     if name in _GROWING:
         grow(frame, node, arguments.values)
     return by_name(frame, name, parts, node, key)
+
+
+def _rank_in(frame: Frame, rank: Rank, arguments: Arguments, node: ast.Call) -> Value:
+    """The rank in the group that a call names, or in the world."""
+    group = arguments.get(rank.group, rank.takes) if rank.group else (None, None)
+    return frame.rank_value(rank, node, group_of(frame, *group).key)
 
 
 def _of_some_object(frame: Frame, name: str, text: str, arguments: Arguments, node: ast.Call) -> Value | None:

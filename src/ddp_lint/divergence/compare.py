@@ -497,7 +497,7 @@ class Comparison:
         """A lone call that pairs with the peer's next one of the same name: the lone call is the cause, not the end."""
         for one, two in (drift, drift[::-1]):
             event, other = self._event_at(one), self._event_at(two)
-            fork = self._fork(one, two, event)
+            fork = self._fork(one, two)
             if event is not None and fork is not None and self._behind(one, two):
                 return dataclasses.replace(
                     difference, event=event, other=other, first=one, second=two, fork=fork, how="missing"
@@ -660,7 +660,7 @@ class Comparison:
             return None
         event = self._first_event(one.at(loop.body))
         goes_on, leaves = (one, two) if whats[0] == "again" else (two, one)
-        fork = self._fork(goes_on, leaves, event)
+        fork = self._fork(goes_on, leaves)
         if event is None or fork is None:
             return None
         return Difference(event, None, goes_on, leaves, fork, "rounds", loop)
@@ -680,7 +680,7 @@ class Comparison:
                 one, two, here, there = two, one, there, here
         elif here is None:
             one, two, here, there = two, one, there, here
-        fork = self._fork(one, two, here)
+        fork = self._fork(one, two)
         if here is None or fork is None:
             return None
         # A call in this branch is missed, regardless of what the other rank does.
@@ -688,7 +688,7 @@ class Comparison:
         return Difference(here, there, one, two, fork, "rounds" if rounds else "missing")
 
     def _unlike(self, one: Side, two: Side, here: Event, there: Event) -> Difference | None:
-        fork = self._fork(one, two, here) or self._fork(two, one, there)
+        fork = self._fork(one, two) or self._fork(two, one)
         if fork is None:
             return None
         swapped = self._events_after(one) == [there.symbol, here.symbol][::-1] and self._events_after(two) == [
@@ -762,7 +762,7 @@ class Comparison:
         return None
 
     @staticmethod
-    def _fork(one: Side, two: Side, event: Event | None) -> Step | None:
+    def _fork(one: Side, two: Side) -> Step | None:
         """The choice that set the two apart: the last that both made, each its own way, else the last of either."""
         others: dict[int, Step] = {}
         # The choice is near the end, trails are long.
@@ -788,7 +788,7 @@ class Comparison:
         for mine, other in ((first.root, second.root), (first.reduce_op, second.reduce_op)):
             known = {constant_or_name(mine), constant_or_name(other)} - {None}
             if len(known) > 1:
-                fork = self._fork(one, two, first)
+                fork = self._fork(one, two)
                 return Difference(first, second, one, two, fork, "argument") if fork is not None else None
         return None
 

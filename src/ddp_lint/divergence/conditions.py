@@ -83,12 +83,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         return constant(operation is ast.NotEq)
     left, right = _as_numbers(*values)
     values = [left, right]
-    with_none = operation in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and right.constant == Known(None)
-    if with_none and left.missing is not None:
-        test = left.missing if operation in (ast.Is, ast.Eq) else negated(left.missing)
-        return _truth_value(frame, node, test, [left])
-    if with_none and (left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef))):
-        return constant(operation in (ast.IsNot, ast.NotEq))
+    if right.constant == Known(None) and (with_none := _with_none(frame, node, left)) is not None:
+        return with_none
     if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
         lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
         return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
@@ -103,7 +99,6 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         left, right = values
     uniform = left.varies is None and right.varies is None
     opposite = (_OPPOSITE_IF_UNIFORM if uniform else _OPPOSITE).get(operation, operation)
-    negative = opposite is not operation
     key = ("compare", opposite.__name__, _keys(values))
     lacking = _lacking(frame, node, left, right)
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
@@ -125,9 +120,22 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
         result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
-    if negative:
+    if opposite is not operation:
         return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
+
+
+def _with_none(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
+    """``x is None`` of something that is missing on some ranks, or that never is None; None of anything else."""
+    operation = type(node.ops[0])
+    if operation not in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq):
+        return None
+    if left.missing is not None:
+        test = left.missing if operation in (ast.Is, ast.Eq) else negated(left.missing)
+        return _truth_value(frame, node, test, [left])
+    if left.made or isinstance(left.reference, (ref.FunctionRef, ref.ClassRef)):
+        return constant(operation in (ast.IsNot, ast.NotEq))
+    return None
 
 
 def _asks_for_labels(node: ast.Compare, left: Value, right: Value) -> bool:

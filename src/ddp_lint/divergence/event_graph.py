@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
+from typing import TypeVar
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, can_diverge, replicas_can_diverge
@@ -136,6 +137,7 @@ class Loop:
 
 
 Node = End | EventNode | Choice | Loop
+N = TypeVar("N", End, EventNode, Choice, Loop)
 
 
 class EventGraph:
@@ -149,20 +151,17 @@ class EventGraph:
         self.end = self.stop("end")
         self.error = self.stop("error")
 
-    def _number(self) -> int:
+    def next_number(self) -> int:
+        """The number of a node that is added. Raises TooLarge."""
         if len(self.nodes) >= self.BOUND:
             raise TooLarge
         return len(self.nodes)
 
     def stop(self, what: str) -> End:
-        node = End(self._number(), what)
-        self.nodes.append(node)
-        return node
+        return self.add(End(self.next_number(), what))
 
     def emit(self, event: Event, after: Node) -> Node:
-        node = EventNode(self._number(), event, after)
-        self.nodes.append(node)
-        return node
+        return self.add(EventNode(self.next_number(), event, after))
 
     def choice(self, condition: Condition, yes: Node, no: Node, span: Span) -> Node:
         """Equal arms collapse."""
@@ -170,15 +169,9 @@ class EventGraph:
             return yes
         if not condition.open and isinstance(condition.truths[0], bool) and len(set(condition.truths)) == 1:
             return yes if condition.truths[0] else no
-        node = Choice(self._number(), condition, yes, no, span)
-        self.nodes.append(node)
-        return node
+        return self.add(Choice(self.next_number(), condition, yes, no, span))
 
-    def loop(
-        self, body: Node, again: End, leave: End, rounds: Condition | None, after: Node, span: Span,
-        streams: frozenset[Hashable], endless: bool,
-    ) -> Node:  # fmt: skip
-        node = Loop(self._number(), body, again, leave, rounds, after, span, streams, endless)
+    def add(self, node: N) -> N:
         self.nodes.append(node)
         return node
 

@@ -69,7 +69,7 @@ def _is_divided(frame: Frame) -> bool:
 def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
     while (over := iterated(node)) is not None and getattr(getattr(node, "func", None), "id", "") in _HANDING_ON:
         node = over
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    name = last_part(node)
     names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
     return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
 

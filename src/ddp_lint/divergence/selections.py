@@ -15,6 +15,7 @@ from ddp_lint.divergence.lengths import assigned_once
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import assigned_to, walk
 
 SELECTION: Final = ref.SELECTION
@@ -48,7 +49,7 @@ def is_mask(node: ast.expr) -> bool:
         return isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE))
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return isinstance(node.slice.value, str) and _MASK.search(node.slice.value) is not None
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    name = last_part(node)
     return _MASK.search(name) is not None
 
 
@@ -132,7 +133,7 @@ def is_padded_field(frame: Frame, node: ast.Subscript) -> bool:
 
 def _is_shifted(node: ast.Subscript) -> bool:
     """``logits[..., :-1, :]``, ``labels[:, 1:]``: one token of each sequence against the next."""
-    name = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+    name = last_part(node.value)
     if isinstance(node.value, ast.Subscript) and isinstance(node.value.slice, ast.Constant):
         name = str(node.value.slice.value)
     parts = node.slice.elts[1:] if isinstance(node.slice, ast.Tuple) else []
@@ -142,7 +143,7 @@ def _is_shifted(node: ast.Subscript) -> bool:
 def is_of_each_token(frame: Frame, value: Value, node: ast.AST | None) -> bool:
     """Is it logits by name, as a model gave them, where others of the class or function are shifted by a token: those
     of a language model, as long as the rank's own longest sequence?"""
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    name = last_part(node)
     scope = frame.owner.node if frame.owner is not None else frame.function
     if not name.endswith("logits") or scope is None or value.agreed:
         return False
@@ -251,13 +252,13 @@ def may_be_missing(node: ast.expr) -> bool:
         node = node.slice
     if isinstance(node, ast.Constant):
         return node.value in MODALITIES
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    name = last_part(node)
     return name in MODALITIES
 
 
 def may_be_lacking(field: ast.expr, of: ast.expr) -> bool:
     """``"pixel_values" in batch``: the same question."""
-    name = of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")
+    name = last_part(of)
     named_so = isinstance(field, ast.Constant) and isinstance(field.value, str) and field.value in MODALITIES
     return named_so and name in _KNOWN["batches"]
 

@@ -502,7 +502,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
     entry = frame.env
     env, any_alive = body_env, alive
     for handler in node.handlers if _may_raise(node) else ():
-        condition = own_refusal(frame, handler, body) or _raised(frame, node, handler, matters(body))
+        condition = own_refusal(frame, handler, body) or _raised(frame, node, handler)
         test = Test("atom", atom=condition)
         frame.env = _join(frame, _round_test(frame, node), body_env, entry, node)
         if handler.name:
@@ -609,7 +609,7 @@ def _called_in(statement: ast.stmt) -> frozenset[str]:
 _SHARED = ("exception", "file")
 
 
-def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, follows: bool) -> Condition:
+def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler) -> Condition:
     """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
     names = _names_of(handler)
     key = ("raised", frame.key(handler))
@@ -671,7 +671,7 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
     reference = reference_of(manager)
     call = item.context_expr
     deferred: list[Effect] = []
-    if isinstance(call, ast.Call) and _is_context_event(frame, call, frame.effects[start:]):
+    if isinstance(call, ast.Call) and _is_context_event(call, frame.effects[start:]):
         deferred = [frame.effects.pop()]
     outer, frame.effects = frame.effects, []
     with frame.summaries.variables.switched(reference.switched if isinstance(reference, ref.Generator) else {}):
@@ -683,7 +683,7 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
         _class_manager(frame, manager, reference, body, node)
     elif isinstance(call, ast.Call) and _suppresses(frame, call) and body:
         handler = _handler_of(call)
-        condition = _raised(frame, ast.Try(node.body, [], [], []), handler, True)
+        condition = _raised(frame, ast.Try(node.body, [], [], []), handler)
         frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node), [_names_of(handler)]))
         frame.alive = True
     else:
@@ -700,7 +700,7 @@ def _entered(frame: Frame, manager: Value, node: ast.expr) -> Value:
     )
 
 
-def _is_context_event(frame: Frame, call: ast.Call, effects: list[Effect]) -> bool:
+def _is_context_event(call: ast.Call, effects: list[Effect]) -> bool:
     """A framework's context manager has its event where it ends."""
     if not effects or not isinstance(effects[-1], EventStep):
         return False

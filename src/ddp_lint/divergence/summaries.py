@@ -164,7 +164,7 @@ class Summaries:
         return dataclasses.replace(returned, missing=NEVER) if plain and is_never_none(function.node) else returned
 
     def _as_decorated(self, frame: Frame, function: FunctionRef) -> Value | None:
-        return self._decorate(frame, function) if getattr(function.node, "decorator_list", None) else None
+        return self._decorate(function) if getattr(function.node, "decorator_list", None) else None
 
     def _enter_decorated(
         self, frame: Frame, function: FunctionRef, decorated: Value, arguments: Arguments, node: ast.Call
@@ -265,7 +265,7 @@ class Summaries:
             elif name in summary.turned:
                 turn(frame, argument, summary.turned[name])
 
-    def _decorate(self, frame: Frame, function: FunctionRef) -> Value | None:
+    def _decorate(self, function: FunctionRef) -> Value | None:
         """The function as its decorators leave it; None where they leave it as it is."""
         key = (function.node, function.owner, function.of)
         bare = dataclasses.replace(function, bare=True)
@@ -290,7 +290,7 @@ class Summaries:
         if not getattr(function.node, "decorator_list", None) or is_generator(function.node):
             return None
         frame = Frame(self, function.facts, None, function.owner, function.receiver)
-        value = self._decorate(frame, dataclasses.replace(function, bare=False))
+        value = self._decorate(dataclasses.replace(function, bare=False))
         if value is None:
             return None
         name = ast.copy_location(ast.Name(function.name, ast.Load()), function.node)

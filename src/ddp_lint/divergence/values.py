@@ -191,10 +191,15 @@ class Test:
         return None
 
 
+def _of_truth(choice: Hashable) -> Hashable:
+    """The key of the value whose truth a choice is; None for another choice."""
+    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
+    return getattr(symbol, "key", None)
+
+
 def equality(choice: Hashable) -> tuple[Hashable, Hashable] | None:
     """What is compared and with which text, number or member of an enumeration, for the choice of an ``x == "a"``."""
-    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
-    key: Hashable = getattr(symbol, "key", None)
+    key = _of_truth(choice)
     compared = key[0] if isinstance(key, tuple) and key else None
     if not isinstance(compared, tuple) or compared[:2] != ("compare", "Eq"):
         return None
@@ -219,8 +224,7 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {"Eq": operator.eq, "Gt": o
 
 def comparison(choice: Hashable) -> Bound | None:
     """The comparison with a number that the choice is, if it is one."""
-    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
-    key: Hashable = getattr(symbol, "key", None)
+    key = _of_truth(choice)
     compared = key[0] if isinstance(key, tuple) and key else None
     if not isinstance(compared, tuple) or compared[:1] != ("compare",) or compared[1] not in _BOUNDS:
         return None
@@ -290,8 +294,7 @@ def is_last_number(value: Value) -> bool:
 
 def alone_in(choice: Hashable) -> str | None:
     """The group that has a single rank where this choice is True ("" is the world); None for another choice."""
-    symbol = choice[1] if isinstance(choice, tuple) and len(choice) == 2 and choice[0] == "truth" else None
-    key = getattr(symbol, "key", None)
+    key = _of_truth(choice)
     return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
 
 

@@ -7,9 +7,8 @@ import dataclasses
 import pathlib
 import sys
 
-from ddp_lint.config import Settings
 from ddp_lint.divergence.analyse import classes_in, graph_of, hooked, result_of, roots, summaries_of
-from ddp_lint.divergence.event_graph import Choice, Event, EventGraph, EventNode, Loop, Projection, TooLarge
+from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Loop, Projection, TooLarge
 from ddp_lint.divergence.frame import span_of, text_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Condition
@@ -29,7 +28,7 @@ class Explanation:
     labels: tuple[Label, ...] = ()
 
 
-def explain(path: pathlib.Path, project: Project, settings: Settings, line: int | None = None) -> list[Explanation]:
+def explain(path: pathlib.Path, project: Project, line: int | None = None) -> list[Explanation]:
     """One explanation for each collective of the file; with a line only for those whose call covers it, or, if there
     is none, for those of the function around it. Empty for a file that cannot be parsed."""
     facts = project.facts_of(path)
@@ -91,7 +90,7 @@ def _explained(node: EventNode, graph: EventGraph, mismatch: Mismatch | None) ->
         return Explanation(event.span, what, True, f"reported: {mismatch.kind.value}", mismatch.labels)
     if mismatch is not None:
         return Explanation(event.span, what, False, f"in doubt: {mismatch.doubt}", mismatch.labels)
-    guards = _guards(node, graph, event)
+    guards = _guards(node, graph)
     varying = [guard for guard in guards if guard.condition.varies is not None]
     if not guards:
         return Explanation(event.span, what, False, "every rank runs this: it is under no condition")
@@ -111,7 +110,7 @@ def _explained(node: EventNode, graph: EventGraph, mismatch: Mismatch | None) ->
     return Explanation(event.span, what, False, reason, _labels([guard]))
 
 
-def _guards(node: EventNode, graph: EventGraph, event: Event) -> list[Choice]:
+def _guards(node: EventNode, graph: EventGraph) -> list[Choice]:
     """The choices of which only one arm leads to the event, outermost first."""
     reaches = [False] * len(graph.nodes)
     guards: list[Choice] = []

@@ -20,7 +20,7 @@ def mismatch_of(difference: Difference, comparison: Comparison, region: Span) ->
     varies = file_race.race_of(difference, varies_of(difference), _chosen(difference.first, difference.fork))
     ranks = _ranks(difference, varies)
     branch = difference.fork.span
-    labels = [Label(branch, _branch_text(difference, varies, ranks))]
+    labels = [Label(branch, _branch_text(difference, varies))]
     if varies.origin is not None and varies.origin.span.line != branch.line:
         labels.append(varies.origin)
     labels.extend(event.chain)
@@ -182,7 +182,7 @@ def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
     return "one rank", "another rank"
 
 
-def _branch_text(difference: Difference, varies: Variation, ranks: tuple[str, str]) -> str:
+def _branch_text(difference: Difference, varies: Variation) -> str:
     text = difference.fork.condition.text
     if _goes_round(difference) and varies.cause == "order":
         return f"the order of this loop differs between ranks: `{text}` depends on {varies.description}"

@@ -1,10 +1,10 @@
 """Results of earlier runs: used again as long as every file that they depend on is unchanged.
 
 A result depends on questions about the project (`project.Project.recording`), the content of its own file among them;
-it is good while each has the same answer. Where nothing in the project has changed, none is asked (`snapshot`).
+it is good while each has the same answer. Where nothing in the project has changed, none is evaluated (`snapshot`).
 Results lie in files of two lines of JSON, findings and questions, one per folder of sources, below a folder that is
 named after all else that findings depend on: the settings, the tool itself, Python, LibCST. JSON and not pickle,
-because the folder may have come with somebody else's repository.
+because the folder may be part of a foreign repository.
 
 Nothing here ever fails a run: what cannot be read is computed again, what cannot be written is lost.
 """
@@ -139,8 +139,8 @@ class Cache:
         return None
 
     def save(self) -> None:
-        """Write what is new, beside what other runs have written meanwhile. Each file is replaced as a whole, so that
-        runs at the same time do not disturb another."""
+        """Write what is new, in addition to what other runs have written meanwhile. Each file is replaced as a whole,
+        so that runs at the same time do not disturb another."""
         with contextlib.suppress(OSError):
             if self._is_elsewhere():
                 return
@@ -238,7 +238,7 @@ class _Shard:
         return None if asked is None else [self._questions[number] for number in asked]
 
     def state_of(self, inside: str, state_of: Callable[[str, str], State]) -> State:
-        """Whether the result for a file holds; `state_of` is asked once for each question."""
+        """Whether the result for a file holds; `state_of` is called once for each question."""
         numbers = self._asked.get(inside)
         if numbers is None:
             return State.GONE

@@ -76,7 +76,7 @@ class Checker:
         """The findings after a change within functions, at a first look; None where it takes more than that.
 
         What the rules that visit nodes find in the changed functions is new. All else is as it was `before`, but for
-        what depends on one of the `edited` lines: how the change shows elsewhere, `check_file` tells.
+        what depends on one of the `edited` lines: for effects of the change elsewhere see `check_file`.
         """
         left_out = _left_out(file, self._settings)
         active = self._settings.enabled - self._settings.ignored_in(path) - _ABOUT_ALL - left_out
@@ -218,7 +218,7 @@ def _findings(
 ) -> tuple[list[Finding], bool]:
     if not _focus_on(file, project, active):
         return [], False
-    focus = _focus_on(file, project, active - left_out)  # maybe on nothing: that it cannot be parsed is told anyway
+    focus = _focus_on(file, project, active - left_out)  # maybe on nothing: a syntax error is reported anyway
     from ddp_lint.engine.file_visit import visit  # with LibCST, which takes longer to import than most files to check
 
     return visit(file, path, project, focus, focused)

@@ -100,7 +100,7 @@ def _grafted(earlier: Parsed, text: str, outlines: tuple[_Outline, ...]) -> Pars
 
 def _edits(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
     """The lines of the later text that differ from the earlier one, each from the first to the last: one by one where
-    no line has come or gone, else all between, with the lines before and behind, which have to be in the function."""
+    no line has come or gone, else all between, with the lines before and after, which have to be in the function."""
     if len(before) == len(after):
         return [(n, n) for n in range(len(after)) if before[n] != after[n]]
     shorter = min(len(before), len(after))

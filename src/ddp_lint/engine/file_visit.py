@@ -1,4 +1,4 @@
-"""One file before the eyes of the rules that it concerns."""
+"""One file, visited by the rules that apply to it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _functions(body: Sequence[cst.CSTNode]) -> set[cst.CSTNode]:
 def _limits(
     kept: Sequence[cst.CSTNode], body: list[ast.stmt], concern: Concern
 ) -> Iterator[tuple[cst.CSTNode, frozenset[str]]]:
-    """The definitions of a module with the rules that they concern: a rule sees the same of a file, whatever other
+    """The definitions of a module with the rules that apply to them: a rule sees the same of a file, whichever other
     rules made focus keep of it."""
     nodes = [node for node in kept if isinstance(node, (cst.FunctionDef, cst.ClassDef))]
     definitions = [s for s in body if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]

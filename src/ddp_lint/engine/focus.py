@@ -61,8 +61,8 @@ class _Interest:
 
 
 class Selection:
-    """The rules of a run, asked file by file which of them have any business there. `names` of the project's own count
-    as the words that they stand beside."""
+    """The rules of a run, and which of them apply to a file. `names` of the project's own count as the words that they
+    are listed with."""
 
     def __init__(self, declarations: Iterable[Declaration], names: Names | None = None) -> None:
         self._interests = [_Interest.of(rule, names or Names()) for rule in declarations]
@@ -93,7 +93,7 @@ class Focus:
 
     @functools.cached_property
     def rules(self) -> list[type[Rule]]:
-        """The rules themselves: imported when first asked for."""
+        """The rules themselves: imported at the first use."""
         return [interest.rule.rule() for interest in self._interests]
 
     @property

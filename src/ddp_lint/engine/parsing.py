@@ -1,4 +1,4 @@
-"""LibCST trees, and clear words for what cannot be parsed. LibCST overflows the stack, and ends the process, on what
+"""LibCST trees, and clear messages for what cannot be parsed. LibCST overflows the stack, and ends the process, on what
 is nested too deeply: the `ast` shows it before."""
 
 from __future__ import annotations

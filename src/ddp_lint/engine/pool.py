@@ -30,22 +30,14 @@ if TYPE_CHECKING:
 
 
 def run(
-    paths: Sequence[pathlib.Path],
-    settings: Settings,
-    jobs: int,
-    reach: Reach | None,
-    started: Callable[[], None],
-    *,
-    for_cache: bool,
-    project: Project | None,
+    paths: Sequence[pathlib.Path], jobs: int, checked: Checked, started: Callable[[], None]
 ) -> Iterator[FileResult]:
-    """The results for `paths`, in any order, from `jobs` processes; `for_cache`, `reach` and `project` as for
-    `Checker`. `started` is called for each file that a worker begins with."""
+    """The results for `paths`, in any order, from `jobs` processes. `started` is called for each file that a worker
+    begins with."""
     if _context().get_start_method() == "fork":
-        preload(settings)
-    else:
-        project = None  # each reads for itself: it would have to be sent
-    checked = _Checked(settings, for_cache, reach, project)
+        preload(checked.settings)
+    else:  # each reads for itself: it would have to be sent
+        checked = dataclasses.replace(checked, project=None)
     chunks = deque(chunks_of(paths, jobs))
     workers: list[_Worker] = []
     try:
@@ -71,8 +63,8 @@ def run(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Checked:
-    """What all workers check, and what they know of it."""
+class Checked:
+    """What all workers check, and what they know of it: the arguments of a `Checker`."""
 
     settings: Settings
     for_cache: bool
@@ -86,7 +78,7 @@ class _Checked:
 class _Worker:
     """A process and what it was last given. It says which file it starts on, and sends a chunk's results at the end."""
 
-    def __init__(self, checked: _Checked, started: Callable[[], None]) -> None:
+    def __init__(self, checked: Checked, started: Callable[[], None]) -> None:
         self._started = started
         context = _context()
         self.connection, theirs = context.Pipe()
@@ -161,8 +153,8 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(connection: Connection, other_end: Connection, checked: _Checked) -> None:
-    """The life of a worker: chunks in, results out, until there is None or nobody holds the other end any more."""
+def _work(connection: Connection, other_end: Connection, checked: Checked) -> None:
+    """The life of a worker: chunks in, results out, until there is None or the other end is closed."""
     end_with_parent()  # also in the midst of a long file
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""What a run has to say: findings, files that could not be read, and what the run did."""
+"""The result of a run: findings, files that could not be read, and what the run did."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class FileResult:
     """The outcome for one file. `error` says, in one line, why the file could not be checked ('' when it was).
 
-    `dependencies`, asked for by a cache, are the questions that the findings depend on, each with its answer (see
+    `dependencies`, needed by a cache, are the questions that the findings depend on, each with its answer (see
     `project.Project.recording`); `parsed` says whether LibCST had to parse any of it.
     """
 

@@ -33,8 +33,8 @@ def check_paths(
     project: Project | None = None,
 ) -> Report:
     """Check files. `jobs`: processes, None for as many as pay off; `cache_dir`: where results are kept, None for
-    nowhere. The report is the same whatever `jobs` and the cache say. `done` is called once for every file, when it is
-    checked or about to be. `project`: the one to ask, which then knows what the run has learned of it."""
+    nowhere. The report does not depend on `jobs` and the cache. `done` is called once for every file, when it is
+    checked or about to be. `project`: the one to use, which then knows what the run has learned of it."""
     files = list(dict.fromkeys(path.absolute() for path in paths))
     project = project or Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir else None
@@ -115,9 +115,8 @@ class _Check:
 
             if self.reach.is_wide(len(files)):
                 self.project.prepare_search()
-            yield from pool.run(
-                files, self.settings, processes, reach, self.done, for_cache=self.for_cache, project=self.project
-            )
+            checked = pool.Checked(self.settings, self.for_cache, reach, self.project)
+            yield from pool.run(files, processes, checked, self.done)
             return
         from ddp_lint.engine.checking import Checker  # not where the cache knows it all
 

@@ -1,4 +1,4 @@
-"""How the work is shared out: how many processes, which files together."""
+"""How the work is distributed: how many processes, which files together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNKS = 8
 
 
 def processes_for(jobs: int | None, size: int, count: int) -> int:
-    """How many processes to use for `count` files of `size` bytes in all; `jobs` is what the user asked for."""
+    """How many processes to use for `count` files of `size` bytes in all; `jobs` is the user's choice."""
     if jobs:
         return max(1, min(jobs, count))
     return max(1, min(_cores(), size // _WORTH_A_PROCESS, count))

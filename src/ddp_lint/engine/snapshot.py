@@ -1,4 +1,4 @@
-"""What a project looked like when results were kept, and what has changed since.
+"""The state of a project when results were stored, and what has changed since.
 
 Where nothing has, every kept result is still valid, without a look at what it depends on: the states of the files
 (times and size) and the listings of the folders decide. Where something has, only that is read.
@@ -24,7 +24,8 @@ from ddp_lint.project.words import Earlier, WordSearch
 _NAME = "project.json"
 #: Bytes; what is larger was not written by us.
 _LIMIT = 256 * 2**20
-#: Changed files for which all words that are kept are searched again; where more have changed, only those asked for.
+#: Changed files for which all words that are kept are searched again; where more have changed, only those that are
+#: needed.
 _FEW = 20
 
 
@@ -52,7 +53,7 @@ class _Kept:
 
 
 class Snapshot:
-    """The files of a project as a run finds them, before it reads any, beside those that an earlier run has kept in
+    """The files of a project as a run finds them, before it reads any, next to those that an earlier run has stored in
     `folder`."""
 
     def __init__(self, project: Project, folder: pathlib.Path) -> None:
@@ -155,7 +156,7 @@ class Snapshot:
     def _state_of(self, inside: str) -> str:
         """The state of a file before it was read."""
         state = self._states.get(inside)
-        if state is None:  # first asked for in this run: it counts if the text is the same after the look at its state
+        if state is None:  # first needed in this run: it counts if the text is the same after its state was read
             path = self._project.absolute(inside)
             state = states.state_of(path, self._before)
             if self._project.digest_now(path) != self._digests[inside]:

@@ -32,7 +32,7 @@ _COLLECTIONS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)
 
 def traits(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]:
     """The traits of a function, nested definitions included."""
-    if is_part(function):  # the only ones that are asked for again, where files change
+    if is_part(function):  # the only ones that are needed again, where files change
         return _traits_of_part(function)
     return _Look(function).found
 

@@ -124,7 +124,7 @@ class Type:
     `made_by` are calls that return one besides the class itself; `known_as` are the last parts of receivers
     (``self.accelerator``) that are taken for one when nothing else shows what they are; `bases` are classes whose
     entries hold too. `wraps`: attributes that it lacks are those of the module inside. An object that is made with
-    one of the arguments `silent_if` communicates with nobody.
+    one of the arguments `silent_if` does not communicate.
     """
 
     name: str
@@ -141,7 +141,7 @@ class Rank:
     """An expression that gives a process its rank.
 
     `on` is the class that an attribute or method belongs to, '' for any receiver that nothing resolves. `scope` is
-    what a group rank counts in when no `group` argument says so; `absent` is what stands for "no launcher" (comparing
+    what a group rank counts in when no `group` argument says so; `absent` is the value for "no launcher" (comparing
     with it is the same on all ranks); `item` is the index of the rank in a returned pair, -1 for the whole value.
     """
 

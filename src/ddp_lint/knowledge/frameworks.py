@@ -117,7 +117,7 @@ class Searching:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distinctive:
-    """Collectives by methods that no other library has: on whatever object, they are this; `confidence`: how sure."""
+    """Collectives by methods that no other library has, on any object; `confidence`: how certain that is."""
 
     names: tuple[str, ...]
     confidence: Literal["low", "high"]
@@ -199,7 +199,7 @@ def wrappers() -> Mapping[str, Wrapper]:
 
 @functools.cache
 def distinctive() -> Mapping[str, tuple[str, Literal["low", "high"]]]:
-    """Method to the collective that it is on whatever object has it, and how sure that is."""
+    """Method to the collective that it is on any object, and how certain that is."""
     entries = every(lambda framework: framework.distinctive)
     return {name.rpartition(".")[2]: (name, entry.confidence) for entry in entries for name in entry.names}
 

@@ -12,7 +12,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, walk
 
 _DEPTH = 3
-#: Calls below torch.cuda that ask the driver nothing that a forked child could not ask as well.
+#: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well.
 _HARMLESS = ("is_available", "device_count", "is_initialized", "amp", "nvtx", "GradScaler", "autocast")
 
 
@@ -75,7 +75,7 @@ def _is_text(node: ast.AST, start: str) -> bool:
 
 
 def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[ModuleFacts, ast.AST] | None:
-    """The function or class of the project that a name stands for, with its module."""
+    """The function or class of the project that a name refers to, with its module."""
     name = facts.qualified(func)
     return project.definition(project.canonical(name)) if name else None
 
@@ -86,10 +86,10 @@ _WITHOUT_CONTEXT = (
     "device",
 )  # fmt: skip
 #: Calls below torch.cuda after which CUDA_VISIBLE_DEVICES still counts and a forked child may use CUDA: measured on
-#: 2 x H200 with torch 2.11, where `is_available` and all others that were tried ask the driver, and settle both.
+#: 2 x H200 with torch 2.11, where `is_available` and all others that were tried query the driver, and settle both.
 _ASKS_NOBODY = frozenset({"device_count", "is_initialized", "manual_seed", "manual_seed_all", "seed", "seed_all",
                           "empty_cache", "nvtx", "amp", "device", "Event"})  # fmt: skip
-#: What asks the driver by another name, by the same measurement.
+#: What queries the driver under another name, by the same measurement.
 _ASKS = frozenset({"torch.accelerator.is_available", "torch.backends.cudnn.version", "torch.cuda.amp.GradScaler"})
 #: Files of the project that one import may lead to.
 _IMPORTS_READ = 60
@@ -241,8 +241,8 @@ def makes_context(facts: ModuleFacts, call: ast.Call) -> bool:
 
 
 def asks_driver(facts: ModuleFacts, call: ast.Call) -> bool:
-    """Whether a call by itself asks the driver for its GPUs: from then on CUDA_VISIBLE_DEVICES is settled, and forked
-    children cannot use CUDA."""
+    """Whether a call by itself queries the driver for its GPUs: from then on CUDA_VISIBLE_DEVICES is settled, and
+    forked children cannot use CUDA."""
     name = facts.imports.resolve(dotted_ast(call.func)) or ""
     if name.startswith("torch.cuda.") and name not in _ASKS:
         parts = name.split(".")[2:]

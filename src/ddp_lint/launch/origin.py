@@ -118,7 +118,7 @@ def _bound_to(module: Module, node: cst.BaseExpression, section: str, depth: int
     bound = [b for b in module.bindings(node) if b.kind == "assign"]
     sources = {b: _source_of(module, b, section, depth) for b in bound if b.value is not None}
     if not any(sources.values()):
-        return None  # most names: no need to ask where their bindings stand
+        return None  # most names: no need to look up their bindings
     other = "local_rank" if section == "global_rank" else "global_rank"
     found: list[cst.CSTNode] = []
     for binding in _before(module, node):
@@ -170,7 +170,7 @@ def variable_read(module: Module, node: cst.BaseExpression) -> str:
 
 
 def _attribute(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:
-    """Attributes that are the global rank by their name, where the local one is beside it."""
+    """Attributes that are the global rank by their name, where the same object has the local one, too."""
     if section != "global_rank" or not isinstance(node, cst.Attribute):
         return None
     name = node.attr.value
@@ -192,7 +192,7 @@ def _is_local_property(module: Module, node: cst.Attribute) -> bool:
 
 
 def _names_of(node: ast.AST) -> tuple[str, ...]:
-    """What a variable, an attribute or a string goes by."""
+    """The name of a variable, an attribute or a string."""
     named = (getattr(node, field, None) for field in ("id", "attr", "value"))
     return tuple(name for name in named if isinstance(name, str))
 

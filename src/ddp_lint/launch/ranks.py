@@ -60,7 +60,7 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
 
 
 def has_ranks(module: Module) -> bool:
-    """Whether several ranks run any file of the project: elsewhere there is nobody whom a rank could leave waiting."""
+    """Whether several ranks run any file of the project: elsewhere no rank can leave another one waiting."""
     if several_ranks(module) is not None:
         return True
     project = module.project
@@ -202,7 +202,7 @@ def _may_run_ranks(project: Project, facts: ModuleFacts, base: ast.expr) -> bool
 
 
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
-    """Whether an expression goes by a name that the configuration lists."""
+    """Whether an expression has a name that the configuration lists."""
     return bool(project.own.find(written(node), project.meaning(facts, node)))
 
 
@@ -258,7 +258,7 @@ def _is_used(name: str, imported: ast.Import | ast.ImportFrom, tree: ast.AST) ->
     return (alias.asname or alias.name) in _names(tree)
 
 
-# One tree after the other is asked for all of its imports.
+# All imports of a tree are read, one tree after the other.
 @kept_by_node(4)
 def _names(tree: ast.AST) -> frozenset[str]:
     return names_in(tree)

@@ -1,4 +1,4 @@
-"""Which files one process runs by itself: servers, demos, deployment; what costs a rank there costs nobody."""
+"""Which files a single process runs: servers, demos, deployment, where no other rank waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def one_process(module: Module) -> bool:
 
 
 def is_benchmark(module: Module) -> bool:
-    """Whether a file measures something, by the folders it is in or its name: one node runs it, and nobody trains."""
+    """Whether a file measures something, by the folders it is in or its name: one node runs it, and nothing is
+    trained."""
     *folders, name = module.file.place.split("/")
     return any(_BENCHMARK.fullmatch(folder) for folder in folders) or bool(_BENCHMARK.match(name))
 

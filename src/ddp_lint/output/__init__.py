@@ -68,6 +68,11 @@ def with_cell(span: Span, text: str) -> str:
     return f"cell {span.cell}, line {span.line}: {text}" if span.cell else text
 
 
+def in_lines(finding: Finding, first: str) -> str:
+    """All texts of a finding, a line each, below a first line."""
+    return "\n".join(filter(None, [first, *finding.notes, call_paths(finding), finding.help]))
+
+
 def render(run: Run, output_format: str) -> str:
     """The run in one of `config.FORMATS`; '' or text that ends with a newline."""
     module = importlib.import_module(f"ddp_lint.output.{output_format}")

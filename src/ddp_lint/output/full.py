@@ -118,7 +118,7 @@ def _shown_lines(marks: Iterable[_Mark], lines: Sequence[str]) -> list[int]:
 
 
 def _context(line: int, step: int, lines: Sequence[str]) -> list[int]:
-    """Up to two lines beside a line, without blank ones at the far end."""
+    """Up to two lines next to a line, without blank ones at the far end."""
     near = [line + step * n for n in range(1, _CONTEXT + 1)]
     near = [n for n in near if 1 <= n <= len(lines)]
     while near and not lines[near[-1] - 1].strip():

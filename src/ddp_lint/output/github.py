@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.findings import Confidence, Finding
-from ddp_lint.output import Run, call_paths, in_file, one_line, visible, with_cell
+from ddp_lint.output import Run, in_file, in_lines, one_line, visible, with_cell
 
 
 def render(run: Run) -> str:
@@ -18,8 +18,7 @@ def _command(finding: Finding) -> str:
     where = f"file={_property(visible(span.path))},line={span.line},endLine={span.end_line}"
     if span.line == span.end_line:  # GitHub takes columns only for a single line
         where += f",col={span.column},endColumn={span.end_column}"
-    message = with_cell(finding.span, finding.message)
-    text = "\n".join(filter(None, [message, *finding.notes, call_paths(finding), finding.help]))
+    text = in_lines(finding, with_cell(finding.span, finding.message))
     title = f"ddp-lint {finding.code} ({finding.slug})"
     # The plain text after the command is what the log shows.
     shown = f"{one_line(span.path)}:{span.line}: {finding.code} {text}"

@@ -6,7 +6,7 @@ import itertools
 import re
 import xml.etree.ElementTree as ET
 
-from ddp_lint.output import Run, call_paths, in_file
+from ddp_lint.output import Run, in_file, in_lines
 
 #: What XML 1.0 cannot hold, not even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -21,14 +21,7 @@ def render(run: Run) -> str:
             case.set("file", _text(path))
             case.set("line", str(in_file(f.span).line))
             failure = ET.SubElement(case, "failure", message=_text(f.message), type=f.code)
-            failure.text = _text(
-                "\n".join(
-                    filter(
-                        None,
-                        [f"{f.span.place}:{f.span.line}:{f.span.column}: {f.message}", *f.notes, call_paths(f), f.help],
-                    )
-                )
-            )
+            failure.text = _text(in_lines(f, f"{f.span.place}:{f.span.line}:{f.span.column}: {f.message}"))
         _count(suite)
     for path, reason in run.errors:
         suite = ET.SubElement(root, "testsuite", name=_text(path))

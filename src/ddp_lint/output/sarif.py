@@ -12,7 +12,7 @@ from typing import Any
 
 from ddp_lint import __version__
 from ddp_lint.findings import Applicability, Confidence, Finding, Fix, Label, RankTrace, Span
-from ddp_lint.output import DOCS, Run, call_paths, in_file, with_cell
+from ddp_lint.output import DOCS, Run, in_file, in_lines, with_cell
 from ddp_lint.rules.base import Documented
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import documented
@@ -52,8 +52,7 @@ def document(results: list[dict[str, Any]], errors: Iterable[tuple[str, str]] = 
 
 def result(finding: Finding) -> dict[str, Any]:
     """One finding. Labels become related locations, the witness a code flow with a thread for each rank."""
-    message = with_cell(finding.span, finding.message)
-    text = "\n".join(filter(None, [message, *finding.notes, call_paths(finding), finding.help]))
+    text = in_lines(finding, with_cell(finding.span, finding.message))
     out: dict[str, Any] = {
         "ruleId": finding.code,
         "level": _LEVEL[finding.confidence],

@@ -15,7 +15,7 @@ from ddp_lint.knowledge.project_names import Names, last
 PARAMETER_GROUP = "builtins.parameter_group"
 #: Methods of these kinds count only for models that are wrapped for several ranks.
 _OF_WRAPPED = frozenset({"backward", "step", "forward", "leave"})
-#: Methods that a call of the object itself stands for.
+#: Methods that a call of the object itself runs.
 _CALLED = frozenset({"__call__", "forward", "__init__", "__setitem__"})
 
 
@@ -39,7 +39,7 @@ class Need:
 class Vocabulary:
     """Words of communicating calls.
 
-    `alone`: on whatever object, wherever; `alone_wrapped`: in a file that wraps models. `functions`: functions of
+    `alone`: on any object, anywhere; `alone_wrapped`: in a file that wraps models. `functions`: functions of
     modules whose names must be imported. `methods`: by name, what shows an object that has them. `objects`: what shows
     an object whose very call communicates.
     """
@@ -101,7 +101,7 @@ def vocabulary(names: Names) -> Vocabulary:
 
 def _shown_by(known: Knowledge, type_: str) -> Iterator[str]:
     """Words one of which is mentioned wherever an object of a class comes from: its name, the functions that make it
-    and the names that it goes by; those of classes below it, too."""
+    and its names; those of classes below it, too."""
     candidates = {*known.types, *frameworks.bases()}
     below = [name for name in candidates if type_ in _ancestors(known, name)]
     for name in (type_, *below):

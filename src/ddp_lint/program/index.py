@@ -44,7 +44,7 @@ def index(
 
     Nothing is read again of a file whose size and time of change are those of an earlier run; where the files that have
     changed mention what they mentioned, the answer of that run holds. `read=False`: None unless it does; `unsaved`:
-    texts of files that count then, whatever is on disk. Never fails.
+    texts of files that count then instead of the disk. Never fails.
     """
     states = {path: _state(path) if path not in unsaved else "" for path in paths}
     kept = _kept(place, states, names, unsaved)
@@ -61,7 +61,7 @@ def index(
 
 
 def _decoded(names: str) -> frozenset[str]:
-    """The names of functions; a space in front stands for the module's own statements, whose name is empty."""
+    """The names of functions; a space in front marks the module's own statements, whose name is empty."""
     return frozenset(names.split()) | ({MODULE} if names.startswith(" ") else frozenset())
 
 

@@ -6,7 +6,7 @@ can find nothing. Names are matched by their spelling, objects by the classes th
 1. A function communicates by itself where it mentions a communicating call.
 2. It calls every function whose name it mentions, every method that it mentions of every class in sight (its own, those
    it mentions, those that its class mentions), and the constructors of these classes.
-3. A method whose name no other class has is meant on whatever object (`communication.is_telling`).
+3. A method whose name no other class has is meant on any object (`communication.is_telling`).
 4. Objects travel: a function also communicates if, on all ways from it, one class is in sight and one method of that
    class is mentioned that communicates.
 
@@ -90,7 +90,7 @@ class _Graph:
         self._place_parts = [_place(path) for path in self._paths]
         #: First parts of the names that the project's own modules can have.
         self._packages = {part for path in self._paths for part in _folders(path)}
-        #: By class, and by the names of classes, as many may have one: what is asked again and again.
+        #: By class, and by the names of classes, as many may have one: the most frequent queries.
         self._by_class: dict[int, dict[str, list[int]]] = {}
         self._by_name: dict[str, dict[str, list[int]]] = {}
         self._shared: list[list[int]] = []
@@ -176,12 +176,12 @@ class _Graph:
         return frozenset(known | self._top.keys() | self._named.keys())
 
     def _meaning(self, function: FunctionMentions) -> frozenset[str]:
-        """What a function mentions that counts, with the methods that what it does stands for."""
+        """What a function mentions that counts, with the methods that its operations run."""
         unspoken = (names for what, names in _UNSPOKEN.items() if what in function.words)
         return self._known.intersection(function.words).union(*unspoken)
 
     def _methods_by_telling_names(self) -> dict[str, list[int]]:
-        """Methods that are meant on whatever object, as hardly another class has one of the name."""
+        """Methods that are meant on any object, as hardly another class has one of the name."""
         found: dict[str, list[int]] = collections.defaultdict(list)
         for class_ in self._classes:
             for name, numbers in class_.methods.items():

@@ -83,7 +83,7 @@ def parse_expression(text: str) -> ast.expr | None:
 
 @dataclasses.dataclass(frozen=True)
 class ModuleFacts:
-    """A project module for whoever asks from another file: its `ast`, its imports, its definitions by name."""
+    """A module of the project, as other files need it: its `ast`, its imports, its definitions by name."""
 
     name: str
     #: The file for who needs its path or places in it, which no result depends on but by what it shows of them.
@@ -143,7 +143,7 @@ class ModuleFacts:
         return frozenset(found)
 
     def qualified(self, node: ast.AST | str | None) -> str:
-        """The dotted name that an expression of this module stands for: imported, or defined at its top level; ''
+        """The dotted name that an expression of this module refers to: imported, or defined at its top level; ''
         for anything else. Re-exports are not followed (`Project.canonical` does)."""
         name = node if isinstance(node, str) else dotted_ast(node)
         target = self.imports.resolve(name) if name else None
@@ -241,7 +241,7 @@ def assigned_in(function: FunctionNode, name: str) -> list[ast.expr]:
     return list(_all_assigned(function).get(name, ()))
 
 
-@kept_by_node(256)  # one function is asked about many names
+@kept_by_node(256)  # many names are looked up in one function
 def _all_assigned(function: FunctionNode) -> dict[str, list[ast.expr]]:
     found: dict[str, list[ast.expr]] = {}
     for statement in statements_of(function):

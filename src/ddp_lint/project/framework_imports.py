@@ -1,6 +1,6 @@
 """Which files can use a framework of several ranks: by an import of their own, or of what they import in the project.
 
-A file that cannot does not communicate, whatever its methods are called: `all_gather` is a function of JAX, too.
+Any other file does not communicate, even if its methods have such names: `all_gather` is a function of JAX, too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ddp_lint.project.layout import Layout
 from ddp_lint.project.words import words
 from ddp_lint.source.imports import imports_in
 
-#: Names of modules that are taken to communicate whoever made them.
+#: Names of modules that are assumed to communicate, in any project.
 COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)")
-#: Packages whose ranks are none of ours, whatever they are called: Python's own (`distutils.dist`), and Dask's.
+#: Packages with such names whose processes are not ranks of PyTorch: Python's own (`distutils.dist`), and Dask's.
 _OTHERS = sys.stdlib_module_names | {"distutils", "distributed"}
 
 

@@ -1,4 +1,4 @@
-"""Where a project's modules lie: dotted names to files and back, by the folders' listings alone."""
+"""The files of a project's modules: dotted names to files and back, by the listings of folders only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Roots:
     def of(self, folder: pathlib.Path, start: pathlib.Path | None = None) -> pathlib.Path:
         """The root of the project that `folder` (absolute) belongs to: the nearest one above it that is marked as one.
 
-        Where none is, the working directory or the folder `start` that a search began at, whichever takes in more of
+        Where none is, the working directory or the folder `start` that a search began at, the one that contains more of
         what lies around; outside of both, the folder that absolute imports of the package in `folder` start from.
         """
         for markers in (_MARKERS, _SETTINGS):
@@ -62,7 +62,7 @@ def _unmarked(folder: pathlib.Path, start: pathlib.Path | None) -> pathlib.Path:
 
 
 def _workplace() -> pathlib.Path | None:
-    """The working directory, unless it is a home folder or lies above one: nobody's project, and large."""
+    """The working directory, unless it is a home folder or contains one: no project, and large."""
     here = pathlib.Path.cwd()
     home = pathlib.Path(os.path.expanduser("~"))
     return None if lies_in(home, here) else here
@@ -89,10 +89,10 @@ class Entries(NamedTuple):
 
 
 class Layout:
-    """The Python files below one root. Each folder is listed once, when it is first asked about.
+    """The Python files below one root. Each folder is listed once, when it is first needed.
 
     Every file has one name. It is the dotted path below `src` or `python` where absolute imports find the file there,
-    else the dotted path below the root: packages of a monorepo and scripts beside each other keep distinct names.
+    else the dotted path below the root: packages of a monorepo and scripts in one folder keep distinct names.
     """
 
     def __init__(self, root: pathlib.Path) -> None:

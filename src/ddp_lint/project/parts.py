@@ -2,8 +2,8 @@
 
 A result that has looked at two functions of another file holds as long as these two and the outline are as they were.
 What was looked at is noted by the syntax tree itself: a function of a module or of a class whose `body` is read.
-Comments, empty lines, docstrings and places in the file are no part of anything; who goes by these depends on the whole
-text. Of a docstring a part has what it says of the classes of parameters.
+Comments, empty lines, docstrings and places in the file are no part of anything; a result that uses them depends on the
+whole text. Of a docstring a part has what it says of the classes of parameters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _APART = re.compile(
 #: call (``Class.``).
 PART, SAYS, SHOWS, TESTED, STORES, CALLS = "part", "says", "shows", "tested", "stores", "calls"
 OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES, CALLS})
-#: What else of a text is asked for, by name: the module and the function that says it ('' for none of these). A
+#: What else of a text is used, by name: the module and the function that says it ('' for none of these). A
 #: kept result may name one before its module is imported.
 TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "compiles": ("ddp_lint.tensors.compiled", "compiling"),
@@ -46,7 +46,7 @@ OUTLINE, ALL = "", "*"
 
 
 class Recorder:
-    """Where it is noted what is asked, if it is."""
+    """Where questions are recorded, if they are."""
 
     __slots__ = ("asked",)
 
@@ -133,7 +133,7 @@ def parts_of(tree: ast.Module, text: str, besides: str, recorder: Recorder, insi
 
 
 def docstring_of(node: ast.AST) -> ast.Constant | None:
-    """The docstring of a module, a class or a function. It is no part of its code: who goes by it goes by
+    """The docstring of a module, a class or a function. It is no part of its code: a result that uses it uses
     `classes_documented`. Nothing is noted."""
     body = node.__dict__.get("body") if isinstance(node, _DOCUMENTED) else None
     first = body[0] if body else None
@@ -343,7 +343,7 @@ def by_asker(_node: ast.AST) -> tuple[ast.AST, ...]:
 
 def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None = None) -> Callable[[F], F]:
     """Keep what a function gives for its first argument, a node; who gets it depends on the parts of that node, or of
-    those that `noted` names: `by_asker` where who asks notes more closely what it is asked for."""
+    those that `noted` names: `by_asker` where the caller records more precisely what is used."""
 
     def keeping(function: F) -> F:
         @functools.lru_cache(maxsize=size)
@@ -363,7 +363,7 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
 
 @kept_by_node(2048)
 def inside(function: ast.AST) -> tuple[ast.AST, ...]:
-    """`children` of a function, which is gone through once for all that is asked of it."""
+    """`children` of a function, which is walked once for all queries."""
     return tuple(children(function))
 
 

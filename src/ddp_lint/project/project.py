@@ -101,9 +101,9 @@ _KEPT_SOURCE = 4_000_000
 class Project:
     """The Python modules below one root. Nothing is read before it is needed.
 
-    Whatever is asked about other files is recorded as a *question* with the digest of its answer: a result may be kept
+    What is read of other files is recorded as a *question* with the digest of its answer: a result may be kept
     as long as its questions get the same answers (`recording`, `remember`, `answer`). `own`: what the configuration
-    says of names of the project's own, whose changes are no questions: the cache goes by all settings.
+    says of names of the project's own, whose changes are no questions: the key of the cache includes all settings.
 
     With `changing`, files may change while the project is in use, as in an editor: `change` has to be called.
     """
@@ -171,8 +171,8 @@ class Project:
     def locate(self, name: str, path: pathlib.Path, script: bool) -> str:
         """What an absolute import of `name` means in the file `path`, as a name that `find` and `canonical` take.
 
-        A recipe's ``from utils import x`` means the `utils` beside it; what the project does not have is returned as
-        it is. `script`: the file has a ``__main__`` guard.
+        A recipe's ``from utils import x`` means the `utils` in its folder; what the project does not have is returned
+        as it is. `script`: the file has a ``__main__`` guard.
         """
         return self._locate(name, os.path.dirname(os.path.normpath(path)), script)
 
@@ -453,8 +453,8 @@ class Project:
         return self._shown_by(file, what) if kind == SHOWS else _tested(file, what)
 
     def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
-        """From now on `file` is the content of `path`, whatever is on disk; None: what is on disk is, as it is now.
-        What depends on the content is worked out again when it is next asked for. Needs `changing`."""
+        """From now on `file` is the content of `path`, regardless of the disk; None: the file on disk, as it is now.
+        What depends on the content is computed again at its next use. Needs `changing`."""
         key = os.path.normpath(path)
         before = self._words_held(key)
         if file is None:
@@ -606,7 +606,7 @@ class Project:
         return str(int(pattern.search(file.text) is not None))
 
     def tested(self, path: str | pathlib.Path, test: str) -> str:
-        """A digest of what one of the `TESTS` finds in the text of a file, '' for nothing: who asks depends on that
+        """A digest of what one of the `TESTS` finds in the text of a file, '' for nothing: the caller depends on that
         alone."""
         key = os.path.normpath(path)
         question = f"{TESTED}:{test}:{self._relative(key)}"
@@ -691,12 +691,12 @@ class Project:
         return file is not None and words in file.text
 
     def stop_recording(self) -> None:
-        """From now on nobody wants to know what a result rests on: it is kept nowhere."""
+        """From now on dependencies of results are not needed: no result is stored."""
         self._records = False
 
     @contextlib.contextmanager
     def recording(self, *, apart: bool = False) -> Iterator[set[Asked]]:
-        """Collect what is asked inside the block; give the set to `dependencies`.
+        """Collect the questions asked inside the block; give the set to `dependencies`.
 
         `apart`: what goes on around the block does not depend on it by itself, unless the block ends in an error.
         """
@@ -715,10 +715,10 @@ class Project:
                 outer |= inner
 
     def remember(self, key: K, compute: Callable[[], T], kept: MutableMapping[K, Answered[T]] | None = None) -> T:
-        """`compute()`, once per `key` in the life of the process; whoever asks again depends on the same files.
+        """`compute()`, once per `key` in the life of the process; a later caller depends on the same files.
 
-        `compute` must be a function of the project's files alone. Keys are tuples that start with who asks, unless the
-        caller gives a memory of its own, `kept`.
+        `compute` must be a function of the project's files alone. Keys are tuples that start with the name of the
+        caller, unless the caller gives a memory of its own, `kept`.
         """
         memo: MutableMapping[Any, Answered[T]] = self._memo if kept is None else kept
         found = memo.get(key)
@@ -761,7 +761,8 @@ class Project:
         return self._together(questions)
 
     def _together(self, questions: Iterable[str]) -> dict[str, str]:
-        """Questions with their answers; those about parts of one file together, none beside one about all of it."""
+        """Questions with their answers; those about parts of one file together, none if there is one about all of
+        it."""
         found: dict[str, str] = {}
         parts: dict[str, list[str]] = {}
         for question in questions:

@@ -1,4 +1,4 @@
-"""The project's own names that its configuration lists: which expressions go by them."""
+"""The project's own names that its configuration lists: which expressions match them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Own:
         return bool(self.names.words)
 
     def find(self, *spelled: str) -> str:
-        """The name of any key that an expression goes by, as `Listed.find`."""
+        """The listed name of any key that an expression has, as `Listed.find`."""
         return self.ranks.find(*spelled) or self.wrappers.find(*spelled) or self.collectives.find(*spelled)
 
     def is_class(self, name: str) -> bool:
@@ -56,7 +56,7 @@ class Own:
         return is_class_name(name) and any(listed.startswith(f"{name}.") for listed in self.names.all)
 
     def of_class(self, names: tuple[str, ...]) -> frozenset[str]:
-        """What is listed of the methods and attributes of a class that goes by these absolute names."""
+        """What is listed of the methods and attributes of a class with these absolute names."""
         heads = ((name, Listed(self._project, (name.rpartition(".")[0],))) for name in self.names.all if "." in name)
         return frozenset(name for name, head in heads if head.find(*names))
 
@@ -113,7 +113,7 @@ class Listed:
         return frozenset(self._ending)
 
     def find(self, *spelled: str) -> str:
-        """The listed name that an expression goes by, '' for none: it is that name, or ends in it at a dot.
+        """The listed name that matches an expression, '' for none: it is that name, or ends in it at a dot.
 
         An expression is spelled as it is in the code, and absolutely as far as that is known. A name that is passed
         on (``from .core import sync_all`` in a package) is the one that it is passed on from.

@@ -1,4 +1,4 @@
-"""Who uses a name: the expressions that may stand for a function of a project, called or passed on."""
+"""Uses of a name: the expressions that may refer to a function of a project, called or passed on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def uses(tree: ast.AST, name: str) -> Iterator[Use]:
 _Place = tuple[ast.Name | ast.Attribute, FunctionNode | None, ast.ClassDef | None, ast.AST | None]
 
 
-# A tree is asked for one name after the other; each tree is asked while its file is checked.
+# One name after the other is looked up in a tree, each tree while its file is checked.
 @kept_by_node(32)
 def _by_name(tree: ast.AST) -> dict[str, list[_Place]]:
     """All names in a tree: the function and the class that each is in, and the call around it."""

@@ -28,20 +28,20 @@ class Documented:
     code: ClassVar[str]
     slug: ClassVar[str]
     summary: ClassVar[str]
-    #: As the readings of its findings have it, where there are enough (`calibrated`), else as the rule says.
+    #: By the readings of its findings, where there are enough (`calibrated`), else as declared by the rule.
     confidence: ClassVar[Confidence] = Confidence.HIGH
-    #: No finding is surer than the readings are.
+    #: No finding has a higher confidence than the readings.
     ceiling: ClassVar[Confidence] = Confidence.HIGH
     #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
     default: ClassVar[bool] = True
-    #: True, of a rule that is off by default: source cannot decide and a run can, so `verify` looks for it unasked.
+    #: True, of a rule that is off by default: source cannot decide and a run can, so it is on in `verify`.
     run_decides: ClassVar[bool] = False
-    #: The PyTorch release from which on the hazard is gone: with `target-torch` at it or above, the rule is off.
+    #: The PyTorch release from which on the hazard does not exist: with `target-torch` at it or above, the rule is off.
     gone_in: ClassVar[tuple[int, int] | None] = None
 
     @classmethod
     def state(cls) -> str:
-        """Whether it is looked for without being asked."""
+        """Whether it is on by default."""
         if cls.default:
             return "on by default"
         return "off by default, except in `verify`" if cls.run_decides else "off by default"

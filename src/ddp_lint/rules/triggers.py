@@ -25,7 +25,7 @@ class Triggers:
     """What concerns a rule: the functions, classes and statements of a module that hold one of `what`.
 
     Of a class that holds one the rule sees all methods. Where `what` is empty, a rule with `visit_` or `leave_` methods
-    sees every definition, and one without sees none: it asks `module.facts` (`ast`).
+    sees every definition, and one without sees none: it uses `module.facts` (`ast`).
     """
 
     #: Identifiers in the code (not in comments and texts alone), and traits.

@@ -26,7 +26,7 @@ from ddp_lint.source.notebook import Lines, module_of
 
 #: Seconds without a keystroke before a text is looked at, and before it is checked once it was.
 PAUSE, _PAUSE_BEFORE_CHECK = 0.03, 0.4
-#: Checks after which memory is tidied up once nobody has typed for so many seconds; after so many more, anyway.
+#: Checks after which memory is freed once there was no edit for so many seconds; after so many more, anyway.
 _TIDIED, _IDLE, _TIDIED_ANYWAY = 25, 2.0, 250
 #: Of the thread that checks: the analysis follows calls deeper than the default of some systems allows.
 _STACK = 256 * 1024 * 1024
@@ -45,7 +45,7 @@ class Server(LanguageServer):
 
     Checks run one after the other in one thread. A document that changes while it waits for its turn is checked once,
     as it is by then; what was found in a text that has changed since is not published. Of an edit within a function the
-    editor is shown what a first look finds; the check, which takes longer, waits until nobody types.
+    editor is shown what a first look finds; the check, which takes longer, waits for a pause in typing.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class Server(LanguageServer):
         await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*arguments))
 
     async def close(self, uri: str) -> None:
-        """The document is closed: what is on disk counts, and its findings are gone from the editor."""
+        """The document is closed: the file on disk counts, and its findings disappear from the editor."""
         checked = self._checked.pop(uri, None)
         self._wanted.pop(uri, None)
         if waiting := self._waiting.pop(uri, None):
@@ -328,7 +328,7 @@ def _answer(server: Server) -> None:
 
 
 def _wants(only: Sequence[types.CodeActionKind | str] | None, kind: str) -> bool:
-    """Whether an editor that asks for some kinds of actions takes this one; a kind stands for those below it."""
+    """Whether an editor that requests some kinds of actions takes this one; a kind includes those below it."""
     return only is None or any(f"{kind}.".startswith(f"{getattr(k, 'value', k)}.") for k in only)
 
 

@@ -100,7 +100,8 @@ class Workplace:
             self._changed(path)
 
     def changed_on_disk(self, paths: Iterable[pathlib.Path], *, listing: bool) -> None:
-        """Files have changed; with `listing` some have come or gone. An open document is what the editor shows."""
+        """Files have changed; with `listing` some were created or deleted. An open document is what the editor
+        shows."""
         paths = list(paths)
         if listing or any(path.name in FILES for path in paths):
             self._configuration = Configuration()

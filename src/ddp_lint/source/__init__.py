@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Binding", "ImportTable", "Module", "SourceFile", "Unreadable", "dotted"]
 
-#: What comes with LibCST, a fifth of a second: imported when it is first asked for.
+#: What comes with LibCST, a fifth of a second: imported at its first use.
 _WITH_LIBCST = {"Binding": "scopes", "Module": "module", "dotted": "tree"}
 
 

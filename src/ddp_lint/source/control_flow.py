@@ -99,8 +99,8 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
 
 
 def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: bool = False) -> bool:
-    """Whether two places are in different arms of one `if`, so that no run reaches both. `holds`: what a test asks
-    for counts as so where the test holds alone, ``isinstance(model, DDP)``."""
+    """Whether two places are in different arms of one `if`, so that no run reaches both. `holds`: what is tested
+    counts as true only where the test holds, ``isinstance(model, DDP)``."""
     arms = {branch: _arm(module, branch, first) for branch in _branches(module, first)}
     common = next((branch for branch in _branches(module, second) if branch in arms), None)
     if common is None:

@@ -22,8 +22,8 @@ class Unreadable(Exception):
 class SourceFile:
     """One file: `path` as findings show it, `text` with newlines normalised to ``\\n`` and no byte order mark.
 
-    `inside` is the path in its project. What a file is taken for goes by that, wherever one runs from. The text of a
-    notebook is that of its code cells, whose lines `cells` knows.
+    `inside` is the path in its project. The classification of a file depends on it, not on the working directory. The
+    text of a notebook is that of its code cells, whose lines `cells` knows.
     """
 
     path: str

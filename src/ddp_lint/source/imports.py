@@ -69,7 +69,7 @@ class ImportTable:
 
 
 def _package_of(located: str, name: str) -> str:
-    """What the first part of the imported `name` stands for, where the whole was found as `located`."""
+    """What the first part of the imported `name` refers to, where the whole was found as `located`."""
     rest = name.partition(".")[2]
     return located.removesuffix(f".{rest}") if rest else located
 

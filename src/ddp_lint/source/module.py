@@ -41,8 +41,8 @@ Structure = tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]
 
 
 class Kept:
-    """What is known of the functions of a tree whatever is around them, for the next tree that has them: their nodes
-    with the parents of these, and the bindings of scopes."""
+    """What is known of the functions of a tree regardless of their surroundings, for the next tree that has them: their
+    nodes with the parents of these, and the bindings of scopes."""
 
     def __init__(self) -> None:
         self.structures: dict[cst.CSTNode, Structure] = {}
@@ -58,7 +58,7 @@ class Kept:
 
 
 class Module:
-    """One file: its (focused) LibCST tree and what rules ask about it.
+    """One file: its (focused) LibCST tree and the queries of rules.
 
     The tree may leave out definitions that no active rule could have an interest in (see `engine.focus`);
     `text` is then what the tree was made of, and `line_map[i]` the file's line of its line i+1: spans are always
@@ -89,8 +89,8 @@ class Module:
         self._text = file.text if text is None else text
 
     def let_go(self) -> None:
-        """Let go of the tree and of all that was worked out, when no rule asks any more: what refers to the module in
-        turn would keep it until Python looks for garbage."""
+        """Drop the tree and all that was computed, when no rule needs it any more: reference cycles would keep it
+        until Python collects garbage."""
         vars(self).clear()
 
     # ---- structure
@@ -101,7 +101,7 @@ class Module:
 
     @property
     def nodes(self) -> Iterator[cst.CSTNode]:
-        """All nodes with meaning below the tree, in source order: its `descendants`, found once for all who ask."""
+        """All nodes with meaning below the tree, in source order: its `descendants`, found once for all callers."""
         return itertools.islice(self._structure[0], 1, None)
 
     def of_type(self, kind: type[N]) -> list[N]:
@@ -174,7 +174,7 @@ class Module:
         return self.project.imports(tree, self.path, self.file.text)
 
     def qualified(self, node: cst.CSTNode | None) -> str:
-        """The canonical dotted name that an expression stands for through this file's imports.
+        """The canonical dotted name that an expression refers to through this file's imports.
 
         ``DDP`` -> ``torch.nn.parallel.DistributedDataParallel`` after ``from torch.nn.parallel import
         DistributedDataParallel as DDP``. '' for anything that does not start at an imported name: a local that
@@ -222,8 +222,8 @@ class Module:
         return canonical(self.imports.resolve(name) or "")
 
     def listed(self, key: Literal["ranks", "wrappers", "collectives"], node: cst.CSTNode) -> str:
-        """The name that the configuration lists under a key and that an expression goes by, '' for none; a call goes by
-        what it calls."""
+        """The name that the configuration lists under a key and that an expression matches, '' for none; a call matches
+        by what it calls."""
         listed: Listed | None = getattr(self.project.own, key) if self.project is not None else None
         return listed.find(*self.spellings(node)) if listed else ""
 

@@ -114,7 +114,7 @@ class Lines:
         return cls(tuple((line + 1, int(m[1])) for line, text in numbered if (m := _MARKER.fullmatch(text))))
 
     def text(self, module: str, cell: int) -> str:
-        """The text of a cell, its own lines in place of their stand-ins."""
+        """The text of a cell, with its own lines in place of their replacements."""
         lines = module.split("\n")
         for (first, number), (after, _) in zip(self.starts, [*self.starts[1:], (len(lines) + 1, 0)], strict=True):
             if number == cell:
@@ -242,7 +242,7 @@ def _as_python(cell: str) -> str:
 
 
 def _stand_in(line: str) -> str:
-    """The statement that stands for a line of IPython's; '' for Python."""
+    """The statement that replaces a line of IPython's; '' for Python."""
     if _MAGIC.match(line):
         return line[: len(line) - len(line.lstrip())] + "pass"
     if match := _ASSIGNED.match(line):

@@ -23,7 +23,7 @@ class Positions:
     """The positions of the nodes of a tree, in lines and columns of its code.
 
     LibCST finds that out by writing code again, which takes as long as parsing it: only those statements are written
-    that someone asks about, without the ones around them. `ast` knows the lines that they start at.
+    that are needed, without the ones around them. `ast` knows the lines that they start at.
     """
 
     def __init__(self, tree: cst.Module, text: str) -> None:

@@ -46,7 +46,7 @@ class Binding:
 
 
 class Scopes:
-    """The bindings of one module, scope by scope, each worked out when it is first asked for."""
+    """The bindings of one module, scope by scope, each computed at its first use."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -71,7 +71,8 @@ class Scopes:
             owner = self._class_of_self(first, scope)
             if owner is not None and "." not in rest:
                 return self._attributes(owner).get(rest, [])
-            # An attribute is set where it is set: in a function, of an object that the module or nobody here made.
+            # An attribute is set where it is assigned: in a function, of an object that the module or other code
+            # created.
             around = (self.bound_in(s).get(name) for s in self._scopes_around(at))
             return next(filter(None, around), [])
         return self.bound_in(scope).get(name, []) if scope is not None else []

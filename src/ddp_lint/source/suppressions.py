@@ -1,4 +1,4 @@
-"""Comments that excuse a finding: `# noqa`, `# ddp-lint: ignore[...]`, `# ddp-lint: ignore-file[...]`.
+"""Comments that suppress a finding: `# noqa`, `# ddp-lint: ignore[...]`, `# ddp-lint: ignore-file[...]`.
 
 Comments are found with Python's tokenizer, so that the same words inside a string are just a string. A comment covers
 its line; `# ddp-lint: ignore` on a line of its own also covers the statement below it. A finding is suppressed when any
@@ -50,7 +50,7 @@ class Suppression:
         if self.wrong or self.first > finding.span.end_line or self.last < finding.span.line:
             return False
         if not self.codes:
-            # A bare comment means the hazard on its line, never the remark that a comment beside it is unused.
+            # A bare comment means the hazard on its line, never the remark that a comment next to it is unused.
             hit = {""} if finding.code != "DDP002" else set()
         else:
             hit = {code for code in self.codes if _matches(code, finding)}
@@ -87,7 +87,7 @@ def apply(file: SourceFile, findings: list[Finding], active: frozenset[str], *, 
 class _Covering:
     """The comments of a file, found by the lines that they cover: there may be one on each of many lines."""
 
-    #: A comment that covers more lines than this is asked about each finding.
+    #: A comment that covers more lines than this is compared with each finding.
     _FEW = 8
 
     def __init__(self, comments: Iterable[Suppression]) -> None:
@@ -168,7 +168,7 @@ def _wrong_codes(rest: str, verb: str) -> str:
 def _comments(file: SourceFile) -> Iterator[_Comment]:
     """Comments that may suppress, with the last line that each covers; it covers from its own line on.
 
-    A comment beside code covers that line. One on a line of its own covers the statement line below it (a call over
+    A comment behind code covers that line. One on a line of its own covers the statement line below it (a call over
     five lines is one), decorators included; within brackets, the line below it.
     """
     name = file.path.rpartition("/")[2]
@@ -255,7 +255,7 @@ def _unused(comment: Suppression, file: SourceFile, active: frozenset[str]) -> I
 
 @functools.lru_cache(maxsize=1024)
 def _codes_of(code: str) -> list[str]:
-    """The codes that a code, prefix or slug in a comment stands for."""
+    """The codes that a code, prefix or slug in a comment includes."""
     known = declared()
     return [c for c, rule in known.items() if c.startswith(code.upper()) or rule.slug == code.lower()]
 

@@ -106,7 +106,7 @@ def defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | Non
 
 def starting_with(names: Collection[str], *prefixes: str) -> list[str]:
     """Those of the names that start with one of the prefixes. There are seldom any, which one look shows: it is
-    asked at each assignment, of as many names as a function has."""
+    used at each assignment, for as many names as a function has."""
     every = "\n" + "\n".join(names)
     if not any(f"\n{prefix}" in every for prefix in prefixes):
         return []

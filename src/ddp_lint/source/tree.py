@@ -87,7 +87,8 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def descendants(node: cst.CSTNode, *, into_definitions: bool = True) -> Iterator[cst.CSTNode]:
-    """All nodes with meaning below `node`, in source order; without those of nested definitions if so asked."""
+    """All nodes with meaning below `node`, in source order; without those of nested definitions if `into_definitions`
+    is False."""
     stack = children(node)[::-1]
     while stack:
         item = stack.pop()
@@ -107,7 +108,7 @@ def names_in(node: cst.CSTNode) -> set[str]:
     return {dotted(n) for n in subtree(node) if isinstance(n, (cst.Name, cst.Attribute))} - {""}
 
 
-# Node types are abstract base classes, for which `isinstance` is slow: hot loops ask for the type itself.
+# Node types are abstract base classes, for which `isinstance` is slow: hot loops compare the type itself.
 DEFINITIONS = {cst.FunctionDef, cst.ClassDef, cst.Lambda}
 
 
@@ -124,7 +125,7 @@ def dotted(node: cst.CSTNode | None) -> str:
 
 
 def called(call: cst.Call) -> str:
-    """The last part of what is called, on whatever: `step` of ``optimizers[i].step()`` and of ``step()``."""
+    """The last part of the name that is called: `step` of ``optimizers[i].step()`` and of ``step()``."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
 
 

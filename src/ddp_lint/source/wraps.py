@@ -90,7 +90,7 @@ class Wraps:
             yield Wrap(own.kind, call, inner, outer, given=own.given)
 
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
-        """The wrap that made the object that `name` (dotted) stands for at `at`, None when there is none before."""
+        """The wrap that made the object that `name` (dotted) refers to at `at`, None when there is none before."""
         wrap = next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
         if wrap is None:
             return self._given(name, at)

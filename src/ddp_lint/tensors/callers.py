@@ -20,7 +20,7 @@ from ddp_lint.tensors.operations import names
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
-#: Classes that inherit from one in its file; where more do, nobody looks for the objects of them all.
+#: Classes that inherit from one in its file; where more do, their objects are not searched.
 _SUBCLASSES = 50
 _DEPTH = 4  # of class evidence for one expression
 
@@ -123,7 +123,7 @@ def _subclasses_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]
 
 
 def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.FunctionDef, use: Use) -> bool:
-    """Whether an expression may stand for the function: a method by its name, unless it is one of ``self`` in a class
+    """Whether an expression may refer to the function: a method by its name, unless it is one of ``self`` in a class
     that has nothing to do with the method's."""
     cls = module.class_of(function)
     if cls is None:

@@ -175,7 +175,7 @@ class ModuleClasses:
         return self._built(self._facts, node) if node is not None else None
 
     def imported(self, qualified: str) -> ModuleClass | None:
-        """The module class of the project that a canonical dotted name stands for."""
+        """The module class of the project that a canonical dotted name refers to."""
         if self._project is None or not qualified:
             return None
         facts, node = self._project.definition(qualified) or (None, None)

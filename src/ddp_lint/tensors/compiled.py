@@ -24,14 +24,14 @@ from ddp_lint.tensors.operations import names
 #: What a file must hold that has to do with the compiler at all.
 _WORDS = ("compil", "optimize")
 _MENTIONS = re.compile(r"torch\.compile\b|(?<!\bre)\.compile\(|import compile\b|is_compiling|is_dynamo_compiling")
-#: What a file must hold besides to compile anything, or to ask whether it is compiled. Most files that mention the
+#: What a file must hold besides to compile anything, or to test whether it is compiled. Most files that mention the
 #: compiler do neither, and need not be parsed.
 _STARTS = re.compile(
     r"(?<!\bre\.)\b(compile|optimize)\(|^[ \t]*@.*(compile|optimize)|\bpartial\(\s*[\w.]*(compile|optimize)\b|"
     r"\b\w*(compil\w*|optimize)[ \t]+as\b|_compiling\(",
     re.MULTILINE,
 )
-#: What a line must hold to call the compiler, or to ask for it, under its own name.
+#: What a line must hold to call the compiler, or to test for it, under its own name.
 _CALLS = (("compil", "compil"), ("optimize", r"\boptimize\b"))
 _TESTS = re.compile(
     r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$|(micro)?bench(mark(s|ing)?)?(_\w+)?(/|\.py$))",
@@ -45,8 +45,8 @@ _LIMIT = 20_000  # functions; a project where more are reached is cut off there
 class Compiled:
     """How a function comes to be compiled. `root`: where `torch.compile` is called; `what`: what it is called on;
     `chain`: functions on the way from there; `fullgraph`: a graph break is an error;
-    `captures_scalars`: `.item()` does not break the graph; `assumed`: nobody is seen to compile it, but the function
-    asks `is_compiling()`, so its author expects that somebody does."""
+    `captures_scalars`: `.item()` does not break the graph; `assumed`: no code is seen to compile it, but the function
+    tests `is_compiling()`, so its author expects it to be compiled."""
 
     root: Span
     what: str
@@ -96,7 +96,7 @@ class _Reach:
     def _roots(self) -> Iterator[tuple[_Code, Compiled]]:
         for path in self._project.holding("compil"):
             if _TESTS.search(self._project.inside(path)):
-                continue  # a test or a benchmark compiles what nobody compiles in training
+                continue  # a test or a benchmark compiles what is not compiled in training
             yield from self._project.remember(("compiled in", path), functools.partial(_roots_in, self._project, path))
 
     def _is_disabled(self, code: _Code) -> bool:
@@ -137,7 +137,7 @@ class _Reach:
                 yield from methods_of(self._project, of_attribute, "forward")
 
     def _submodules(self, owner: ClassFacts) -> Iterator[_Code]:
-        """`forward` of the modules that a class builds in its constructor, whatever container it keeps them in."""
+        """`forward` of the modules that a class builds in its constructor, in any container."""
         for name in self._project.lineage(owner.name):
             facts = self._project.class_facts(name)
             constructor = facts.methods.get("__init__") if facts is not None else None
@@ -157,7 +157,7 @@ def _roots_in(project: Project, path: pathlib.Path) -> tuple[tuple[_Code, Compil
 
 
 def compiling(text: str) -> str:
-    """The lines by which a file compiles anything or asks whether it is compiled, '' where it does neither: what
+    """The lines by which a file compiles anything or tests whether it is compiled, '' where it does neither: what
     `_Roots` finds in it follows from these and from the functions that they are in (`parts.TESTS`)."""
     passages = list(_passages(text)) if "torch" in text else []
     mentions = "torch._dynamo" in text or any(map(_MENTIONS.search, passages))
@@ -301,7 +301,7 @@ class _Roots:
     ) -> Iterator[_Code]:
         """The functions that run when the compiled object is called."""
         if isinstance(target, ast.Name) and function is not None:
-            for node in walk(function):  # a function defined beside the call
+            for node in walk(function):  # a function defined next to the call
                 if isinstance(node, ast.FunctionDef) and node is not function and node.name == target.id:
                     yield _Code(f"{prefix}.{node.name}", self._facts, node, owner)
                     return

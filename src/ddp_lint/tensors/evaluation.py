@@ -403,7 +403,8 @@ class Evaluator:
             called = self.value(node.func, state)
             if called.kind is Kind.LAYER:
                 return self._layer_call(node, called, operands, state)
-            # What it is called on was evaluated on the way: once more would double the work with each call of a chain.
+            # Its receiver was evaluated on the way: evaluating it again would double the work with each call of a
+            # chain.
             on, known = node.func.value, self.values
             receiver = known[on] if on in known and not isinstance(on, cst.Name) else self.value(on, state)
             return self._method_call(node, receiver, operands, state)

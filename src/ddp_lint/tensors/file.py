@@ -1,4 +1,4 @@
-"""All that rules ask about the tensors of one file, computed when first asked and shared by the rules."""
+"""The queries of rules about the tensors of one file, computed at their first use and shared by the rules."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class TensorFile:
         return cls.forward_methods.get(site.around.name) if cls is not None and site.around is not None else None
 
     def class_around(self, site: CallSite) -> ModuleClass | None:
-        """The module class in whose method a call stands."""
+        """The module class in whose method a call is."""
         classes = (node for node in site.facts.tree.body if isinstance(node, ast.ClassDef))
         owner = next((node.name for node in classes if site.around in node.body), "")
         return self.classes.resolve(owner, site.facts)

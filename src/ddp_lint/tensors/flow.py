@@ -209,7 +209,7 @@ class Flow:
     # ---- writes
 
     def _written(self, node: cst.CSTNode, target: cst.CSTNode, value: Value, state: State) -> None:
-        # A name that may stand for several tensors (an `if` before) is held to be kept only if each of them is.
+        # A name that may refer to several tensors (an `if` before) counts as kept only if each of them is.
         kept = bool(value.storages) and all(s in state.saved for s in value.storages)
         save = state.saved[min(value.storages)] if kept else None
         seen = self._writes.get(node)

@@ -1,4 +1,4 @@
-"""What tensor operations return, write and keep for backward: `knowledge/tensors.toml` as sets to ask."""
+"""What tensor operations return, write and keep for backward: `knowledge/tensors.toml` as sets."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.imports import last_part
-from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place
+from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place, present
 from ddp_lint.verify.trace import Collective, Frame, Round
 
 #: The largest number of conditions that are named: with more of them, any one could be the cause.
@@ -25,7 +25,7 @@ _WITH_STEP = 3
 
 def between(mismatch: Mismatch) -> str:
     """Of two calls that met and do not belong together: the conditions above the one that has some of its own."""
-    calls = [(rank, call.frames) for rank, call in mismatch.calls.items() if call is not None]
+    calls = [(rank, call.frames) for rank, call in present(mismatch.calls)]
     for (rank, one), (other, another) in itertools.permutations(calls, 2):
         here = _first_apart(one, another)
         there = _first_apart(another, one)
@@ -61,7 +61,7 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
     """Of a call in a loop that another rank has left: the loop, and the ways out of it. `earlier` are the calls of the
     group that met before. Of a rank that calls nothing more it is known that it has left all loops: which of several
     it left too early says the one that the other rank has begun again since the last call that they had in common."""
-    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    calls = present(mismatch.calls)
     for (rank, one), (other, another) in itertools.permutations(calls, 2):
         here, there = _first_apart(one.frames, another.frames), _first_apart(another.frames, one.frames)
         if here is not None and there is not None and (here.path, here.function) == (there.path, there.function):
@@ -86,7 +86,7 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
 def left_while_received(mismatch: Mismatch, streams: Streams) -> str:
     """Of a receive that no message comes for: the loop in which this rank has received until now, and the one in which
     its peer has sent, and which that has left. '' where the peer has sent nothing, or is in the same round."""
-    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None and call.op == "recv"]
+    calls = [(rank, call) for rank, call in present(mismatch.calls) if call.op == "recv"]
     for rank, call in calls:
         ways = messages(streams).get((-1 if call.peer is None else call.peer, rank))
         met = list(zip(ways["send"], ways["recv"], strict=False)) if ways is not None else []
@@ -110,7 +110,7 @@ def apart_since(mismatch: Mismatch, earlier: Sequence[Cells]) -> int | None:
     rows = [*earlier, mismatch.calls]
     found = None
     for position in range(len(earlier) - 1, -1, -1):
-        calls = [(rank, call) for rank, call in rows[position].items() if call is not None]
+        calls = present(rows[position])
         pairs = [pair for pair in itertools.permutations(calls, 2) if not _same_step(pair[0][1], pair[1][1])]
         if not pairs:
             break
@@ -130,7 +130,7 @@ def _same_step(one: Collective | None, another: Collective | None) -> bool:
 
 def unlike_root(mismatch: Mismatch) -> str:
     """Of one line at which each rank names another source or destination: what it is computed from."""
-    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    calls = present(mismatch.calls)
     frame = next((frame for _, call in calls for frame in call.frames[:1]), None)
     if mismatch.kind is not Kind.ROOT or frame is None or len({place(call) for _, call in calls}) > 1:
         return ""
@@ -154,7 +154,7 @@ def unlike_root(mismatch: Mismatch) -> str:
 def joined(mismatch: Mismatch) -> str:
     """Of a rank that is through with its batches and answers in `Join` for what hooks into that, and one that calls
     something else inside of it."""
-    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    calls = present(mismatch.calls)
     for (rank, one), (other, another) in itertools.permutations(calls, 2):
         here, there = _first_apart(one.frames, another.frames), _first_apart(another.frames, one.frames)
         if here is None or there is None or one.issued_by == "user" or another.issued_by != "user":
@@ -178,7 +178,7 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
     """Of calls that met and are not the same: the conditions on the way to the one that comes next in the program
     after the last calls that belong together, which the other rank skipped; or those in the round of a loop, where
     both ranks are at one line with different tensors."""
-    calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    calls = present(mismatch.calls)
     for one, other in itertools.combinations(calls, 2):
         here = _first_apart(one.collective.frames, other.collective.frames)
         there = _first_apart(other.collective.frames, one.collective.frames)
@@ -229,7 +229,7 @@ def _in_one_round(one: Call, other: Call) -> bool:
 def made_of(mismatch: Mismatch) -> str:
     """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
     the latest one first."""
-    calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    calls = present(mismatch.calls)
     known = mismatch.kind is Kind.SHAPE and len(calls) > 1
     if not known or not _in_one_round(calls[0], calls[1]):
         return ""
@@ -265,7 +265,7 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
     """The first calls on one line that matched although the loops around them had different names or numbers, with the
     outermost of those loops; or those that met in the end, by the loops around what their stacks have in common."""
     for cells in (*earlier, mismatch.calls):
-        calls = [(rank, call) for rank, call in cells.items() if call is not None]
+        calls = present(cells)
         for (rank, one), (other, another) in itertools.combinations(calls, 2):
             part = _first_apart(one.frames, another.frames)
             if part is not None and cells is not mismatch.calls:
@@ -406,7 +406,7 @@ def _called(node: ast.AST) -> set[str]:
 
 def on_the_way_out(mismatch: Mismatch) -> str:
     """Of a call that one rank makes while an exception of its own is in flight."""
-    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    calls = present(mismatch.calls)
     amid = [(rank, call) for rank, call in calls if call.amid and call.raised]
     if not amid or len(amid) == len(calls) > 1:
         return ""

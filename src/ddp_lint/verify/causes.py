@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 
 from ddp_lint.verify.branches import kept_apart
-from ddp_lint.verify.compare import Desync, spoken, updates
+from ddp_lint.verify.compare import Desync, of_ranks, spoken, updates
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
@@ -178,7 +178,7 @@ def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     for number, reduced in enumerate(zip(*rounds.values(), strict=False), 1):
         late = [rank for rank, count in zip(rounds, reduced, strict=True) if count > min(reduced)]
         if late and number <= desync.step:
-            ranks = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+            ranks = of_ranks(late)
             text = (
                 f"{ranks} skipped optimizer step {number}, and continued with the next gradients: a condition around "
             )
@@ -198,12 +198,12 @@ def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if len(held) < len(traces) or not unlike:
         return None
     bare = [rank for rank, kept in held.items() if not kept]
-    without = f", and nothing on rank{'s' * (len(bare) > 1)} {', '.join(map(str, bare))}" if bare else ""
+    without = f", and nothing on {of_ranks(bare)}" if bare else ""
     text = f"the optimizer states differ between ranks before optimizer step {desync.update}: {spoken(unlike)}{without}"
     loads = {trace.rank: site for trace in traces if (site := _loads_state(trace, desync)) is not None}
     site = next(iter(loads.values()), None)
     if site is not None and len(loads) < len(traces):
-        ranks = f"rank{'s' * (len(loads) > 1)} {', '.join(map(str, loads))}"
+        ranks = of_ranks(loads)
         text += f"; only {ranks} loaded a state (line {site.line})"
     text += ". No wrapper sends the optimizer state (momentum, Adam's averages) to other ranks"
     return Cause(text, "load the optimizer's state on all ranks, or broadcast it from the one that has it", site)
@@ -267,7 +267,7 @@ def _written_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if write is None or write.site is None:
         return None
     same = [rank for rank, other in writes.items() if other.site == write.site]
-    ranks = f"rank{'s' * (len(same) > 1)} {', '.join(map(str, same))}"
+    ranks = of_ranks(same)
     text = (
         f"{write.op} in {write.site.function} writes {write.name} on {ranks} only: no wrapper sends that to the others"
     )

@@ -26,9 +26,9 @@ from ddp_lint.verify.branches import (
     used_below,
 )
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
-from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
+from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, of_ranks, spoken
 from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
-from ddp_lint.verify.match import Kind, Mismatch, describe, place, unrelated, walked_apart
+from ddp_lint.verify.match import Kind, Mismatch, describe, place, present, unrelated, walked_apart
 from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
@@ -436,7 +436,7 @@ def _let_go(call: Collective) -> bool:
 def _standing(examined: Examined, first: Mismatch) -> Discovery | None:
     """A rank that is stuck outside of any collective is what its peers wait for: its line is the place."""
     for outcome in examined.run.ranks:
-        waiting = [(rank, call) for rank, call in first.calls.items() if call is not None]
+        waiting = present(first.calls)
         frame = outcome.last.frame
         if outcome.rank in first.absent and outcome.how == "stalled" and not first.direct and frame is not None:
             rank, call = waiting[0]
@@ -770,7 +770,7 @@ def _unlike_modes(examined: Examined) -> Iterator[Discovery]:
     found = unlike_modes([outcome.trace for outcome in examined.run.ranks])
     if found is not None:
         event, ranks = found
-        who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        who = of_ranks(ranks)
         what = spoken(event.names) if event.names[0] else "the model"
         step = event.update + 1
         message = f"{what} is in evaluation mode on {who} only while the model trains, from optimizer step {step} on"

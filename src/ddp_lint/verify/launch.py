@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
@@ -50,6 +50,15 @@ class Plan:
     shared_gpus: int = 0
     #: For each model the source of a `ddp_lint_example()` that builds it as the recipe does ("" where there is one).
     examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class _Run(NamedTuple):
+    """One run of a plan, and the folder of its traces."""
+
+    directory: pathlib.Path
+    model: str
+    wrap: str
+    stimuli: tuple[str, ...]
 
 
 class Launcher:
@@ -135,7 +144,9 @@ class Launcher:
         results = []
         for model in plan.recipes:
             for wrap in wraps:
-                spec = _spec(self._folder, self.target, options, watch, plan, model=model, wrap=wrap, stimuli=stimuli)
+                name = "-".join([*([model] if len(plan.recipes) > 1 else []), wrap, *stimuli])
+                run = _Run(_emptied(self._folder / name), model, wrap, stimuli)
+                spec = _spec(self.target, options, watch, plan, run)
                 spec = dataclasses.replace(
                     spec, fork=self._fork, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
                 )
@@ -251,36 +262,21 @@ def _cuda_devices() -> int:
     return len([line for line in listed.splitlines() if line.startswith("GPU ")])
 
 
-def _spec(
-    folder: pathlib.Path,
-    target: Target,
-    options: Options,
-    watch: Watch,
-    plan: Plan,
-    *,
-    model: str,
-    wrap: str,
-    stimuli: tuple[str, ...],
-) -> Spec:
-    several = len(plan.recipes) > 1
-    name = "-".join([*([model] if several else []), wrap, *stimuli])
-    directory = folder / name
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+def _spec(target: Target, options: Options, watch: Watch, plan: Plan, run: _Run) -> Spec:
     return Spec(
-        directory=str(directory),
+        directory=str(run.directory),
         kind=target.kind,
         path=str(target.path),
         root=str(target.root),
-        name=model,
+        name=run.model,
         entry=target.entry,
         arguments=target.arguments,
-        wrap=wrap,
+        wrap=run.wrap,
         device=plan.device,
         steps=options.steps or (0 if target.kind == SCRIPT else _STEPS_OF_A_MODEL),
         timeout=options.timeout,
-        stimuli=stimuli,
-        recipe=plan.recipes[model],
+        stimuli=run.stimuli,
+        recipe=plan.recipes[run.model],
         lines={path: tuple(sorted(lines)) for path, lines in watch.lines.items()},
         guards={path: tuple(sorted(lines)) for path, lines in watch.guards.items()},
         graph_breaks=watch.graph_breaks,
@@ -289,6 +285,12 @@ def _spec(
         shim=options.shim,
         shared_gpus=plan.shared_gpus,
     )
+
+
+def _emptied(directory: pathlib.Path) -> pathlib.Path:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
 
 
 def described(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,18 +155,18 @@ class Live:
 
     def _locked(self) -> bool:
         """A rank waits for a lock that nothing is left to release, and the others for it: none of them moves."""
-        living = [rank for rank in self._tails if not self._ended(rank)]
+        living = self._living()
         locked = any(self._marks.time(rank, "locked") > self._marks.moved(rank) for rank in living)
         return locked and all(self._age(self._marks.moved(rank)) > _STILL_LOCKED for rank in living)
 
     def _waits_for_a_fork(self) -> bool:
         """A process that a rank has forked tries to communicate, and no rank moves any more."""
-        living = [rank for rank in self._tails if not self._ended(rank)]
+        living = self._living()
         return self._orphaned and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
 
     def _waits_for_threads(self) -> bool:
         """All threads of all ranks wait in collectives, not only the main ones, which the traces show."""
-        living = [rank for rank in self._tails if not self._ended(rank)]
+        living = self._living()
         waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
         return (
             waiting == living
@@ -178,6 +178,9 @@ class Live:
         """Every rank waits for a group that requires more ranks than there are."""
         return bool(self._tails) and all(self._marks.has(rank, "incomplete") for rank in self._tails)
 
+    def _living(self) -> list[int]:
+        return [rank for rank in self._tails if not self._ended(rank)]
+
     def _ended(self, rank: int) -> bool:
         return self._marks.has(rank, "over") or self._marks.has(rank, "exit")
 
@@ -188,7 +191,7 @@ class Live:
 
     def _hangs(self, mismatch: Mismatch) -> bool:
         """No rank that lives has moved for a while, and at least one waits in what has diverged."""
-        living = [rank for rank in self._tails if not self._ended(rank)]
+        living = self._living()
         waiting = [rank for rank, call in mismatch.calls.items() if call is not None and rank in living]
         if not waiting:
             return False

@@ -75,6 +75,11 @@ class Call(NamedTuple):
     collective: Collective
 
 
+def present(cells: Cells) -> list[Call]:
+    """The calls at one position, without the ranks that have none."""
+    return [Call(rank, call) for rank, call in cells.items() if call is not None]
+
+
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
     """One position of one group at which its members do not do the same.
@@ -110,9 +115,9 @@ class Mismatch:
     @property
     def description(self) -> str:
         """What each rank does there."""
-        return ", ".join(f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items())
+        return ", ".join(f"rank {rank} {self._of(call)}" for rank, call in self.calls.items())
 
-    def _of(self, rank: int, call: Collective | None) -> str:
+    def _of(self, call: Collective | None) -> str:
         if call is None and self.direct:
             asked = next(call.op for call in self.calls.values() if call is not None)
             return "never sends to it" if asked == "recv" else "never receives from it"
@@ -191,7 +196,7 @@ def exchanged(streams: Streams, lines: frozenset[tuple[str, int]]) -> Exchange |
     """
     for group in _groups(streams):
         for cells in group.cells():
-            calls = [Call(rank, call) for rank, call in cells.items() if call is not None and place(call) in lines]
+            calls = [one for one in present(cells) if place(one.collective) in lines]
             for call in calls[1:]:
                 if _purpose(calls[0].collective) != _purpose(call.collective):
                     return Exchange(calls[0], call, _crossed(group, calls[0].rank, call.rank, lines))
@@ -215,7 +220,7 @@ def walked_apart(streams: Streams) -> Exchange | None:
     through the same names, each in an order of its own."""
     for group in _groups(streams):
         for cells in group.cells():
-            calls = [Call(rank, call) for rank, call in cells.items() if call is not None and call.op in _SAME_TENSOR]
+            calls = [one for one in present(cells) if one.collective.op in _SAME_TENSOR]
             for call in calls[1:]:
                 one, other = calls[0].collective, call.collective
                 labels = {made.label for made in (one, other) if "=" in made.label}

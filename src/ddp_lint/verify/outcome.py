@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_lint.knowledge.signatures import secondary
+from ddp_lint.verify.compare import of_ranks
 from ddp_lint.verify.cpu_limits import on_one_line
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.match import Ending, Kind, mismatches
@@ -165,7 +166,7 @@ def _latest(rank: RankOutcome) -> int:
 def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
     if not absent or rank.how != "exception" or not secondary(rank.message):
         return rank
-    peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+    peers = of_ranks(absent)
     # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
     error = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
     return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {error}")

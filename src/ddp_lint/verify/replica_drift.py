@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.causes import Cause
-from ddp_lint.verify.compare import spoken
+from ddp_lint.verify.compare import of_ranks, spoken
 from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Tensor, Trace
 
 #: Elements of the largest tensor that a loss, or a few metrics, make: more may be a model.
@@ -137,7 +137,7 @@ def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
     names = _unlike(held)
     if not names:
         return None
-    ranks = f"rank{'s' * (len(having) > 1)} {', '.join(map(str, having))}"
+    ranks = of_ranks(having)
     built = next(filter(None, (_built(trace, _SHARDS) for trace in traces)), None)
     where = f" (line {built.site.line})" if built is not None and built.site is not None else ""
     message = f"the ranks' shards are of different models: {spoken(names)} differed before FSDP{where} took its shards"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddp_lint.source.imports import last_part
 from ddp_lint.verify.target import Target, trees
 
 #: Functions that start ranks, by the last part of their name, with the packages that they come from.
@@ -27,7 +28,7 @@ def starts_own_ranks(target: Target) -> bool:
 def _starts_ranks(tree: ast.Module) -> bool:
     names = dict(_imports(tree))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return any(_starts(call, names) for call in calls) or _calls_launcher(tree, calls) or _processes(calls, names)
+    return any(_starts(call, names) for call in calls) or _calls_launcher(tree, calls) or _processes(calls)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -56,7 +57,7 @@ def _starts(call: ast.Call, names: dict[str, str]) -> bool:
 
 def _calls_launcher(tree: ast.Module, calls: list[ast.Call]) -> bool:
     """A command is run, and the words of torchrun's are in the script (a docstring's do not count)."""
-    if not any(isinstance(c.func, ast.Attribute | ast.Name) and _last(c.func) in _COMMANDS for c in calls):
+    if not any(isinstance(c.func, ast.Attribute | ast.Name) and last_part(c.func) in _COMMANDS for c in calls):
         return False
     inside = [node for node in ast.walk(tree) if isinstance(node, ast.List | ast.Tuple | ast.Call | ast.BinOp)]
     texts = [part for node in inside for part in ast.iter_child_nodes(node) if isinstance(part, ast.Constant)]
@@ -64,12 +65,8 @@ def _calls_launcher(tree: ast.Module, calls: list[ast.Call]) -> bool:
     return bool(words & _LAUNCHERS)
 
 
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _processes(calls: list[ast.Call], names: dict[str, str]) -> bool:
+def _processes(calls: list[ast.Call]) -> bool:
     """Processes are started, and a rank passes its number to init_process_group."""
-    starts = any(_last(c.func) == "Process" and any(k.arg == "target" for k in c.keywords) for c in calls)
-    tells = any(_last(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
+    starts = any(last_part(c.func) == "Process" and any(k.arg == "target" for k in c.keywords) for c in calls)
+    tells = any(last_part(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
     return starts and tells

@@ -16,6 +16,7 @@ from ddp_lint.project.dependents import imported_files
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.layout import Roots
 from ddp_lint.source.file import SourceFile, Unreadable
+from ddp_lint.source.imports import last_part
 from ddp_lint.tensors.classes import ModuleClasses
 from ddp_lint.tensors.operations import names
 from ddp_lint.verify.options import Options, UsageError
@@ -192,12 +193,6 @@ def _module_classes(path: pathlib.Path) -> Iterator[ast.ClassDef]:
                 yield node
 
 
-def _last(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _roots(tree: ast.Module, classes: tuple[ast.ClassDef, ...]) -> tuple[str, ...]:
     """The models of a file: its modules that no other class of the file uses, in order; all when each is used."""
     used: set[str] = set()
@@ -212,7 +207,7 @@ def _roots(tree: ast.Module, classes: tuple[ast.ClassDef, ...]) -> tuple[str, ..
 def _has_forward(node: ast.ClassDef, classes: tuple[ast.ClassDef, ...]) -> bool:
     if _has_own_forward(node):
         return True
-    bases = {_last(base) for base in node.bases}
+    bases = {last_part(base) for base in node.bases}
     return bool(bases & {"Sequential"}) or any(
         other.name in bases and other is not node and _has_forward(other, classes) for other in classes
     )

@@ -305,7 +305,6 @@ class Storage(Event):
     when: str = ""
     overlaps: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
-    tied: tuple[tuple[str, str], ...] = ()
     untied: tuple[tuple[str, str], ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -461,11 +460,10 @@ class Evaluates(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphBreak(Event):
-    """TorchDynamo broke the graph; `explained`: by our own `torch._dynamo.explain` of the model, not by user code."""
+    """TorchDynamo broke the graph, in user code or in our own `torch._dynamo.explain` of the model."""
 
     kind: ClassVar[str] = "graph_break"
     reason: str = ""
-    explained: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -545,7 +543,6 @@ class Environment(Event):
     kind: ClassVar[str] = "environment"
     name: str = ""
     value: str | None = None
-    previous: str | None = None
     torch_imported: bool = False
     cuda_initialized: bool = False
     group_up: bool = False

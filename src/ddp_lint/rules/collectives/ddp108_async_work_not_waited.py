@@ -159,7 +159,7 @@ class AsyncWorkNotWaited(Rule):
         return any("coalescing" in self.module.code(item.item) for block in blocks for item in block.items)
 
     def _asked_for(self, node: cst.Call, flag: str) -> bool | None:
-        """Whether a call in the project asks for work that goes on; None where the flag is a parameter, False by
+        """Whether a call in the project requests asynchronous work; None where the flag is a parameter, False by
         default, and no call of the function is seen, or only one that passes on a parameter of that kind."""
         function = self.module.function_of(node)
         if function is None or flag not in _false_by_default(function):
@@ -190,7 +190,7 @@ class AsyncWorkNotWaited(Rule):
 
     def _assigned(self, pending: _Pending, handle: str) -> None:
         if not handle or "." in handle:
-            return  # kept in an object or unpacked: whoever holds it waits
+            return  # kept in an object or unpacked: the holder waits
         called = self.module.code(pending.call.func)
         if not self._used_again(handle, pending.call):
             self.report(
@@ -296,7 +296,7 @@ class _Pending:
         return None
 
     def rebound_by(self, statement: cst.CSTNode) -> bool:
-        """`x = other`: the name stands for another tensor from here on (if the other is not computed from it)."""
+        """`x = other`: the name refers to another tensor from here on (if the other is not computed from it)."""
         for node in subtree(statement):
             if isinstance(node, cst.Assign) and any(dotted(t.target) in self.outputs for t in node.targets):
                 return not names_in(node.value) & self.outputs
@@ -307,7 +307,7 @@ class _Pending:
 
 
 def _hands_work_on(project: Project, name: str) -> Iterator[bool]:
-    """For each function of that name that can be told to go on in the background: does it return the work?"""
+    """For each function of that name that can run in the background: does it return the work?"""
     for path in project.holding(f"def {name}("):
         facts = project.facts_of(path)
         for node in walk(facts.tree) if facts is not None else ():

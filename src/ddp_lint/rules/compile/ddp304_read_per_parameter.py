@@ -97,7 +97,7 @@ class ReadPerParameter(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    # nobody minds what a test waits for
+    # waiting in a test costs nothing
     triggers = Triggers("item", "tolist", "float", "bool", file=("grad", "Optimizer"), tests=False)
     oracles = ("sync",)
     needs_cuda = True

@@ -112,7 +112,7 @@ class Place:
 
 
 class HostRule(Rule):
-    """A rule on what a function reads from the device: asks where a node runs and what expressions are."""
+    """A rule on what a function reads from the device: where a node runs and what expressions are."""
 
     def value(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Value:
         """What an expression of a function is."""
@@ -167,7 +167,7 @@ class HostRule(Rule):
         if self.module.project is None:
             return None
         found = compiled_functions(self.module.project).get(self.module.name_of(function))
-        # A function that asks whether it is compiled is made for both: only the arm for compiled code surely is.
+        # A function that tests whether it is compiled is made for both: only the arm for compiled code surely is.
         if found is not None and found.assumed and not found.chain and not inside_graphs(self.module, node):
             return None
         return found

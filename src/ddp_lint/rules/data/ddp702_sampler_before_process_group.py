@@ -126,7 +126,7 @@ class SamplerBeforeProcessGroup(Rule):
         return self.module.qualified(call.func) == "torch.distributed.init_process_group"
 
     def _samples(self, call: cst.Call) -> str:
-        """How a call builds a sampler that asks the process group, '' if it does not."""
+        """How a call builds a sampler that queries the process group, '' if it does not."""
         if is_sampler(self.module, call):
             explicit = argument(call, 1, "num_replicas") is not None and argument(call, 2, "rank") is not None
             return "" if explicit else "builds the sampler"

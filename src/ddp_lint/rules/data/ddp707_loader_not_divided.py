@@ -135,7 +135,7 @@ class LoaderNotDivided(Rule):
         )
 
     def _sampler_left_out(self, node: cst.Call) -> cst.Call | None:
-        """The sampler over the loader's dataset that is made beside it and asked for nothing but its epoch."""
+        """The sampler over the loader's dataset that is created next to it and used for nothing but its epoch."""
         function = self.module.function_of(node)
         scope = function.body if function is not None else self.module.tree
         dataset = self.module.code(node.args[0].value)
@@ -149,7 +149,7 @@ class LoaderNotDivided(Rule):
         return None
 
     def _is_used(self, name: str, scope: cst.CSTNode) -> bool:
-        """Whether anything is done with what the name stands for, but ``name.set_epoch(n)`` and ``name is None``."""
+        """Whether the value of the name is used, except in ``name.set_epoch(n)`` and ``name is None``."""
         uses = [n for n in descendants(scope) if isinstance(n, cst.Name) and n.value == name]
         return any(not self._asks_little(self.module.parent(use), use) for use in uses)
 
@@ -185,7 +185,7 @@ class LoaderNotDivided(Rule):
         return None
 
     def _belong_together(self, node: cst.Call, here: cst.FunctionDef, there: cst.FunctionDef) -> bool:
-        """Whether the loader is made, whatever the options, by another method of the class that wraps the model and
+        """Whether the loader is made, with any options, by another method of the class that wraps the model and
         trains it, or by a function of the file that the one with the wrap calls."""
         if any(True for _ in conditions(self.module, node)) or is_evaluation(here.name.value):
             return False

@@ -21,7 +21,7 @@ from ddp_lint.source.wraps import argument, assigned_name
 
 #: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.
 _SEEDERS = ("random.seed", "numpy.random.seed")
-#: What a seed goes by that one for all ranks does not: the rank, or the epoch or item that an order is drawn for.
+#: What a seed depends on that one for all ranks does not: the rank, or the epoch or item that an order is drawn for.
 _OWN_SEED = re.compile(r"rank|process_index|worker|epoch|idx|index|step|iter", re.IGNORECASE)
 #: What makes the seed of a worker differ between the ranks: the rank, torch's seed for the worker, the clock.
 _BY_RANK = re.compile(

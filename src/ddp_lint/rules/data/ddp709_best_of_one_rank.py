@@ -248,7 +248,7 @@ def _takes(binding: Binding, metric: str, best: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Evaluation:
-    """A function of the project, asked whether it brings together what the ranks have computed."""
+    """A function of the project: whether it combines what the ranks have computed."""
 
     project: Project
     facts: ModuleFacts

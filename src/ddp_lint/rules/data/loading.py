@@ -48,7 +48,7 @@ def is_evaluation(text: str) -> bool:
 
 
 def mentions_nearby(module: Module, word: str, *, other_programs: bool = True) -> bool:
-    """Whether `word` occurs in the code that runs together with the file, and maybe in programs that lie beside it.
+    """Whether `word` occurs in the code that runs together with the file, and maybe in other programs of its folder.
 
     That is: the file, its package (for a script without one, its folder and what is below), the project's packages
     that it imports, and the files that import it. Another example of the same repository is not nearby.
@@ -63,7 +63,7 @@ def mentions_nearby(module: Module, word: str, *, other_programs: bool = True) -
 
 def done_nearby(module: Module, word: str) -> Span | None:
     """Where the code that runs together with the file has `word` in a line that is no comment and no docstring. Not in
-    another program that lies beside it."""
+    another program of its folder."""
     if module.project is None or module.path is None:
         return None
     for path in _nearby(module, module.project, module.path, word):

@@ -1,4 +1,4 @@
-"""Where the tensors of a file lie that `torch.save` writes: what was saved from the CPU is loaded onto the CPU."""
+"""The devices of tensors in files of `torch.save`: what was saved from the CPU is loaded onto the CPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def saved_elsewhere(project: Project, file: str) -> bool:
 
 
 def models_saved_from_cpu(project: Project) -> bool:
-    """Whether the project saves models, and moves to the CPU first whatever it saves of them, in any of its files."""
+    """Whether the project saves models, and always moves them to the CPU first, in any of its files."""
     return project.remember(("models saved from the CPU",), lambda: _moves_models(project))
 
 

@@ -380,7 +380,7 @@ class LoadWithoutMapLocation(Rule):
         return project is not None and not words & _known("optimizers") and models_saved_from_cpu(project)
 
     def _partner_saves_from_cpu(self, call: cst.Call, facts: ModuleFacts) -> bool:
-        """Whether `save_network` saves from the CPU what `load_network` beside it loads."""
+        """Whether the `save_network` of the same class saves from the CPU what `load_network` loads."""
         function = self.module.function_of(call)
         name = "" if function is None else re.sub(r"(^|_)(load|restore|resume)(?=_|$)", r"\1save", function.name.value)
         if function is None or name == function.name.value:

@@ -176,7 +176,7 @@ class ExitHidesFailure(Rule):
         return True
 
     def _asks_for_failure(self, node: Exit, block: cst.Finally) -> bool:
-        """Whether a test inside the `finally` asks whether something failed."""
+        """Whether a test inside the `finally` checks whether something failed."""
         for up in self.module.ancestors(node):
             if up is block:
                 return False

@@ -160,7 +160,8 @@ class UnreadExitStatus(Rule):
             )
 
     def _answers(self, node: cst.Call) -> bool:
-        """Whether the parent asks its workers through pipes, and waits for each answer: it hears of one that died."""
+        """Whether the parent sends requests to its workers through pipes, and waits for each answer: it notices a
+        death."""
         scope = self.module.class_of(node) or self.module.scope_of(node)
         asks, hears, pipes = (next(methods(scope, name), None) for name in ("send", "recv", "Pipe"))
         made = any(isinstance(n, cst.Call) and last_name(n.func) == "Pipe" for n in descendants(scope))
@@ -178,7 +179,7 @@ class UnreadExitStatus(Rule):
         handed = argument(node, 3, "args")
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
         if any(not call.args and self._is_queue(receiver(call)) for call in methods(scope, "get")):
-            return True  # the parent asks for the workers' results: it waits there for one that died
+            return True  # the parent reads the workers' results: it waits there for one that died
         reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared]
         if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
@@ -206,7 +207,7 @@ class UnreadExitStatus(Rule):
         return self.module.span(node).line > line
 
     def _is_shared(self, node: cst.CSTNode) -> bool:
-        """Whether a name stands for what a manager or queue hands between processes: ``manager.list()``."""
+        """Whether a name refers to what a manager or queue passes between processes: ``manager.list()``."""
         return isinstance(node, cst.Name) and any(
             isinstance(maker, cst.Call) and last_name(maker.func) in _SHARED for maker in self.module.assignments(node)
         )
@@ -303,7 +304,7 @@ class UnreadExitStatus(Rule):
         )
 
     def _visit_started(self, node: cst.Call) -> None:
-        """A launch in the background whose `wait()` gives the status to nobody."""
+        """A launch in the background whose `wait()` drops the status."""
         waits = [call for method in ("wait", "communicate") for call in self._calls_on(node, method)]
         if self._reads_status or any(self._calls_on(node, "poll")) or not waits:
             return

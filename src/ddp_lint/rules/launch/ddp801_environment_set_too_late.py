@@ -112,7 +112,7 @@ class EnvironmentSetTooLate(WriteRule):
     def _check(self, write: Write, point: dict[str, Any]) -> None:
         if point["at"] == "start":
             if not self._starts_processes():
-                # Where one process runs, nobody waits for another whose sets have another order.
+                # A single process does not depend on the order of sets in another one.
                 sure = None if several_ranks(self.module) is not None else Confidence.LOW
                 self._report(write, point, None, "the interpreter started", sure)
         elif point["at"] == "import":

@@ -44,7 +44,7 @@ class _Outcome(enum.Enum):
     REMOVED = "all but the first fail with FileNotFoundError"
 
 
-#: Calls that take a path away: the position and name of it, and what makes them bear that it is gone.
+#: Calls that remove a path: its position and name, and what makes them tolerate a missing one.
 _REMOVE = {
     "shutil.rmtree": ("path", "ignore_errors"),
     "shutil.move": ("src", ""),
@@ -197,7 +197,7 @@ class RanksWriteOneFile(Rule):
 
     def _shows_ranks(self, call: cst.Call) -> bool:
         """Whether a function that makes the call runs on several ranks, by itself or with what a framework wraps: it
-        asks for its rank, or calls ``accelerator.prepare(model)``."""
+        reads its rank, or calls ``accelerator.prepare(model)``."""
         return self._asks(call) or (called(call) in _PREPARING_METHODS and self.module.callee(call) in PREPARING)
 
     def _asks(self, call: cst.Call) -> bool:

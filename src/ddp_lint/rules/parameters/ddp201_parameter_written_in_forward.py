@@ -125,7 +125,7 @@ class ParameterWrittenInForward(InPlaceRule):
         return any(map(self.module.file.holds, table("wrappers")["sharding"]))
 
     def _has_replicas_only(self) -> bool:
-        """Whether the project wraps by DDP and never speaks of FSDP: writes that are the same on all ranks do no harm.
+        """Whether the project wraps by DDP and never mentions FSDP: writes that are the same on all ranks do no harm.
 
         A model whose project wraps nothing may come under either.
         """

@@ -233,7 +233,7 @@ class TwoForwardsBeforeBackward(Rule):
             return own.kind == "ddp" and own.given is not None and "broadcast_buffers" not in own.given
         if not called.startswith("self.") or called.count(".") != 1:
             return False
-        # The method may be overridden below: ask from the class that the training step belongs to.
+        # The method may be overridden below: look it up from the class of the training step.
         found = project.method(class_name, called[5:])
         if found is None:
             return False

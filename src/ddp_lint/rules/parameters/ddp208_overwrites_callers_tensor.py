@@ -178,7 +178,7 @@ class OverwritesCallersTensor(InPlaceRule):
 
 @dataclasses.dataclass(frozen=True)
 class _Caller:
-    """The function around a call, asked what becomes of a tensor that the call gets."""
+    """The function around a call: what happens to a tensor that the call gets."""
 
     site: CallSite
     owner: ModuleClass | None
@@ -245,7 +245,7 @@ class _Caller:
         return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Attribute) and parent.attr in _ASKED)
 
     def _is_after(self, read: ast.Name) -> bool:
-        """Whether a name is read in the same expression, or below the call while it still stands for the tensor."""
+        """Whether a name is read in the same expression, or below the call while it still refers to the tensor."""
         call, statement = self.site.node, self._statement(self.site.node)
         if self._statement(read) is statement:
             return not any(n is read for n in walk(call))

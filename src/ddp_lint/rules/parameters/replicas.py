@@ -65,7 +65,7 @@ class Replicas:
 
     def _is_plain(self, call: cst.Call) -> bool:
         """Whether a function of the project is called that works with its arguments alone: it draws nothing at random,
-        asks for no rank, and reads no object of its own."""
+        reads no rank, and no object of its own."""
         name, project = self._module.callee(call), self._module.project
         found = project.definition(project.canonical(name)) if name and project is not None else None
         function = found[1] if found is not None else None

@@ -229,7 +229,7 @@ class ReadAcrossStreams(Rule):
         return next(filter(None, (self._name(stream_of(self.module, item.item), node) for item in node.items)), "")
 
     def _name(self, stream: str, at: cst.CSTNode) -> str:
-        """'' for a name that stands for the current stream, which is no other one."""
+        """'' for a name of the current stream, which is no other one."""
         values = self.module.assignments(stream, at) if stream else []
         return "" if any(isinstance(v, cst.Call) and called(v) in _CURRENT for v in values) else stream
 
@@ -245,7 +245,7 @@ class ReadAcrossStreams(Rule):
         return ""
 
     def _named(self, node: cst.BaseExpression) -> str:
-        """The stream that an expression stands for, '' for the current one."""
+        """The stream that an expression refers to, '' for the current one."""
         if isinstance(node, cst.Call) and called(node) in _CURRENT:
             return self._stream_at(node)
         return self._name(dotted(node), node)

@@ -194,7 +194,7 @@ class ForwardBypassesWrapper(Rule):
 
     def _is_armed(self, node: cst.Call, head: str, end: cst.Call) -> bool:
         """Whether the wrapper's own forward runs before the same backward, or the call itself where another function
-        has the backward: its hooks are armed then, and average whatever reaches the parameters."""
+        has the backward: its hooks are armed then, and average all gradients of the parameters."""
         function, armed = self.module.function_of(node), False
         for call in calls_as_run(function.body) if function is not None else ():
             if call is end:

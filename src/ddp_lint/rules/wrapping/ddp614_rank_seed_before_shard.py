@@ -11,7 +11,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, method_of, names_in, subtree
 from ddp_lint.source.wraps import Wrap
 
-#: What writes one value into a tensor, whatever the generator gave it.
+#: What writes one value into a tensor, regardless of the generator.
 _FILLS = frozenset({"fill_", "zero_"})
 _FILLING = frozenset(f"torch.nn.init.{name}" for name in ("constant_", "ones_", "zeros_"))
 #: What draws no bias, or builds one of zeros.

@@ -22,7 +22,7 @@ _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
-# A test that holds one of these words asks whether the model is wrapped, or how many ranks there are.
+# A test with one of these words checks whether the model is wrapped, or how many ranks there are.
 _ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 
@@ -35,7 +35,7 @@ _MOST_LABELS = 3
 
 @dataclasses.dataclass(frozen=True)
 class _Asked:
-    """An attribute that is asked of a wrapper called `name`; `made` is what wrapped it, `how` says how."""
+    """An attribute that is read from a wrapper called `name`; `made` is what wrapped it, `how` says how."""
 
     node: cst.Attribute
     name: str
@@ -216,9 +216,9 @@ class AttributeBehindWrapper(Rule):
         )
 
     def _wrapped_by(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
-        """What wrapped the object that a name stands for at `use`, how, and how sure that is."""
+        """What wrapped the object that a name refers to at `use`, how, and how certain that is."""
         if name not in self._wrapped and not self._may_be_given(self.module.bindings(name, use)):
-            return None  # most names: no need to ask which of their bindings holds here
+            return None  # most names: no need to find which of their bindings holds here
         last = self._last_binding(use, name)
         if last is None or last.value is None:
             return self._given(last, name) if last is not None and last.kind == "parameter" else None
@@ -279,7 +279,7 @@ class AttributeBehindWrapper(Rule):
         return None
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
-        """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
+        """Whether the function uses what only a module has: `prepare` also returns optimizers and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
             return False
         function = self.module.scope_of(use)
@@ -291,7 +291,7 @@ class AttributeBehindWrapper(Rule):
         return False
 
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
-        """Whether a test around the use asks how the model is wrapped, or what the wrap is under; or the error is
+        """Whether a test around the use checks how the model is wrapped, or what the wrap is under; or the error is
         caught."""
         there, wrapped_under = set(self.module.ancestors(made[0])), arms(self.module, made[0])
         here = arms(self.module, use)

@@ -133,7 +133,7 @@ class ParametersNeverUsed(Rule):
             return
         if TensorFile.of(self.module).owner(node) is None:
             return
-        # Whether a name is read takes a search through the project: asked last.
+        # Whether a name is read takes a search through the project: tested last.
         name_of_class = self.module.name_of(owner)
         if name_of_class not in wrapped_classes(project) or not _is_whole(project, name_of_class):
             return
@@ -215,7 +215,7 @@ def _text_of(cls: ClassFacts) -> str:
 
 def wrapped_classes(project: Project) -> frozenset[str]:
     """The classes of the project whose instances, or whose parts, a file of it wraps in DDP without a search for unused
-    parameters; none where any file asks for the search."""
+    parameters; none where any file requests the search."""
     return project.remember(("wrapped classes",), lambda: frozenset(_wrapped(project)))
 
 
@@ -258,7 +258,7 @@ def _kinds(
     around: ast.FunctionDef | ast.AsyncFunctionDef | None,
     owner: ClassFacts | None,
 ) -> Iterator[str]:
-    """The class of what is wrapped; ``model = DDP(model)`` asks for the class that the name had before."""
+    """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
     name = dotted_ast(model)
     scope = around if around is not None else facts.tree
     given = [n.value for n in walk(scope) if isinstance(n, ast.Assign) and name and dotted_ast(n.targets[0]) == name]

@@ -229,7 +229,7 @@ class KeysOfAnotherWrap(Rule):
 
     def _given(self, name: str, at: cst.CSTNode) -> list[cst.BaseExpression]:
         """What the calls in this file give a function for the parameter `name`; empty where it is none, or one of them
-        does not tell."""
+        does not show it."""
         function = self.module.function_of(at)
         if function is None or not name or self.module.class_of(function) is not None:
             return []
@@ -241,7 +241,7 @@ class KeysOfAnotherWrap(Rule):
         return [v for v in values if v is not None] if None not in values else []
 
     def _side_of(self, name: str, call: cst.BaseExpression) -> tuple[Wrap | None, bool] | None:
-        """The same for the model that goes by a name at a place."""
+        """The same for the model with a name at a place."""
         wraps = self.module.wraps
         head, _, last = name.rpartition(".")
         wrap = wraps.of(head, call) if last == "module" else None

@@ -7,7 +7,7 @@ import faulthandler
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from ddp_lint.verify import trace
@@ -95,48 +95,22 @@ class Session:
 
     def _make_observers(self, models: Models, skew: Skew) -> list[Observer]:
         """All observers, in the order in which they are notified of an operation."""
-        from ddp_lint.verify.child.observers.activations import Activations
         from ddp_lint.verify.child.observers.breaks import Breaks
-        from ddp_lint.verify.child.observers.calls import Calls
-        from ddp_lint.verify.child.observers.clocks import Clocks
         from ddp_lint.verify.child.observers.collectives import Collectives
-        from ddp_lint.verify.child.observers.hashes import Hashes
-        from ddp_lint.verify.child.observers.modes import Modes
         from ddp_lint.verify.child.observers.phases import Phases
         from ddp_lint.verify.child.observers.races import Races
-        from ddp_lint.verify.child.observers.samples import Samples
-        from ddp_lint.verify.child.observers.storage import Storages
-        from ddp_lint.verify.child.observers.streams import Streams
-        from ddp_lint.verify.child.observers.syncs import Syncs
         from ddp_lint.verify.child.observers.threads import Threads
-        from ddp_lint.verify.child.observers.trainable import Trainable
-        from ddp_lint.verify.child.observers.unused import Unused
-        from ddp_lint.verify.child.observers.writes import Writes
 
         recorder = self.recorder
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.collectives.before_call_at = self.lines.before_call_at
         self.breaks = Breaks(recorder, models)
-        kinds = (
-            Writes,
-            Storages,
-            Hashes,
-            Unused,
-            Trainable,
-            Modes,
-            Activations,
-            Streams,
-            Syncs,
-            Calls,
-            Samples,
-            Clocks,
-        )
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),
             Threads(recorder, models, self.collectives),
-            *(kind(recorder, models) for kind in kinds),
+            *(kind(recorder, models) for kind in _of_models()),
             self.breaks,
             skew,
         ]
@@ -212,3 +186,23 @@ class Session:
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
             self._mode = None
+
+
+def _of_models() -> tuple[Callable[[Recorder, Models], Observer], ...]:
+    """The observers of what models compute, in the order in which they are notified."""
+    from ddp_lint.verify.child.observers.activations import Activations
+    from ddp_lint.verify.child.observers.calls import Calls
+    from ddp_lint.verify.child.observers.clocks import Clocks
+    from ddp_lint.verify.child.observers.hashes import Hashes
+    from ddp_lint.verify.child.observers.modes import Modes
+    from ddp_lint.verify.child.observers.samples import Samples
+    from ddp_lint.verify.child.observers.storage import Storages
+    from ddp_lint.verify.child.observers.streams import Streams
+    from ddp_lint.verify.child.observers.syncs import Syncs
+    from ddp_lint.verify.child.observers.trainable import Trainable
+    from ddp_lint.verify.child.observers.unused import Unused
+    from ddp_lint.verify.child.observers.writes import Writes
+
+    return (
+        Writes, Storages, Hashes, Unused, Trainable, Modes, Activations, Streams, Syncs, Calls, Samples, Clocks,
+    )  # fmt: skip

@@ -13,6 +13,7 @@ import sys
 import time
 
 from ddp_lint.verify import launch
+from ddp_lint.verify.compare import of_ranks
 from ddp_lint.verify.dry_run.simulate import Waits, stuck
 from ddp_lint.verify.launch import Progress
 from ddp_lint.verify.match import Ending, describe, mismatches, place, rows
@@ -137,7 +138,7 @@ def _in_words(waits: list[Waits]) -> str:
 
 
 def _wait(one: Waits) -> str:
-    ranks = f"rank{'s' * (len(one.missing) > 1)} {', '.join(map(str, one.missing))}"
+    ranks = of_ranks(one.missing)
     line = place(one.call)[1]
     what = describe(one.call)
     at = f" (line {line})" if line else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddp_lint.divergence.mismatches import Kind
 from ddp_lint.rules.registry import all_rules
-from ddp_lint.verify.match import Mismatch, Streams, describe, exchanged, place
+from ddp_lint.verify.match import Mismatch, Streams, describe, exchanged, place, present
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Collective, Frame
 
@@ -28,7 +28,7 @@ def testify(case: Case) -> Opinion:
 
 def _cause(case: Case, mismatch: Mismatch) -> tuple[int | None, Frame | None]:
     """What ties a mismatch to the finding: a call that only some ranks made, or one that met another."""
-    calls = [(rank, call) for rank, call in mismatch.calls.items() if call is not None]
+    calls = present(mismatch.calls)
     for look in (case.hit, case.named):
         for rank, call in [*mismatch.culprits, *calls]:
             frame = look(call)

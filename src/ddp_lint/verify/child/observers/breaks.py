@@ -59,7 +59,7 @@ class Breaks(Observer):
         for found in explained.break_reasons:
             stack = [trace.Frame(frame.filename, frame.lineno or 0, frame.name) for frame in found.user_stack]
             frames = tuple(frame for frame in reversed(stack) if is_user(frame.path))
-            self.recorder.emit(trace.GraphBreak, frames=frames, reason=str(found.reason), explained=True)
+            self.recorder.emit(trace.GraphBreak, frames=frames, reason=str(found.reason))
 
     def note(self, message: str) -> None:
         places = [trace.Frame(match["path"].strip(), int(match["line"]), "") for match in _PLACE.finditer(message)]

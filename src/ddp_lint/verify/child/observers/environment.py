@@ -38,7 +38,6 @@ class EnvironmentWrites(Observer):
             **({"frames": ()} if final else {}),
             name=name,
             value=self._written[name],
-            previous=os.environ.get(name),
             in_force=in_force(name),
             final=final,
             **_facts(self),
