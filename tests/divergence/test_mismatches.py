@@ -227,6 +227,20 @@ PARTING = {
             for key in KEYS:
                 dist.all_reduce(first[key])  # !order
     """,
+    "a flag together with the rank, and one of its name that is set anew": """
+        class Trainer:
+            def __init__(self, shared=True):
+                self.shared = shared
+                self.evaluates = dist.get_rank() == 0 or shared
+
+            def share(self):
+                self.shared = True
+
+            def evaluate(self, x):
+                if self.evaluates:
+                    if self.shared:
+                        dist.all_reduce(x)  # !rank-branch
+    """,
     "a flag in a dictionary of an object": """
         class Trainer:
             def __init__(self):
@@ -2860,6 +2874,17 @@ EQUAL = {
                 if i == dist.get_rank():
                     print()
                 dist.barrier()
+    """,
+    "a flag that an attribute holds as it is, and another one together with the rank": """
+        class Trainer:
+            def __init__(self, shared=True):
+                self.shared = shared
+                self.evaluates = dist.get_rank() == 0 or shared
+
+            def evaluate(self, x):
+                if self.evaluates:
+                    if self.shared:
+                        dist.all_reduce(x)
     """,
     "only the payload is prepared on rank 0": """
         def f():

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.project.facts import assigned_in
 from ddp_lint.project.parts import (
     by_asker,
     children,
@@ -221,6 +222,18 @@ def stored_by(method: ref.Definition) -> dict[str, None]:
     parts = (part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else (target,)))
     names = (p for p in parts if isinstance(p, ast.Attribute) and isinstance(p.value, ast.Name) and p.value.id == this)
     return dict.fromkeys(part.attr for part in names)
+
+
+def plainly_kept(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef, what: str) -> dict[str, str]:
+    """The parameters from which a constructor computes an attribute (``self.runs = main or shared``), and which it
+    keeps as they are in another one that nothing else sets (``self.shared = shared``): that one by the parameter."""
+    values = [value for method, value in stores_of(of, what) if method is constructor]
+    used = {name for value in values if not isinstance(value, ast.Name) for name in names_in(value)}
+    given = {parameter.arg for parameter, _ in defaults(constructor.args)}
+    used = {name for name in used & given if not assigned_in(constructor, name)}
+    stores = ((attribute, stores_of(of, attribute)) for attribute in stored_by(constructor)) if used else ()
+    once = ((attribute, found[0][1]) for attribute, found in stores if len(found) == 1)
+    return {value.id: attribute for attribute, value in once if isinstance(value, ast.Name) and value.id in used}
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

@@ -83,7 +83,7 @@ class Collective:
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
     not if those in `unless` do. `wraps_overriding`: the class makes the methods of this name communicate that override
-    it, too.
+    it, too. `models`: it communicates for models alone, and takes loaders as well.
     """
 
     name: str
@@ -108,6 +108,7 @@ class Collective:
     implicit: bool = False
     context: bool = False
     wraps_overriding: bool = False
+    models: bool = False
     scope: Scope = "world"
     evidence: str
 

@@ -139,7 +139,11 @@ class LogOfSaturated(Rule):
     def _is_called_without_gradient(self, node: cst.Call) -> bool:
         function = self.module.function_of(node)
         sites = call_sites(self.module, function) if function is not None else ()
-        return bool(sites) and all(map(called_without_gradient, sites))
+        if function is None or not sites:
+            return False
+        calls = [call for call in self.module.of_type(cst.Call) if called(call) == function.name.value]
+        evaluates = len(calls) == len(sites) and all(evaluation_only(self.module, call) for call in calls)
+        return evaluates or all(map(called_without_gradient, sites))
 
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
         """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row."""
