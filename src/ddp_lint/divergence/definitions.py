@@ -236,6 +236,40 @@ def plainly_kept(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunct
     return {value.id: attribute for attribute, value in once if isinstance(value, ast.Name) and value.id in used}
 
 
+def refusals(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+    """The statements of a constructor, and of methods that it calls without arguments, which raise for settings that
+    it alone stores: ``if self.sharded and self.compiled: raise ValueError(...)``."""
+    this = constructor.args.args[0].arg if constructor.args.args else ""
+    lines: list[ast.stmt] = []
+    for line in constructor.body:
+        called = _own_method(of, line, this)
+        lines += [line] if called is None else called.body
+    return [line for line in lines if isinstance(line, ast.If) and _refuses(of, line, this)]
+
+
+def _own_method(of: ast.ClassDef, line: ast.stmt, this: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The method that a ``self.check()`` calls."""
+    call = line.value if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call) else None
+    func = call.func if call is not None and not call.args and not call.keywords else None
+    if not isinstance(func, ast.Attribute) or getattr(func.value, "id", "") != this:
+        return None
+    methods = (m for m in of.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.name == func.attr)
+    return next((m for m in methods if m.args.args and m.args.args[0].arg == this), None)
+
+
+def _refuses(of: ast.ClassDef, line: ast.If, this: str) -> bool:
+    nodes = list(ast.walk(line.test))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    if line.orelse or not isinstance(line.body[-1], ast.Raise) or names != {this} or any(map(_calls, nodes)):
+        return False
+    own = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    return all(method.name == "__init__" for attribute in own for method, _ in stores_of(of, attribute))
+
+
+def _calls(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Call, ast.Await, ast.NamedExpr))
+
+
 def _targets(node: ast.AST) -> list[ast.expr]:
     return node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
 
