@@ -31,8 +31,13 @@ from ddp_lint.divergence.lengths import (
 )
 from ddp_lint.divergence.resolve import iterated
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients, kind_of, own_gradients, own_size
+from ddp_lint.divergence.shards import element_of_parts
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
+    BATCH,
+    ELEMENT,
+    FIELD,
+    GROWN,
     INDEX,
     NEVER,
     SHARDED,
@@ -179,21 +184,35 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
             return _zipped(frame, node, parts)
     if isinstance(iterable.reference, ref.Enumerated):
         return pair(frame, node, iterable.reference.element)
+    if (part := element_of_parts(iterable)) is not None:
+        method = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+        return (
+            part
+            if method != "items"
+            else dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=(unknown(frame.key(node, "key")), part))
+        )
+    if of_batches(iterable.varies) and iterable.open and _is_field(node):
+        return divergent((FIELD, frame.key(node)), iterable.varies)
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
-        return unknown(("element", frame.key(node)))
+        return unknown((ELEMENT, frame.key(node)))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
         # ranks that go round together count alike
-        return dataclasses.replace(unknown(("element", frame.key(node))), missing=NEVER)
+        return dataclasses.replace(unknown((ELEMENT, frame.key(node))), missing=NEVER)
     if (entry := _entry(frame, node)) is not None:
         return entry
     if iterable.varies is not None and iterable.open:
-        return divergent(("element", frame.key(node)), iterable.varies)
+        return divergent((ELEMENT, frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
-        return divergent(("element", frame.key(node)), varies)
+        return divergent((BATCH, frame.key(node)), varies)
     whole = is_undivided(iterable)
-    return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
+    return unknown((ELEMENT, frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
+
+
+def _is_field(node: ast.expr) -> bool:
+    """``batch["dataset"]``: one entry for each sample. A loop over ``batch`` or its items goes through its keys."""
+    return isinstance(node, ast.Subscript) and isinstance(getattr(node.slice, "value", None), str)
 
 
 def _entry(frame: Frame, node: ast.expr) -> Value | None:
@@ -206,7 +225,7 @@ def _entry(frame: Frame, node: ast.expr) -> Value | None:
     held = next((value for value in (of.entries or {}).values() if kind_of(value)), None) if of is not None else None
     if held is None or method.attr == "values":
         return held
-    return dataclasses.replace(unknown(("element", frame.key(node))), items=(unknown(frame.key(node, "key")), held))
+    return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=(unknown(frame.key(node, "key")), held))
 
 
 def _called(node: ast.expr) -> str:
@@ -216,7 +235,7 @@ def _called(node: ast.expr) -> str:
 def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
     """What ``enumerate()`` hands out: a number, the same on all ranks in one round, and an element."""
     items = (dataclasses.replace(unknown((INDEX, frame.key(node))), missing=NEVER), element)
-    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+    return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=items)
 
 
 def _numbered(value: Value) -> Value:
@@ -232,7 +251,7 @@ def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) ->
         for argument, target in zip(node.args, targets, strict=False)
     )
     frame.effects = outer  # the arguments were evaluated as the loop's iterable already
-    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+    return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=items)
 
 
 def _is_rank(value: Value) -> bool:
@@ -257,7 +276,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return None
     if iterable.varies.cause == "data" and _goes_deeper(frame, target):
         return None  # lists within lists: what they hold differs between ranks, how they are built does not
-    counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
+    counted = iterable.kind == GROWN or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
     if _method_in(node) in _OF_DICTIONARY and not counted:
@@ -296,8 +315,8 @@ def _method_in(node: ast.expr) -> str:
 
 
 def _is_count_from_sampler(frame: Frame, node: ast.expr) -> bool:
-    """``range(batch["pieces"])``: a number that the sampler hands out beside the samples, for all ranks to be done at
-    once; no number of what is in them."""
+    """``range(batch["pieces"])``: a number that the sampler stores with the samples, so that all ranks finish at the
+    same time; it does not depend on the samples."""
     bounds = node.args if isinstance(node, ast.Call) and dotted(node.func) == "range" else []
     picked = [assigned_once(frame, bound) for bound in bounds if not isinstance(bound, ast.Constant)]
     fields = (each.slice for each in picked if isinstance(each, ast.Subscript))

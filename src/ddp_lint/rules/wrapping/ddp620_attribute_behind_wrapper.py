@@ -30,7 +30,7 @@ _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 _WITH_FIRST = re.compile(r"\b0\b")
 
 #: Further attributes that are reported with the first.
-_TOLD = 3
+_MOST_LABELS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ class AttributeBehindWrapper(Rule):
             asked.node,
             f"`{name}` is the DDP wrapper, which has no `{attribute}`: AttributeError on several processes",
             notes=["on one process it works, because nothing is wrapped there"],
-            labels=[(asked.made, asked.how), *((o.node, f"nor `{o.attribute}`") for o in others[:_TOLD])],
+            labels=[(asked.made, asked.how), *((o.node, f"nor `{o.attribute}`") for o in others[:_MOST_LABELS])],
             help=f"use the inner module: `{name}.module.{attribute}`, or accelerate's unwrap_model({name})",
             confidence=asked.confidence,
         )
@@ -282,7 +282,7 @@ class AttributeBehindWrapper(Rule):
         """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
             return False
-        function = self.module.function_of(use) or self.module.tree
+        function = self.module.scope_of(use)
         for node in descendants(function):
             if isinstance(node, cst.Call) and dotted(node.func) == name:
                 return True
