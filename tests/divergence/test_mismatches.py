@@ -227,6 +227,43 @@ PARTING = {
             for key in KEYS:
                 dist.all_reduce(first[key])  # !order
     """,
+    "a flag together with the rank, and one of its name that is set anew": """
+        class Trainer:
+            def __init__(self, shared=True):
+                self.shared = shared
+                self.evaluates = dist.get_rank() == 0 or shared
+
+            def share(self):
+                self.shared = True
+
+            def evaluate(self, x):
+                if self.evaluates:
+                    if self.shared:
+                        dist.all_reduce(x)  # !rank-branch
+    """,
+    "settings of which a constructor refuses others together, or which are set anew": """
+        class Trainer:
+            def __init__(self, settings):
+                self.sharding = settings.sharding
+                self.change_bias = settings.change_bias
+                if self.sharding.enabled and self.compiles:
+                    raise ValueError("not with shards")
+                if self.sharding.enabled and self.averaged:
+                    raise ValueError("no average of shards")
+
+            def average(self):
+                self.averaged = True
+
+            def finish(self):
+                if self.change_bias and dist.get_rank() == 0:
+                    if self.sharding.enabled:
+                        dist.barrier()  # !rank-branch
+
+            def finish_averaged(self):
+                if self.averaged and dist.get_rank() == 0:
+                    if self.sharding.enabled:
+                        dist.barrier()  # !rank-branch
+    """,
     "a flag in a dictionary of an object": """
         class Trainer:
             def __init__(self):
@@ -2860,6 +2897,40 @@ EQUAL = {
                 if i == dist.get_rank():
                     print()
                 dist.barrier()
+    """,
+    "a flag that an attribute holds as it is, and another one together with the rank": """
+        class Trainer:
+            def __init__(self, shared=True):
+                self.shared = shared
+                self.evaluates = dist.get_rank() == 0 or shared
+
+            def evaluate(self, x):
+                if self.evaluates:
+                    if self.shared:
+                        dist.all_reduce(x)
+    """,
+    "settings that a constructor refuses together": """
+        class Trainer:
+            def __init__(self, settings):
+                self.sharding = settings.sharding
+                self.change_bias = settings.change_bias
+                self._check()
+                if self.sharding.enabled and self.change_bias:
+                    raise ValueError("not with shards")
+
+            def _check(self):
+                if self.sharding.enabled and self.averaged:
+                    raise ValueError("no average of shards")
+
+            def finish(self):
+                if self.change_bias and dist.get_rank() == 0:
+                    self.save()
+                if self.averaged and dist.get_rank() == 0:
+                    self.save()
+
+            def save(self):
+                if self.sharding.enabled:
+                    dist.barrier()
     """,
     "only the payload is prepared on rank 0": """
         def f():

@@ -16,9 +16,11 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from ddp_lint.dev.studies import Judgement, read
 from ddp_lint.findings import Confidence
+from ddp_lint.rules.calibrated import surest_at
 from ddp_lint.rules.registry import documented
 from ddp_lint.source.file import place_kind
 
@@ -174,6 +176,14 @@ def _reported(tree: pathlib.Path, paths: list[str]) -> dict[tuple[str, str], lis
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     lines = collections.defaultdict[tuple[str, str], list[int]](list)
     for finding in json.loads(done.stdout)["findings"] if files and done.stdout else ():
+        if _waits_by_itself(finding):
+            continue
         for place in (finding, *finding["labels"]):
             lines[place.get("path") or finding["path"], finding["code"]].append(place["line"])
     return lines
+
+
+def _waits_by_itself(finding: dict[str, Any]) -> bool:
+    """Whether the rule itself is unsure of it, which no class makes it: by default it is not reported."""
+    allowed = documented()[finding["code"]].ceiling.at_most(surest_at(finding["path"]))
+    return finding["confidence"] == Confidence.LOW.value and allowed is not Confidence.LOW

@@ -17,8 +17,9 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.callers import Callers, may_run_on_some
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
+from ddp_lint.divergence.definitions import refusals
 from ddp_lint.divergence.early_exit import one_for_each_exit
-from ddp_lint.divergence.effects import Effect
+from ddp_lint.divergence.effects import Effect, choices
 from ddp_lint.divergence.event_graph import Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
 from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
@@ -490,7 +491,26 @@ def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[
         frame = summaries.decorated(root.function) or Frame(summaries, facts, None)
     else:
         frame = summaries.evaluate(root.function, env or general(summaries, root.function, heuristic=True))
+        return [*_refused_before(root.function, summaries), *frame.effects]
     return frame.effects
+
+
+def _refused_before(function: FunctionRef, summaries: Summaries) -> list[Effect]:
+    """The object of a method is there: its constructor has not raised for the settings that it refuses together."""
+    if function.receiver is None or not isinstance(function.of, ClassRef) or function.name == "__init__":
+        return []
+    constructor = summaries.linker.method(function.of, "__init__")
+    if constructor is None or constructor.owner is None or isinstance(constructor.node, ast.Lambda):
+        return []
+    lines = refusals(constructor.owner.node, constructor.node)
+    if not lines:
+        return []
+    env = {constructor.node.args.args[0].arg: function.receiver}
+    frame = Frame(
+        summaries, constructor.facts, constructor.node, constructor.owner, function.receiver, env, values_alone=True
+    )
+    run(frame, lines)
+    return [] if any(choice.may_diverge for choice in choices(frame.effects)) else frame.effects
 
 
 __all__ = ["Result", "analyse", "classes_in", "graph_of", "hooked", "result_of", "roots", "summaries_of"]

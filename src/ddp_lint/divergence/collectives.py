@@ -16,6 +16,7 @@ from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
+from ddp_lint.divergence.lengths import is_loader, is_undivided
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     handed,
@@ -47,7 +48,12 @@ def communicate(
 ) -> Value:  # fmt: skip
     """Emit the event of a knowledge entry and give what the call returns."""
     key = ("result", entry.op, frame.text(node))
-    if entry.kind in ("p2p", "local") or frame.single or not happens(entry, arguments):
+    if (
+        entry.kind in ("p2p", "local")
+        or frame.single
+        or not happens(entry, arguments)
+        or _is_of_loaders(entry, arguments)
+    ):
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     if _is_of_one_process(frame, entry, node, guessed):
@@ -83,6 +89,14 @@ def communicate(
         agree(frame, arguments.get(name, entry.takes)[1])
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
+
+
+def _is_of_loaders(entry: Collective, arguments: Arguments) -> bool:
+    """Is it a call that communicates for models, and gets loaders alone?"""
+    texts = [dotted(node) for node in arguments.nodes.values()]
+    given = zip(arguments.positional, texts, strict=False)
+    only = bool(texts) and len(texts) == len(arguments.positional) and not arguments.starred
+    return entry.models and only and all(is_loader(value, text) or is_undivided(value) for value, text in given)
 
 
 def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) -> bool:

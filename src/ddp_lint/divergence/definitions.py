@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.project.facts import assigned_in
 from ddp_lint.project.parts import (
     by_asker,
     children,
@@ -221,6 +222,52 @@ def stored_by(method: ref.Definition) -> dict[str, None]:
     parts = (part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else (target,)))
     names = (p for p in parts if isinstance(p, ast.Attribute) and isinstance(p.value, ast.Name) and p.value.id == this)
     return dict.fromkeys(part.attr for part in names)
+
+
+def plainly_kept(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef, what: str) -> dict[str, str]:
+    """The parameters from which a constructor computes an attribute (``self.runs = main or shared``), and which it
+    keeps as they are in another one that nothing else sets (``self.shared = shared``): that one by the parameter."""
+    values = [value for method, value in stores_of(of, what) if method is constructor]
+    used = {name for value in values if not isinstance(value, ast.Name) for name in names_in(value)}
+    given = {parameter.arg for parameter, _ in defaults(constructor.args)}
+    used = {name for name in used & given if not assigned_in(constructor, name)}
+    stores = ((attribute, stores_of(of, attribute)) for attribute in stored_by(constructor)) if used else ()
+    once = ((attribute, found[0][1]) for attribute, found in stores if len(found) == 1)
+    return {value.id: attribute for attribute, value in once if isinstance(value, ast.Name) and value.id in used}
+
+
+def refusals(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+    """The statements of a constructor, and of methods that it calls without arguments, which raise for settings that
+    it alone stores: ``if self.sharded and self.compiled: raise ValueError(...)``."""
+    this = constructor.args.args[0].arg if constructor.args.args else ""
+    lines: list[ast.stmt] = []
+    for line in constructor.body:
+        called = _own_method(of, line, this)
+        lines += [line] if called is None else called.body
+    return [line for line in lines if isinstance(line, ast.If) and _refuses(of, line, this)]
+
+
+def _own_method(of: ast.ClassDef, line: ast.stmt, this: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The method that a ``self.check()`` calls."""
+    call = line.value if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call) else None
+    func = call.func if call is not None and not call.args and not call.keywords else None
+    if not isinstance(func, ast.Attribute) or getattr(func.value, "id", "") != this:
+        return None
+    methods = (m for m in of.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.name == func.attr)
+    return next((m for m in methods if m.args.args and m.args.args[0].arg == this), None)
+
+
+def _refuses(of: ast.ClassDef, line: ast.If, this: str) -> bool:
+    nodes = list(ast.walk(line.test))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    if line.orelse or not isinstance(line.body[-1], ast.Raise) or names != {this} or any(map(_calls, nodes)):
+        return False
+    own = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    return all(method.name == "__init__" for attribute in own for method, _ in stores_of(of, attribute))
+
+
+def _calls(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Call, ast.Await, ast.NamedExpr))
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

@@ -20,8 +20,16 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
-from ddp_lint.divergence.lengths import assigned_once, dealt_alike, of_batches, own_length, own_share
-from ddp_lint.divergence.resolve import iterated, known
+from ddp_lint.divergence.lengths import (
+    assigned_once,
+    dealt_alike,
+    is_loader,
+    is_undivided,
+    of_batches,
+    own_length,
+    own_share,
+)
+from ddp_lint.divergence.resolve import iterated
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients, kind_of, own_gradients, own_size
 from ddp_lint.divergence.shards import element_of_parts
 from ddp_lint.divergence.targets import bind
@@ -50,8 +58,6 @@ from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import names_in
 
-#: A loader by name; what holds several loaders hands out loaders.
-_LOADER = re.compile(r"(?<!down)loader(?!s)")
 #: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
 #: Progress bars, which pass on what they are given.
@@ -200,7 +206,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
         return divergent((BATCH, frame.key(node)), varies)
-    whole = isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
+    whole = is_undivided(iterable)
     return unknown((ELEMENT, frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
 
 
@@ -250,14 +256,6 @@ def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) ->
 
 def _is_rank(value: Value) -> bool:
     return value.varies is not None and value.varies.cause == "rank"
-
-
-def is_loader(iterable: Value, text: str) -> bool:
-    """Is it a data loader, by type or, when nothing resolves it, by name?"""
-    reference = iterable.reference
-    if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
-        return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
-    return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers
 
 
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:

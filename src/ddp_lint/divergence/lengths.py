@@ -24,6 +24,8 @@ from ddp_lint.source.syntax import walk
 _SAMPLER = "DistributedSampler"
 _SEQUENTIAL = re.compile(r"(^|\.)SequentialSampler$")
 _LOADER = "torch.utils.data.DataLoader"
+#: A loader by name; what holds several loaders hands out loaders.
+_LOADER_NAME = re.compile(r"(?<!down)loader(?!s)")
 _STREAM = "torch.utils.data.IterableDataset"
 #: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
 _ITERATOR = re.compile(
@@ -37,6 +39,20 @@ _EQUALISED = re.compile(
     r"DistributedSampler|DistributedBatchSampler|\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|"
     r"drop_last\s*=\s*True|itertools\.cycle|itertools\.islice"
 )
+
+
+def is_loader(iterable: Value, text: str) -> bool:
+    """Is it a data loader, by type or, when nothing resolves it, by name?"""
+    reference = iterable.reference
+    if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
+        return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
+    named = _LOADER_NAME.search(text.lower()) is not None
+    return named and not text.startswith("range(")  # numbers, of whatever they count
+
+
+def is_undivided(iterable: Value) -> bool:
+    """Is it a loader that gives all ranks the same batches?"""
+    return isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
 
 
 def own_length(

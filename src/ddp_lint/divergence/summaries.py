@@ -16,7 +16,14 @@ from ddp_lint.divergence.calls import call, invoke
 from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_diverging
-from ddp_lint.divergence.definitions import is_generator, is_never_none, literals_yielded, returns_pairs, stores_in
+from ddp_lint.divergence.definitions import (
+    is_generator,
+    is_never_none,
+    literals_yielded,
+    plainly_kept,
+    returns_pairs,
+    stores_in,
+)
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
@@ -412,12 +419,23 @@ class Summaries:
         path = f"{method.node.args.args[0].arg}.{attribute}"
         env = general(self, method, heuristic=True)
         body = storing(method.node, attribute)
+        for name, kept in self._kept_by(method, attribute).items():
+            if name in env and env[name].varies is None:
+                env[name] = unknown(("attribute", f"{method.node.args.args[0].arg}.{kept}"), env[name].reference)
 
         def left() -> dict[str, Value]:
             names = self.evaluate(method, env, body).env
             return {path: names[path]} if path in names else {}
 
         return (self._left_by(method, env, path, left) or {}).get(path)
+
+    @staticmethod
+    def _kept_by(method: FunctionRef, attribute: str) -> dict[str, str]:
+        """The parameters of a constructor behind an attribute that are attributes as well: one flag, two names."""
+        assert isinstance(method.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if method.owner is None or method.name != "__init__":
+            return {}
+        return plainly_kept(method.owner.node, method.node, attribute)
 
     def _left_by(
         self, function: FunctionRef, env: dict[str, Value], what: str, left: Callable[[], dict[str, Value]]

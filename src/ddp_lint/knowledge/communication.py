@@ -27,13 +27,12 @@ Kind = Literal["collective", "group", "p2p", "local", "forward", "backward", "st
 LEARNING_RATE = "learning rate"
 
 #: When the call communicates; '' is always.
-Condition = Literal["", "sharded", "zero3", "buffers", "metric-sync", "statistics", "launched"]
+Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "launched"]
 
 #: How the words of `Condition` read in a message, after "it communicates".
 CONDITIONS: Mapping[str, str] = {
     "": "",
     "sharded": "under FSDP and ZeRO-3",
-    "zero3": "under ZeRO-3",
     "buffers": "if the model has buffers",
     "metric-sync": "as the metric syncs on compute",
     "statistics": "if the module trains in a group",
@@ -83,7 +82,7 @@ class Collective:
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
     not if those in `unless` do. `wraps_overriding`: the class makes the methods of this name communicate that override
-    it, too.
+    it, too. `models`: it communicates for models alone, and takes loaders as well.
     """
 
     name: str
@@ -108,6 +107,7 @@ class Collective:
     implicit: bool = False
     context: bool = False
     wraps_overriding: bool = False
+    models: bool = False
     scope: Scope = "world"
     evidence: str
 

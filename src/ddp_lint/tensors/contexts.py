@@ -92,7 +92,8 @@ def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
 
 
 def _is_training(test: cst.BaseExpression) -> bool:
-    return dotted(test).rpartition(".")[2] == "training"
+    """``self.training``, or a flag that a caller gives: ``def forward(self, x, train=True)``."""
+    return dotted(test).rpartition(".")[2] == "training" or dotted(test) in ("train", "is_train", "is_training")
 
 
 def _asks_for_evaluation(test: cst.BaseExpression) -> bool:

@@ -197,7 +197,9 @@ class OneAugmentationSeed(Rule):
         seed, function = node.args[0].value, self.module.function_of(node)
         parameter = isinstance(seed, cst.Name) and any(b.kind == "parameter" for b in self.module.bindings(seed, node))
         name = self._generator(node)
-        if parameter or self._are_own([seed]) or not name or self._is_elsewhere(node, function):
+        if parameter or self._are_own([seed]) or self._is_of_process(seed):
+            return
+        if not name or self._is_elsewhere(node, function):
             return
         drawn = self._drawn_on_ranks(with_workers=True)
         for loader in calls_in(function.body if function is not None else self.module.tree):
@@ -213,6 +215,11 @@ class OneAugmentationSeed(Rule):
                     help="add the rank to the seed: the sampler decides the order of the samples",
                 )
                 return
+
+    def _is_of_process(self, seed: cst.BaseExpression) -> bool:
+        """Whether it is the seed that torch has chosen, for each process another one where nobody sets it."""
+        chosen = isinstance(seed, cst.Call) and self.module.qualified(seed.func) in ("torch.initial_seed", "torch.seed")
+        return chosen and "torch.manual_seed(" not in self.module.file.text
 
     def _generator(self, call: cst.Call) -> str:
         """The name of the `torch.Generator` that is seeded, or that a seeded one gets."""

@@ -207,9 +207,15 @@ class SwallowedFailure(Rule):
             ],
             labels=[(work, f"a failure in here ({kind}) is dropped")],
             help="re-raise after the message, or exit with a status other than 0",
-            confidence=Confidence.MEDIUM if has_ranks(self.module) else Confidence.LOW,
+            confidence=Confidence.MEDIUM if self._runs_on_ranks(handler) else Confidence.LOW,
             fix=self._raise_again(handler),
         )
+
+    def _runs_on_ranks(self, handler: cst.ExceptHandler) -> bool:
+        """Whether several ranks may come by: what a script does at its top level only the ranks of this file do."""
+        if self.module.function_of(handler) is None:
+            return several_ranks(self.module) is not None
+        return has_ranks(self.module)
 
     def _report_interrupts(self, handler: cst.ExceptHandler) -> None:
         self.report(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -37,6 +38,12 @@ def _whole(part: cst.BaseExpression) -> cst.BaseExpression | None:
         return part.value
     taken = isinstance(part, cst.Call) and isinstance(part.func, cst.Attribute) and part.func.attr.value in _TAKES
     return part.func.value if taken and isinstance(part, cst.Call) and isinstance(part.func, cst.Attribute) else None
+
+
+def _is_shifted(powers: Sequence[cst.BaseExpression | None]) -> bool:
+    """``exp(a - top) + exp(b - top)``: the larger of the two is 1."""
+    taken = [p.right for p in powers if isinstance(p, cst.BinaryOperation) and isinstance(p.operator, cst.Subtract)]
+    return len(taken) == len(powers) and len({dotted(value) for value in taken} - {""}) == 1
 
 
 def _is_tiny(value: cst.BaseExpression) -> bool:
@@ -125,7 +132,8 @@ class LogOfSaturated(Rule):
             return
         operand = self._behind_name(operand)
         if isinstance(operand, cst.BinaryOperation) and isinstance(operand.operator, cst.Add):
-            if self._operand(operand.left, "exp") is not None and self._operand(operand.right, "exp") is not None:
+            powers = [self._operand(side, "exp") for side in (operand.left, operand.right)]
+            if None not in powers and not _is_shifted(powers):
                 self._report(node, "the sum of exponentials overflows", "torch.logaddexp(a, b)", None)
                 return
             if _is_tiny(operand.right) and self._in_half_precision():  # in fp32 it is no zero
@@ -139,7 +147,11 @@ class LogOfSaturated(Rule):
     def _is_called_without_gradient(self, node: cst.Call) -> bool:
         function = self.module.function_of(node)
         sites = call_sites(self.module, function) if function is not None else ()
-        return bool(sites) and all(map(called_without_gradient, sites))
+        if function is None or not sites:
+            return False
+        calls = [call for call in self.module.of_type(cst.Call) if called(call) == function.name.value]
+        evaluates = len(calls) == len(sites) and all(evaluation_only(self.module, call) for call in calls)
+        return evaluates or all(map(called_without_gradient, sites))
 
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
         """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row."""
