@@ -6,9 +6,6 @@ import pathlib
 import pytest
 from test_mismatches import check
 
-from ddp_lint.divergence import shards
-from ddp_lint.knowledge.communication import load
-
 PARTING = {
     "a set that grows in place": """
         def sync(model, frozen):
@@ -363,5 +360,16 @@ def test_flags_of_a_forward_are_the_same_on_all_ranks(tmp_path: pathlib.Path) ->
     check(tmp_path, source.replace("pixel_values=None", "use_vision: bool"), sharding=BY_BLOCK)
 
 
-def test_the_knowledge_has_the_forward_of_a_part() -> None:
-    assert shards.FORWARD in load().collectives
+def test_a_whole_copy_of_a_model_on_one_rank(tmp_path: pathlib.Path) -> None:
+    """What rank 0 exports or samples from need not be the sharded one."""
+    source = """
+        from modeling import Model
+
+        def export(path, other):
+            if dist.get_rank() == 0:
+                model = Model(other)
+                model.load_state_dict(torch.load(path))
+                model(torch.ones(1))
+            dist.barrier()
+    """
+    check(tmp_path, source, modeling=MODELING.format(vision=VISION, skipping=SKIPPING), sharding=BY_BLOCK)

@@ -26,7 +26,7 @@ from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
-from ddp_lint.divergence.shards import may_part
+from ddp_lint.divergence.shards import PART, may_part
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
@@ -253,7 +253,7 @@ def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, V
             return _Read(root, communicates=False)
         owner = root.function.owner if root.function is not None else None
         sharded = functools.partial(summaries.evidence.shows, facts, owner, "sharded")
-        for mismatch in _mismatches(root, facts, graph, start, sharded):
+        for mismatch in _mismatches(root, facts, graph, start, sharded, summaries.linker.project):
             found.append(mismatch)
     except (TooLarge, TooLong, RecursionError):
         return _Read(root, tuple(found), skipped=True)
@@ -381,12 +381,15 @@ _MOST_MISMATCHES = 200
 
 
 def _mismatches(
-    root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool]
+    root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool], project: Project
 ) -> Iterator[Mismatch]:
     """Those of one root; `sharded` tells whether its file shows that anything is."""
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
+    of_model = root.owner is not None and may_part(project, root.owner, root.node)
     for stream in list(streams_of(graph.nodes)):
+        if stream == PART and not of_model:  # on one rank a model may be a whole one: for an export, for a sample
+            continue
         seen: set[object] = set()
         projection = Projection(graph, stream)
         telling = Comparison(graph, projection)
@@ -398,6 +401,8 @@ def _mismatches(
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
+            if stream == PART and mismatch.cause != "data":
+                continue
             recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
             doubt = mismatch.doubt
             if recurses:

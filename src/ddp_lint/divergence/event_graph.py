@@ -18,7 +18,7 @@ from ddp_lint.knowledge.communication import LEARNING_RATE
 from ddp_lint.knowledge.communication import Kind as Effect
 
 #: Effects that are compared among themselves, apart from the collectives of a process group.
-APART: frozenset[str] = frozenset({"forward", "backward", "step", "leave"})
+APART: frozenset[str] = frozenset({"forward", "part", "backward", "step", "leave"})
 #: From the least sure to the surest.
 CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 

@@ -18,7 +18,7 @@ from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
-from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.divergence.resolve import Linker
 from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
@@ -39,8 +39,8 @@ _WHOLE: Final = frozenset({"model", "module", "net", "network", "self"})
 _HANDING_ON: Final = frozenset({"enumerate", "list", "reversed", "zip", "tqdm", "values", "items", "children",
                                 "named_children"})  # fmt: skip
 _CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
-#: What the knowledge says of the forward of a part.
-FORWARD: Final = "torch.distributed.fsdp.FSDPModule.__call__"
+#: The kind of the event that a part's forward is.
+PART: Final = "part"
 #: The class of a list of parts, and of a part of no known class.
 PARTS: Final = "builtins.sharded_parts"
 _PART: Final = "builtins.sharded_part"
@@ -256,9 +256,8 @@ def element_of_parts(value: Value) -> Value | None:
 
 def gather(frame: Frame, instance: ref.Instance, node: ast.Call) -> None:
     """The call of a part: all ranks have to make it."""
-    entry = known().collectives[FORWARD]
     event = Event(
-        f"forward of `{instance.unit}`", entry.kind, Group(), frame.span(node), frame.text(node.func),
+        f"forward of `{instance.unit}`", PART, Group(), frame.span(node), frame.text(node.func),
         implicit=True, confidence=Confidence.MEDIUM,
     )  # fmt: skip
     frame.effects.append(EventStep(event))
