@@ -383,7 +383,7 @@ _MOST_MISMATCHES = 200
 def _mismatches(
     root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool], project: Project
 ) -> Iterator[Mismatch]:
-    """Those of one root; `sharded` tells whether its file shows that anything is."""
+    """Those of one root; `sharded` returns whether its file shows that something is sharded."""
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
     of_model = root.owner is not None and may_part(project, root.owner, root.node)
@@ -422,14 +422,14 @@ def _mismatches(
 
 
 def _is_of_recursion(event: Event, root: Root) -> bool:
-    """Does the function come to it through a call of itself? What the ranks do then is followed some calls deep alone,
-    and where they diverge in it they do so at its first call."""
+    """Is the event in a recursive call? What the ranks do there is evaluated to a limited depth only,
+    and where they diverge in it, they diverge at its first call."""
     name = getattr(root.node, "name", "")
     return bool(event.chain) and event.call in (name, f"self.{name}") and not root.decorated
 
 
 def _is_once_for_some_ranks(mismatch: Mismatch, root: Root, facts: ModuleFacts) -> bool:
-    """Does the branch at fault ask for the rank and hold the call, so that its first call divides the ranks? A loop of
+    """Does the branch at fault test the rank and contain the call, so that its first call divides the ranks? A loop of
     such calls goes through a nested structure."""
     branch = mismatch.branch
     if mismatch.cause != "rank" or branch is None or not mismatch.span.starts_in(branch):

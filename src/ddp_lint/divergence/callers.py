@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
+from ddp_lint.divergence.calls_by_name import is_wrapped
 from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.mismatches import Mismatch
-from ddp_lint.divergence.names import is_wrapped
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import known
@@ -51,7 +51,7 @@ class Callers(Generic[R]):
 
     project: Project
     summaries: Summaries
-    #: One in which whatever a callee does is seen by its callers.
+    #: Summaries in which callers see everything that a callee does.
     open: Summaries
     roots: Callable[[ModuleFacts, Summaries], Iterable[R]]
     evaluate: Callable[[R, ModuleFacts, Summaries], None]
@@ -130,19 +130,19 @@ class Callers(Generic[R]):
 
 
 def may_run_on_some(function: FunctionRef) -> bool:
-    """Is the function given a model, and asks which rank it is on, or calls it in a loop that each rank may leave by
-    itself: one over its own part of the data, one with a `break`?"""
+    """Does the function take a model, and either test the rank, take a slice by the rank, or call the model in a loop
+    with a `break`?"""
     parameters = function.node.args
     given = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
     models = {parameter.arg for parameter in given if _MODEL.search(parameter.arg)}
-    return bool(models) and any(_parts(node, models) for node in inside(function.node))
+    return bool(models) and any(_may_differ(node, models) for node in inside(function.node))
 
 
-def _parts(node: ast.AST, models: set[str]) -> bool:
+def _may_differ(node: ast.AST, models: set[str]) -> bool:
     if isinstance(node, ast.If):
-        return _asks_for_rank(node.test)
+        return _tests_rank(node.test)
     if isinstance(node, ast.Slice):
-        return any(bound is not None and _asks_for_rank(bound) for bound in (node.lower, node.step))
+        return any(bound is not None and _tests_rank(bound) for bound in (node.lower, node.step))
     if not isinstance(node, (ast.For, ast.While)):
         return False
     below = list(inside(node))
@@ -150,7 +150,7 @@ def _parts(node: ast.AST, models: set[str]) -> bool:
     return runs and any(isinstance(n, ast.Break) for n in below)
 
 
-def _asks_for_rank(test: ast.expr) -> bool:
+def _tests_rank(test: ast.expr) -> bool:
     for node in walk(test):
         name = last_part(node)
         asked = (("name", name), ("attribute", name), ("call", f"*.{name}"))

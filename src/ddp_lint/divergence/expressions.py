@@ -62,13 +62,13 @@ from ddp_lint.findings import Confidence
 from ddp_lint.program.events import PARAMETER_GROUP
 from ddp_lint.source.syntax import below
 
-#: The settings of a job: one object, whatever functions it is handed to.
+#: The settings of a job: one object, passed to many functions.
 _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
-#: A number that a batch carries with it, for whoever cuts it into pieces: it was configured.
+#: A number that is stored in a batch for code that splits it: it was configured.
 _BATCH_SIZE = re.compile(r"_batch_size$")
 #: Attributes that are a size, of a tensor and of a dictionary of tensors.
 _SHAPES = frozenset({"shape", "batch_size"})
-#: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
+#: Attributes of a tensor that are usually the same on all ranks, regardless of its values.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
 #: Operators that make a set of a set.
@@ -100,7 +100,7 @@ def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = N
 
 
 def _text(frame: Frame, node: ast.JoinedStr) -> Value:
-    """A text that a clock is written into names something: what is found under the name is no time."""
+    """A text with a time in it is a name: what is found under the name is not a time."""
     parts = [evaluate(frame, part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
     return passed_on(frame, node, [part for part in parts if part.varies is None or part.varies.cause != "clock"])
 
@@ -198,12 +198,12 @@ def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, n
 
 
 def _of_own(base: Value, varies: Variation, name: str, path: str) -> Value | None:
-    """The attribute of what is a rank's own data, or says where the rank stands; None of anything else."""
+    """The attribute of rank-local data, or of the rank's position in a group; None for anything else."""
     if base.kind == PLACES or (name in SELECTING and varies.cause == "rank"):
         return divergent((PLACES, path), dataclasses.replace(varies, cause="membership"))
     if not base.open or varies.cause != "data" or name in _STATIC:
         return None
-    if base.even and base.kind != PIECE:  # a list that was written down: it has none, and is not what it is asked of
+    if base.even and base.kind != PIECE:  # a literal list, which has no such attribute
         return None
     size = shape_of(("attribute", path), base) if name in _SHAPES else None
     return size or divergent(("attribute", path), varies)
@@ -414,11 +414,11 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
 
 
 def _dictionary(frame: Frame, node: ast.Dict) -> Value:
-    """Each value by its key: what depends on this rank's clock says nothing of the loss beside it."""
+    """Each value by its key: a value that depends on this rank's clock does not affect the loss next to it."""
     keys = [evaluate(frame, key) for key in node.keys if key is not None]
     values = [evaluate(frame, value) for value in node.values]
     value = passed_on(frame, node, [*keys, *values])
-    if keys and value.varies is not None:  # as true and as long on all ranks, whatever it holds
+    if keys and value.varies is not None:  # same truth and length on all ranks, regardless of its values
         value = dataclasses.replace(filled(frame.key(node), value.varies), even=value.even)
     names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
     if len(names) < len(values):

@@ -116,7 +116,13 @@ def emptiness(frame: Frame, node: ast.expr, value: Value) -> Value:
 
 
 def _lacks_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> bool:
-    """``[p.grad for p in parameters if p.grad is not None]``: which parameters have one a rank's own batch decides."""
+    """``[p.grad for p in parameters if p.grad is not None]``: which parameters have one a rank's own batch decides.
+
+    The parameters themselves are listed to average the gradients of replicas, all of which lack the same.
+    """
+    element = None if isinstance(node, ast.DictComp) else node.elt
+    if isinstance(element, ast.Name):
+        return False
     tests = (test for generator in node.generators for test in generator.ifs)
     return any(
         isinstance(test, ast.Compare)
@@ -251,7 +257,7 @@ def is_loader(iterable: Value, text: str) -> bool:
     reference = iterable.reference
     if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
         return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
-    return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers, of whatever they count
+    return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers
 
 
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
@@ -311,8 +317,8 @@ def _method_in(node: ast.expr) -> str:
 
 
 def _is_count_from_sampler(frame: Frame, node: ast.expr) -> bool:
-    """``range(batch["pieces"])``: a number that the sampler hands out beside the samples, for all ranks to be done at
-    once; no number of what is in them."""
+    """``range(batch["pieces"])``: a number that the sampler stores with the samples, so that all ranks finish at the
+    same time; it does not depend on the samples."""
     bounds = node.args if isinstance(node, ast.Call) and dotted(node.func) == "range" else []
     picked = [assigned_once(frame, bound) for bound in bounds if not isinstance(bound, ast.Constant)]
     fields = (each.slice for each in picked if isinstance(each, ast.Subscript))

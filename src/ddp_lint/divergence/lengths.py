@@ -42,8 +42,8 @@ _EQUALISED = re.compile(
 def own_length(
     frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None, *, ends: bool = False
 ) -> Variation | None:
-    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator; whatever
-    its name where it `ends` the loop."""
+    """Why the number of batches is a rank's own, if it is: a loader over a stream, or an iterator by its name; its
+    name does not matter where it `ends` the loop."""
     reference = iterable.reference
     streamed = isinstance(reference, ref.Instance) and reference.streams
     if not streamed and not (reference is None or isinstance(reference, ref.Generator)):
@@ -85,7 +85,7 @@ def equalising(text: str) -> str:
 
 
 def streams(frame: Frame, dataset: Value | None) -> bool:
-    """Is it a dataset of the project that is iterated over, and ends after a number that only the data tell?"""
+    """Is it an iterable dataset of the project whose length depends on the data?"""
     reference = dataset.reference if dataset is not None else None
     if not isinstance(reference, ref.Instance) or not isinstance(reference.of, ref.ClassRef):
         return False
@@ -154,7 +154,7 @@ _SHAPE_OF_PIECE: Final = "shape of a piece"
 
 
 def length_of(value: Value, of: Value) -> Value:
-    """How many there are in `of`, as far as the ranks' batches tell: a piece of one is as long on all ranks."""
+    """How many there are in `of`: a piece of a batch has the same length on all ranks."""
     if value.varies is None:
         return value
     return dataclasses.replace(value, even=True) if of.kind == PIECE else size_of(value.key, value.varies)
@@ -308,7 +308,7 @@ def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | 
 
 
 def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
-    """What a name of the function stands for, where one assignment says so; else the expression itself."""
+    """The value of a name of the function that is assigned once; else the expression itself."""
     if not isinstance(node, ast.Name) or not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return node
     values = assigned_in(frame.function, node.id)

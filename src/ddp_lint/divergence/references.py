@@ -137,7 +137,7 @@ class Dynamic:
 
 @dataclasses.dataclass(frozen=True)
 class Enumerated:
-    """``enumerate(x)``, under whatever name: pairs of a number and an `element` of what `of` refers to."""
+    """``enumerate(x)``: pairs of a number and an `element` of what `of` refers to."""
 
     of: Any
     element: Any = dataclasses.field(default=None, compare=False)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.calls_by_name import is_collective_name, is_wrapped
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.definitions import made_anew
 from ddp_lint.divergence.effects import (
@@ -38,7 +39,6 @@ from ddp_lint.divergence.expressions import (
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
-from ddp_lint.divergence.names import is_collective_name, is_wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
@@ -302,7 +302,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = reference_of(iterable)
 
     def once() -> tuple[list[Effect], dict[str, Value], bool]:
-        # Anew in each round, whatever the last one left in it.
+        # Set again in each round.
         bind(frame, node.target, element, node.iter, counted=True)
         return _arm(frame, node.body, _round_test(frame, node))
 
@@ -422,7 +422,7 @@ _ROOT = re.compile(r"[.\[]")
 
 
 def _set_again(env: dict[str, Value], before: dict[str, Value], entry: dict[str, Value]) -> None:
-    """What the head of a loop sets for each round, such as its target, is so once more."""
+    """What the head of a loop sets for each round, such as its target, is set again."""
     for name in before.keys() | entry.keys():
         if name not in entry:
             env.pop(name, None)
@@ -695,7 +695,7 @@ def _is_context_event(frame: Frame, call: ast.Call, effects: list[Effect]) -> bo
 
 
 def _replaced(frame: Frame, call: ast.Call) -> str:
-    """The last name of what a mock stands for: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
+    """The last name of what a mock replaces: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
     resolved = frame.facts.imports.resolve(dotted(call.func)) if dotted(call.func) else None
     place = _MOCKS.get(resolved or "")
     target = call.args[place] if place is not None and len(call.args) > place else None

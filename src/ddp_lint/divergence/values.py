@@ -45,7 +45,7 @@ class Symbol:
     __slots__ = ("key",)
     key: Hashable
     _of: ClassVar[dict[Hashable, Symbol]] = {}
-    #: As many symbols as make it worth while to look for those that nobody has any more.
+    #: Number of symbols from which on it pays to look for unused ones.
     _many: ClassVar[int] = 50_000
 
     def __new__(cls, key: Hashable) -> Symbol:
@@ -344,7 +344,7 @@ class Value:
     test: Test | None = None
     #: A collective has made it the same on all ranks.
     agreed: bool = False
-    #: As long on all ranks, whatever it holds; of a number: how much a batch holds, or what follows from that.
+    #: Same length on all ranks, regardless of its values; of a number: the size of a batch, or what follows from it.
     even: bool = False
     #: When it is None, where assignments of None and of something else show it.
     missing: Test | None = None
@@ -518,7 +518,7 @@ def _multiplied(left: Any, right: Any) -> Any:
 
 
 def _remainder(left: Any, right: Any) -> Any:
-    if isinstance(left, (str, bytes)):  # a format, which may ask for any width
+    if isinstance(left, (str, bytes)):  # a format, which may have any width
         raise TypeError
     return left % right
 
@@ -562,7 +562,7 @@ def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: H
             result = Known(function(*(part.value for part in parts if isinstance(part, Known))))
             hash(result)
             return result
-        except Exception:  # whatever the operands raise
+        except Exception:  # anything that the operands raise
             pass
     return Symbol((key, unknowns))
 
@@ -570,7 +570,7 @@ def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: H
 _CEILING = 24
 #: The largest formula that a value is known by: flags of flags of flags double it with each assignment.
 LARGEST_FORMULA: Final = 400
-#: What stands for the number of ranks where nothing is distributed.
+#: The number of ranks where nothing is distributed.
 _UNCOUNTED = (Known(1), Known(0), Known(-1))
 
 

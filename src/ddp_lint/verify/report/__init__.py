@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
-from ddp_lint.output import Sources, visible
-from ddp_lint.verify.results import Verification
+from ddp_lint.output import Sources, in_json, in_markup
+
+if TYPE_CHECKING:
+    from ddp_lint.verify.results import Verification
 
 FORMATS = ("full", "json", "sarif", "html")
 
@@ -14,4 +17,6 @@ def render(verification: Verification, output_format: str, sources: Sources, col
     """The verification in one of FORMATS; ends with a newline."""
     module = importlib.import_module(f"{__name__}.{output_format}")
     text: str = module.render(verification, sources, color)
-    return text if output_format == "full" else visible(text)  # there the escapes are our own colours
+    if output_format == "full":  # there the escapes are our own colours
+        return text
+    return in_markup(text) if output_format == "html" else in_json(text)

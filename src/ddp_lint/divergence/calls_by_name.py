@@ -46,9 +46,9 @@ _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
 #: Methods that give what a dictionary holds.
 _OF_ENTRIES = frozenset({"items", "keys", "values"})
-#: Methods of data sets that hand out as many elements on each rank, however many its share has.
+#: Methods of data sets that yield equally many elements on each rank, for any size of its share.
 _EVENING = frozenset({"repeat", "with_epoch", "with_length", "take", "cycle"})
-#: Methods that return a tensor's shape, whatever it holds.
+#: Methods that return a tensor's shape.
 _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 
 
@@ -81,7 +81,7 @@ def _is_new_module(frame: Frame, node: ast.expr) -> bool:
 
 
 def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collective, Confidence] | None:
-    """What a method does on whatever object has it, and how sure that is."""
+    """What a method of this name does on any object, and how certain that is."""
     knows = known()
     if (known_by_name := frameworks.distinctive().get(name)) is not None:
         collective, confidence = known_by_name
@@ -201,7 +201,7 @@ def _of_piece(frame: Frame, node: ast.Call) -> bool:
 
 def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
     """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
-    key = ("call", frame.key(node) if source.cause == "clock" else frame.text(node))  # a clock has gone on meanwhile
+    key = ("call", frame.key(node) if source.cause == "clock" else frame.text(node))  # each call returns another time
     if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:
         text = frame.text(node).lower()
         if any(p.agreed or p.constant is not None for p in parts) or _SHARED.search(text):
@@ -228,7 +228,7 @@ def is_agreement(name: str) -> bool:
 
 def agreed_within(frame: Frame, name: str) -> bool:
     """Do ranks agree within the method of that name of some class of the project? What a call of it on an object of
-    no known class returns is then not to be told by what it is given: ``self.evaluator.evaluate(predictions)``."""
+    an unknown method returns does then not follow from its arguments: ``self.evaluator.evaluate(predictions)``."""
     project = frame.linker.project
     return project.remember(("agreed within", name), lambda: any(_agreements(frame.linker, name)))
 

@@ -1,4 +1,4 @@
-"""Builtins, the standard library and torch: what a call of theirs gives without communication."""
+"""Builtins, the standard library and torch: what their calls return without communication."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, own_share, streams
-from ddp_lint.divergence.names import from_source
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
@@ -54,7 +54,7 @@ _OF_SHARDS = re.compile(r"(^|\.)(FullyShardedDataParallel|FSDP|FSDPModule|DTenso
 
 
 def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    """``isinstance(model, (FSDP, FSDPModule))`` asks whether the job shards its models."""
+    """``isinstance(model, (FSDP, FSDPModule))`` tests whether the job shards its models."""
     of = arguments.positional[1] if len(arguments.positional) > 1 else None
     classes = of.items or (of,) if of is not None else ()
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
