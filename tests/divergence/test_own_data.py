@@ -124,6 +124,21 @@ PARTING = {
                 options = StateDictOptions(full_state_dict=True)
                 torch.save(get_model_state_dict(model, options=options), path)  # !implicit-collective
     """,
+    "an attribute with a key for each that the batches have": """
+        from collections import defaultdict
+
+        class Evaluator:
+            def __init__(self):
+                self.hits = defaultdict(list)
+
+            def update(self, batch, guesses):
+                for i, (task, guess) in enumerate(zip(batch["task"], guesses)):
+                    self.hits[task].append(float(guess))
+
+            def summarise(self):
+                for task, values in self.hits.items():
+                    dist.all_reduce(torch.tensor(sum(values)))  # !loop-count
+    """,
     "metrics of an evaluator of ignite": """
         import ignite.distributed as idist
         from ignite.engine import create_supervised_evaluator
@@ -204,6 +219,23 @@ EQUAL = {
                 model(batch).mean().backward()
             for batch in wds.WebDataset(urls, resampled=True, nodesplitter=wds.split_by_node):
                 model(batch).mean().backward()
+    """,
+    "an attribute with a key for each loss": """
+        from collections import defaultdict
+
+        class Meters:
+            def __init__(self):
+                self.meters = defaultdict(list)
+
+            def update(self, batch, losses):
+                for name, value in losses.items():
+                    self.meters[name].append(value)
+                for name in batch:
+                    self.meters[name].append(1)
+
+            def reduce(self):
+                for name, values in self.meters.items():
+                    dist.all_reduce(torch.tensor(sum(values)))
     """,
     "a loop that ends for all ranks": """
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -333,6 +365,45 @@ def test_parts_of_a_sharded_model_that_some_ranks_skip(sharding: str, tmp_path: 
     source = source.replace("self.vision(pixel_values)", "self.vision(pixel_values)  # !one-rank-forward")
     source = source.replace("= expert(x[rows])", "= expert(x[rows])  # !one-rank-forward")
     check(tmp_path, source, sharding=sharding)
+
+
+BY_TEXT = """
+    from torch.distributed.fsdp import fully_shard
+
+    def parallelize(model, mesh):
+        for name in ("vision", "text"):
+            fully_shard(getattr(model, name), mesh=mesh)
+"""
+IN_METHOD = """
+    import torch.nn as nn
+
+    class Model(nn.Module):
+        def __init__(self, vision, text):
+            super().__init__()
+            self.vision, self.text = vision, text
+            self.vision = vision
+
+        def embed(self, tokens, images):
+            if images is None:
+                return tokens
+            return torch.cat([self.vision(images), tokens])  # !one-rank-forward
+
+        def forward(self, tokens, images=None):
+            return self.text(self.embed(tokens, images))
+
+        def export(self, images):
+            return self.vision(images) if images is not None else None
+"""
+
+
+@pytest.mark.parametrize("sharding", [BY_TEXT, BY_STAGE.replace("Experts, Model", "Model")])
+def test_parts_that_a_method_of_the_model_runs(sharding: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, IN_METHOD, sharding=sharding)
+
+
+def test_experts_that_deepspeed_gathers_together(tmp_path: pathlib.Path) -> None:
+    leaf = "    from deepspeed.utils import set_z3_leaf_modules\n"
+    check(tmp_path, MODELING.format(vision=VISION, skipping=SKIPPING), sharding=leaf + BY_STAGE.lstrip("\n"))
 
 
 @pytest.mark.parametrize("vision", [DUMMY, IN_BOTH])

@@ -139,7 +139,7 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
         return selection(frame, node, parts)
     if is_method and is_generated(node, name):
         return unknown(frame.key(node), ref.Instance(PADDED))
-    of = frame.env.get(dotted(node.func).rpartition(".")[0]) if name in _OF_ENTRIES else None
+    of = _owner_of_entries(frame, node) if name in _OF_ENTRIES else None
     if of is not None and of.kind == GROWN and of.varies is not None:
         return divergent((GROWN, key), of.varies)
     if is_method and name == "keys" and not node.args:
@@ -155,6 +155,14 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     if count is not None and of_batches(count.varies) and not count.even:
         return divergent((GROWN, key), count.varies)
     return dataclasses.replace(value, even=True)
+
+
+def _owner_of_entries(frame: Frame, node: ast.Call) -> Value | None:
+    """The dictionary that ``hits.items()`` is called on, where this function or its class has made it."""
+    of = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if isinstance(of, ast.Attribute) and getattr(of.value, "id", "") == "self":
+        return evaluate(frame, of)
+    return frame.env.get(dotted(of)) if of is not None else None
 
 
 def _part_of_data(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value | None:
