@@ -62,6 +62,45 @@ PARTING = {
             gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
             dist.all_gather(gathered, features)  # !argument
     """,
+    "a tensor of a list of the rank's own elements": """
+        def score(model, data):
+            scores = []
+            for i in range(dist.get_rank(), len(data), dist.get_world_size()):
+                scores.append(model(data[i]).item())
+            mine = torch.tensor(scores)
+            every = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(every, mine)  # !argument
+    """,
+    "an entry that a loop over the rank's own elements adds to": """
+        def score(model, items):
+            results = {"scores": [], "ids": []}
+            for item in items[dist.get_rank()::dist.get_world_size()]:
+                results["scores"].append(model(item))
+            mine = torch.cat(results["scores"])
+            every = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(every, mine)  # !argument
+    """,
+    "a number of boxes in the rank's own samples": """
+        def count(outputs, targets):
+            boxes = sum(len(target["labels"]) for target in targets)
+            if boxes == 0:
+                return outputs.sum() * 0
+            boxes = torch.as_tensor([boxes])
+            dist.all_reduce(boxes)  # !data-condition
+            return outputs.sum() / boxes
+    """,
+    "a model that is given the fields of a batch by name": """
+        from accelerate import Accelerator
+
+        def train(model, optimizer, loader):
+            accelerator = Accelerator()
+            model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+            for batch in loader:
+                loss = model(**batch).loss
+                if loss.item() > 10:
+                    continue
+                accelerator.backward(loss)  # !optimizer-step
+    """,
     "the part of a stream that falls to a rank": """
         from datasets.distributed import split_dataset_by_node
         from torch.nn.parallel import DistributedDataParallel as DDP
@@ -236,6 +275,43 @@ EQUAL = {
             def reduce(self):
                 for name, values in self.meters.items():
                     dist.all_reduce(torch.tensor(sum(values)))
+    """,
+    "how many elements, and how many boxes, as a number": """
+        def count(outputs, targets, items):
+            mine = items[dist.get_rank()::dist.get_world_size()]
+            number = torch.tensor(len(mine))
+            dist.all_reduce(number)
+            boxes = torch.as_tensor([sum(len(target["labels"]) for target in targets)])
+            dist.all_reduce(boxes)
+            if boxes == 0:
+                return outputs.sum() * 0
+            dist.all_reduce(outputs)
+    """,
+    "a model that is given what all ranks have": """
+        from accelerate import Accelerator
+
+        def train(model, optimizer, config):
+            accelerator = Accelerator()
+            model, optimizer = accelerator.prepare(model, optimizer)
+            for step in range(config.steps):
+                loss = model(**config.inputs).loss
+                if config.frozen:
+                    continue
+                accelerator.backward(loss)
+    """,
+    "a stream beside one that is cut to a length": """
+        from datasets.distributed import split_dataset_by_node
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader
+
+        def loader_of(data, steps):
+            data = split_dataset_by_node(data, rank=dist.get_rank(), world_size=dist.get_world_size())
+            return data.with_epoch(steps) if steps is not None else data
+
+        def main(net, data, steps):
+            model = DDP(net)
+            for batch in DataLoader(loader_of(data, steps), batch_size=8):
+                model(batch).mean().backward()
     """,
     "a loop that ends for all ranks": """
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -421,6 +497,21 @@ def test_parts_that_all_ranks_run(vision: str, tmp_path: pathlib.Path) -> None:
 )
 def test_parts_that_are_not_sharded(sharding: str, tmp_path: pathlib.Path) -> None:
     check(tmp_path, MODELING.format(vision=VISION, skipping=SKIPPING), sharding=sharding)
+
+
+def test_a_large_method_of_a_model_on_one_rank(tmp_path: pathlib.Path) -> None:
+    """What it does is one event to its callers, of its collectives alone."""
+    many = "\n".join(f"            tokens = self.text(tokens) + {n}" for n in range(200))
+    source = """
+        from modeling import Model
+
+        def export(path, other):
+            if dist.get_rank() == 0:
+                Model(other)(torch.ones(1))
+            dist.barrier()
+    """
+    modeling = MODELING.format(vision=VISION, skipping="pass").replace("            return self.text(tokens)", many)
+    check(tmp_path, source, modeling=modeling, sharding=BY_BLOCK.replace("model.vision.blocks", "model.text.blocks"))
 
 
 def test_flags_of_a_forward_are_the_same_on_all_ranks(tmp_path: pathlib.Path) -> None:

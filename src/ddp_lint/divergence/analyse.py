@@ -19,7 +19,7 @@ from ddp_lint.divergence.callers import Callers, may_run_on_some
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect
-from ddp_lint.divergence.event_graph import Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
+from ddp_lint.divergence.event_graph import PART, Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
 from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.mismatches import Mismatch
@@ -27,7 +27,7 @@ from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker
-from ddp_lint.divergence.shards import PART, may_part, units_of
+from ddp_lint.divergence.shards import may_part, units_of
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown

@@ -10,12 +10,14 @@ from ddp_lint.divergence.values import Value
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Arguments:
-    """Evaluated arguments; `starred` when `*args` or `**kwargs` hide some."""
+    """Evaluated arguments; `starred` when `*args` or `**kwargs` hide some, `spread` what these are: ``model(**batch)``
+    follows from the batch."""
 
     positional: tuple[Value, ...] = ()
     keywords: dict[str, Value] = dataclasses.field(default_factory=dict)
     nodes: dict[int | str, ast.expr] = dataclasses.field(default_factory=dict)
     starred: bool = False
+    spread: tuple[Value, ...] = ()
 
     def get(self, name: str, takes: tuple[str, ...]) -> tuple[Value | None, ast.expr | None]:
         """The argument for a parameter of a callee whose positional parameters are `takes`."""
@@ -27,4 +29,4 @@ class Arguments:
 
     @property
     def values(self) -> list[Value]:
-        return [*self.positional, *self.keywords.values()]
+        return [*self.positional, *self.keywords.values(), *self.spread]

@@ -98,7 +98,7 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
     """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
     is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    before = frame.env.get(path)
+    before = frame.env.get(path) or _entry_that_grows(frame, node)
     if before is not None and isinstance(node.func, ast.Attribute) and node.func.attr == "extend" and node.args:
         frame.env[path] = before = as_long_as(frame, before, padded_to(frame, node.func.value, node.args[0]))
     if before is None or before.items != ():
@@ -155,6 +155,15 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     if count is not None and of_batches(count.varies) and not count.even:
         return divergent((GROWN, key), count.varies)
     return dataclasses.replace(value, even=True)
+
+
+def _entry_that_grows(frame: Frame, node: ast.Call) -> Value | None:
+    """The list that ``results["scores"].append(x)`` makes longer, where this function has made the dictionary."""
+    entry = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(entry, ast.Subscript) or not isinstance(entry.slice, ast.Constant):
+        return None
+    of = frame.env.get(dotted(entry.value))
+    return (of.entries or {}).get(entry.slice.value) if of is not None else None
 
 
 def _owner_of_entries(frame: Frame, node: ast.Call) -> Value | None:

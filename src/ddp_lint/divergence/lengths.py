@@ -35,7 +35,7 @@ _BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
 #: The file makes the numbers of batches equal, or copes with unequal ones.
 _EQUALISED = re.compile(
     r"DistributedSampler|DistributedBatchSampler|\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|"
-    r"drop_last\s*=\s*True|itertools\.cycle|itertools\.islice"
+    r"drop_last\s*=\s*True|itertools\.cycle|itertools\.islice|\.with_epoch\("
 )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.definitions import defaults_of, stores_of
 from ddp_lint.divergence.effects import EventStep
-from ddp_lint.divergence.event_graph import Event
+from ddp_lint.divergence.event_graph import PART, Event
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
 from ddp_lint.divergence.resolve import Linker
@@ -39,8 +39,6 @@ _WHOLE: Final = frozenset({"model", "module", "net", "network", "self"})
 _HANDING_ON: Final = frozenset({"enumerate", "list", "reversed", "zip", "tqdm", "values", "items", "children",
                                 "named_children"})  # fmt: skip
 _CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
-#: The kind of the event that a part's forward is.
-PART: Final = "part"
 #: The class of a list of parts, and of a part of no known class.
 PARTS: Final = "builtins.sharded_parts"
 _PART: Final = "builtins.sharded_part"
