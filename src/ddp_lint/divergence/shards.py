@@ -200,12 +200,11 @@ def _holds_part(linker: Linker, of: ref.ClassRef, name: str, units: Units, depth
     """Is the attribute an object of a class of the project that has parts itself?"""
     for _, value in stores_of(of.node, name):
         made = linker.expression(of.facts, value.func) if isinstance(value, ast.Call) else None
-        if isinstance(made, ref.ClassRef) and linker.is_module(made) and depth:
-            inner = linker.members(made).get("forward")
-            used = {n.attr for n in inside(inner) if isinstance(n, ast.Attribute)} if inner is not None else set()
-            if any(
-                _kind(linker, made, each, units) or _holds_part(linker, made, each, units, depth - 1) for each in used
-            ):
+        if not isinstance(made, ref.ClassRef) or not linker.is_module(made) or not depth:
+            continue
+        used = (n.attr for m in linker.members(made).values() for n in inside(m) if isinstance(n, ast.Attribute))
+        for each in dict.fromkeys(used):
+            if _kind(linker, made, each, units) or _holds_part(linker, made, each, units, depth - 1):
                 return True
     return False
 
