@@ -6,9 +6,6 @@ import pathlib
 import pytest
 from test_mismatches import check
 
-from ddp_lint.divergence import shards
-from ddp_lint.knowledge.communication import load
-
 PARTING = {
     "a set that grows in place": """
         def sync(model, frozen):
@@ -64,6 +61,45 @@ PARTING = {
             features = torch.cat(features)
             gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
             dist.all_gather(gathered, features)  # !argument
+    """,
+    "a tensor of a list of the rank's own elements": """
+        def score(model, data):
+            scores = []
+            for i in range(dist.get_rank(), len(data), dist.get_world_size()):
+                scores.append(model(data[i]).item())
+            mine = torch.tensor(scores)
+            every = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(every, mine)  # !argument
+    """,
+    "an entry that a loop over the rank's own elements adds to": """
+        def score(model, items):
+            results = {"scores": [], "ids": []}
+            for item in items[dist.get_rank()::dist.get_world_size()]:
+                results["scores"].append(model(item))
+            mine = torch.cat(results["scores"])
+            every = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(every, mine)  # !argument
+    """,
+    "a number of boxes in the rank's own samples": """
+        def count(outputs, targets):
+            boxes = sum(len(target["labels"]) for target in targets)
+            if boxes == 0:
+                return outputs.sum() * 0
+            boxes = torch.as_tensor([boxes])
+            dist.all_reduce(boxes)  # !data-condition
+            return outputs.sum() / boxes
+    """,
+    "a model that is given the fields of a batch by name": """
+        from accelerate import Accelerator
+
+        def train(model, optimizer, loader):
+            accelerator = Accelerator()
+            model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+            for batch in loader:
+                loss = model(**batch).loss
+                if loss.item() > 10:
+                    continue
+                accelerator.backward(loss)  # !optimizer-step
     """,
     "the part of a stream that falls to a rank": """
         from datasets.distributed import split_dataset_by_node
@@ -126,6 +162,21 @@ PARTING = {
             if dist.get_rank() == 0:
                 options = StateDictOptions(full_state_dict=True)
                 torch.save(get_model_state_dict(model, options=options), path)  # !implicit-collective
+    """,
+    "an attribute with a key for each that the batches have": """
+        from collections import defaultdict
+
+        class Evaluator:
+            def __init__(self):
+                self.hits = defaultdict(list)
+
+            def update(self, batch, guesses):
+                for i, (task, guess) in enumerate(zip(batch["task"], guesses)):
+                    self.hits[task].append(float(guess))
+
+            def summarise(self):
+                for task, values in self.hits.items():
+                    dist.all_reduce(torch.tensor(sum(values)))  # !loop-count
     """,
     "metrics of an evaluator of ignite": """
         import ignite.distributed as idist
@@ -206,6 +257,60 @@ EQUAL = {
             for batch in DataLoader(data.take(1000), batch_size=8):
                 model(batch).mean().backward()
             for batch in wds.WebDataset(urls, resampled=True, nodesplitter=wds.split_by_node):
+                model(batch).mean().backward()
+    """,
+    "an attribute with a key for each loss": """
+        from collections import defaultdict
+
+        class Meters:
+            def __init__(self):
+                self.meters = defaultdict(list)
+
+            def update(self, batch, losses):
+                for name, value in losses.items():
+                    self.meters[name].append(value)
+                for name in batch:
+                    self.meters[name].append(1)
+
+            def reduce(self):
+                for name, values in self.meters.items():
+                    dist.all_reduce(torch.tensor(sum(values)))
+    """,
+    "how many elements, and how many boxes, as a number": """
+        def count(outputs, targets, items):
+            mine = items[dist.get_rank()::dist.get_world_size()]
+            number = torch.tensor(len(mine))
+            dist.all_reduce(number)
+            boxes = torch.as_tensor([sum(len(target["labels"]) for target in targets)])
+            dist.all_reduce(boxes)
+            if boxes == 0:
+                return outputs.sum() * 0
+            dist.all_reduce(outputs)
+    """,
+    "a model that is given what all ranks have": """
+        from accelerate import Accelerator
+
+        def train(model, optimizer, config):
+            accelerator = Accelerator()
+            model, optimizer = accelerator.prepare(model, optimizer)
+            for step in range(config.steps):
+                loss = model(**config.inputs).loss
+                if config.frozen:
+                    continue
+                accelerator.backward(loss)
+    """,
+    "a stream beside one that is cut to a length": """
+        from datasets.distributed import split_dataset_by_node
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader
+
+        def loader_of(data, steps):
+            data = split_dataset_by_node(data, rank=dist.get_rank(), world_size=dist.get_world_size())
+            return data.with_epoch(steps) if steps is not None else data
+
+        def main(net, data, steps):
+            model = DDP(net)
+            for batch in DataLoader(loader_of(data, steps), batch_size=8):
                 model(batch).mean().backward()
     """,
     "a loop that ends for all ranks": """
@@ -338,6 +443,45 @@ def test_parts_of_a_sharded_model_that_some_ranks_skip(sharding: str, tmp_path: 
     check(tmp_path, source, sharding=sharding)
 
 
+BY_TEXT = """
+    from torch.distributed.fsdp import fully_shard
+
+    def parallelize(model, mesh):
+        for name in ("vision", "text"):
+            fully_shard(getattr(model, name), mesh=mesh)
+"""
+IN_METHOD = """
+    import torch.nn as nn
+
+    class Model(nn.Module):
+        def __init__(self, vision, text):
+            super().__init__()
+            self.vision, self.text = vision, text
+            self.vision = vision
+
+        def embed(self, tokens, images):
+            if images is None:
+                return tokens
+            return torch.cat([self.vision(images), tokens])  # !one-rank-forward
+
+        def forward(self, tokens, images=None):
+            return self.text(self.embed(tokens, images))
+
+        def export(self, images):
+            return self.vision(images) if images is not None else None
+"""
+
+
+@pytest.mark.parametrize("sharding", [BY_TEXT, BY_STAGE.replace("Experts, Model", "Model")])
+def test_parts_that_a_method_of_the_model_runs(sharding: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, IN_METHOD, sharding=sharding)
+
+
+def test_experts_that_deepspeed_gathers_together(tmp_path: pathlib.Path) -> None:
+    leaf = "    from deepspeed.utils import set_z3_leaf_modules\n"
+    check(tmp_path, MODELING.format(vision=VISION, skipping=SKIPPING), sharding=leaf + BY_STAGE.lstrip("\n"))
+
+
 @pytest.mark.parametrize("vision", [DUMMY, IN_BOTH])
 def test_parts_that_all_ranks_run(vision: str, tmp_path: pathlib.Path) -> None:
     check(tmp_path, MODELING.format(vision=vision, skipping="pass"), sharding=BY_BLOCK)
@@ -355,6 +499,21 @@ def test_parts_that_are_not_sharded(sharding: str, tmp_path: pathlib.Path) -> No
     check(tmp_path, MODELING.format(vision=VISION, skipping=SKIPPING), sharding=sharding)
 
 
+def test_a_large_method_of_a_model_on_one_rank(tmp_path: pathlib.Path) -> None:
+    """What it does is one event to its callers, of its collectives alone."""
+    many = "\n".join(f"            tokens = self.text(tokens) + {n}" for n in range(200))
+    source = """
+        from modeling import Model
+
+        def export(path, other):
+            if dist.get_rank() == 0:
+                Model(other)(torch.ones(1))
+            dist.barrier()
+    """
+    modeling = MODELING.format(vision=VISION, skipping="pass").replace("            return self.text(tokens)", many)
+    check(tmp_path, source, modeling=modeling, sharding=BY_BLOCK.replace("model.vision.blocks", "model.text.blocks"))
+
+
 def test_flags_of_a_forward_are_the_same_on_all_ranks(tmp_path: pathlib.Path) -> None:
     source = MODELING.format(
         vision="if use_vision:\n                tokens = self.vision(tokens)",
@@ -363,5 +522,16 @@ def test_flags_of_a_forward_are_the_same_on_all_ranks(tmp_path: pathlib.Path) ->
     check(tmp_path, source.replace("pixel_values=None", "use_vision: bool"), sharding=BY_BLOCK)
 
 
-def test_the_knowledge_has_the_forward_of_a_part() -> None:
-    assert shards.FORWARD in load().collectives
+def test_a_whole_copy_of_a_model_on_one_rank(tmp_path: pathlib.Path) -> None:
+    """What rank 0 exports or samples from need not be the sharded one."""
+    source = """
+        from modeling import Model
+
+        def export(path, other):
+            if dist.get_rank() == 0:
+                model = Model(other)
+                model.load_state_dict(torch.load(path))
+                model(torch.ones(1))
+            dist.barrier()
+    """
+    check(tmp_path, source, modeling=MODELING.format(vision=VISION, skipping=SKIPPING), sharding=BY_BLOCK)

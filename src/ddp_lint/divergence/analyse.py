@@ -20,14 +20,15 @@ from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.definitions import refusals
 from ddp_lint.divergence.early_exit import one_for_each_exit
 from ddp_lint.divergence.effects import Effect, choices
-from ddp_lint.divergence.event_graph import Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
+from ddp_lint.divergence.event_graph import PART, Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
 from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
-from ddp_lint.divergence.shards import may_part
+from ddp_lint.divergence.resolve import Linker
+from ddp_lint.divergence.shards import may_part, units_of
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
@@ -179,14 +180,22 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
 
 def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     """The roots without those that cannot communicate, where that is known beforehand."""
-    project, inside = summaries.linker.project, facts.source.inside
-    uses = not inside or project.uses_frameworks(inside)
-    known = project.communicating(inside) if inside and uses else None
+    linker, inside = summaries.linker, facts.source.inside
+    uses = not inside or linker.project.uses_frameworks(inside)
+    if not uses and not units_of(linker.project):
+        return
+    known = linker.project.communicating(inside) if inside and uses else None
     for root in roots(facts, summaries):
         name = root.name if root.function is not None else MODULE
         can = known is None or name in known or (root.function is not None and may_run_on_some(root.function))
-        if (uses and can) or (root.owner is not None and may_part(project, root.owner, root.node)):
+        if (uses and can) or _may_part(root, linker):
             yield root
+
+
+def _may_part(root: Root, linker: Linker) -> bool:
+    """Is it where a model runs its parts, some of which may be sharded by themselves?"""
+    owner = root.function.owner if root.function is not None else None
+    return owner is not None and may_part(linker, owner, root.node)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +265,7 @@ def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, V
             return _Read(root, communicates=False)
         owner = root.function.owner if root.function is not None else None
         sharded = functools.partial(summaries.evidence.shows, facts, owner, "sharded")
-        for mismatch in _mismatches(root, facts, graph, start, sharded):
+        for mismatch in _mismatches(root, facts, graph, start, sharded, summaries.linker):
             found.append(mismatch)
     except (TooLarge, TooLong, RecursionError):
         return _Read(root, tuple(found), skipped=True)
@@ -384,12 +393,15 @@ _MOST_MISMATCHES = 200
 
 
 def _mismatches(
-    root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool]
+    root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool], linker: Linker
 ) -> Iterator[Mismatch]:
     """Those of one root; `sharded` returns whether its file shows that something is sharded."""
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
+    of_model = _may_part(root, linker)
     for stream in list(streams_of(graph.nodes)):
+        if stream == PART and not of_model:  # on one rank a model may be a whole one: for an export, for a sample
+            continue
         seen: set[object] = set()
         projection = Projection(graph, stream)
         telling = Comparison(graph, projection)
@@ -401,6 +413,8 @@ def _mismatches(
             if len(seen) > _MOST_MISMATCHES:  # each is sought through the whole graph
                 raise TooLong
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
+            if stream == PART and mismatch.cause != "data":
+                continue
             recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
             doubt = mismatch.doubt
             if recurses:

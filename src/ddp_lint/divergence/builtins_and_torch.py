@@ -15,7 +15,17 @@ from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
-from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, own_share, streams
+from ddp_lint.divergence.lengths import (
+    deals,
+    equalised,
+    is_share,
+    is_whole,
+    length_of,
+    of_batches,
+    own_length,
+    own_share,
+    streams,
+)
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
@@ -128,6 +138,15 @@ def _joined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return value.with_reference(tensor) if tensor is not None and not value.agreed else value
 
 
+def _tensor(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``torch.tensor(scores)``: as long as the list, of which each rank may have another one."""
+    value = passed_on(frame, node, arguments.values, ("call", "torch.tensor", tuple(v.key for v in arguments.values)))
+    given = arguments.positional[0] if arguments.positional else None
+    listed = given is not None and (given.kind == GROWN or (isinstance(node.args[0], ast.ListComp) and is_share(given)))
+    own = listed and given is not None and not given.even and not value.agreed
+    return value.with_reference(ref.Instance(SELECTION)) if own else value
+
+
 def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``torch.zeros(rank + 1)``: a tensor of another shape on each rank. The first `count` arguments are the size (0:
     all)."""
@@ -233,6 +252,8 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _own_part(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``split_dataset_by_node(data, rank, world_size)``: the part of the data that falls to this rank."""
+    if equalised(frame.linker.project, frame.facts):
+        return unknown(frame.key(node))
     return divergent(("share", frame.key(node)), own_share(frame, node))
 
 
@@ -321,6 +342,7 @@ LIBRARY: dict[str, _Handler] = {
     "functools.partial": _functools_partial,
     **{f"torch.{name}": _joined for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack")},
     "torch.nn.utils.rnn.pad_sequence": _joined,
+    **dict.fromkeys(("torch.tensor", "torch.as_tensor"), _tensor),
     **{f"torch.{name}": _selected for name in SELECTING},
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,

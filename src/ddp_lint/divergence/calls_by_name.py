@@ -98,7 +98,7 @@ def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
     is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    before = frame.env.get(path)
+    before = frame.env.get(path) or _entry_that_grows(frame, node)
     if before is not None and isinstance(node.func, ast.Attribute) and node.func.attr == "extend" and node.args:
         frame.env[path] = before = as_long_as(frame, before, padded_to(frame, node.func.value, node.args[0]))
     if before is None or before.items != ():
@@ -139,7 +139,7 @@ def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key
         return selection(frame, node, parts)
     if is_method and is_generated(node, name):
         return unknown(frame.key(node), ref.Instance(PADDED))
-    of = frame.env.get(dotted(node.func).rpartition(".")[0]) if name in _OF_ENTRIES else None
+    of = _owner_of_entries(frame, node) if name in _OF_ENTRIES else None
     if of is not None and of.kind == GROWN and of.varies is not None:
         return divergent((GROWN, key), of.varies)
     if is_method and name == "keys" and not node.args:
@@ -155,6 +155,23 @@ def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key
     if count is not None and of_batches(count.varies) and not count.even:
         return divergent((GROWN, key), count.varies)
     return dataclasses.replace(value, even=True)
+
+
+def _entry_that_grows(frame: Frame, node: ast.Call) -> Value | None:
+    """The list that ``results["scores"].append(x)`` makes longer, where this function has made the dictionary."""
+    entry = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(entry, ast.Subscript) or not isinstance(entry.slice, ast.Constant):
+        return None
+    of = frame.env.get(dotted(entry.value))
+    return (of.entries or {}).get(entry.slice.value) if of is not None else None
+
+
+def _owner_of_entries(frame: Frame, node: ast.Call) -> Value | None:
+    """The dictionary that ``hits.items()`` is called on, where this function or its class has made it."""
+    of = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if isinstance(of, ast.Attribute) and getattr(of.value, "id", "") == "self":
+        return evaluate(frame, of)
+    return frame.env.get(dotted(of)) if of is not None else None
 
 
 def _part_of_data(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:

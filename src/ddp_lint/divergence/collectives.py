@@ -232,7 +232,8 @@ def _uneven_payload(
     for value, at in pairs:
         varies = None
         if is_selection(value):
-            varies = own_size(frame, at or node)
+            own = value.varies is not None and (value.varies.aspect == "share" or value.varies.cause == "length")
+            varies = value.varies if own else own_size(frame, at or node)
         elif gathered and (is_padded(value) or is_of_each_token(frame, value, at)):
             varies = own_longest(frame, at or node)
         elif is_sized(value) and needs_one_shape(entry.op):

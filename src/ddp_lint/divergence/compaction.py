@@ -11,6 +11,7 @@ from ddp_lint.divergence.definitions import is_generator
 from ddp_lint.divergence.effects import Branch, Effect, EventStep, Leave, choices, is_larger, matters, may_exit
 from ddp_lint.divergence.event_graph import (
     CONFIDENCES,
+    PART,
     Event,
     EventGraph,
     EventNode,
@@ -75,10 +76,13 @@ def whole_if_diverging(effects: list[Effect], name: str) -> list[Effect]:
 def _whole(effects: list[Effect], name: str) -> list[Effect]:
     graph = EventGraph()
     start = build(effects, graph)
-    streams = tuple(streams_of(graph.nodes))
-    events = [node.event for node in reversed(graph.nodes) if isinstance(node, EventNode)]
+    streams = tuple(stream for stream in streams_of(graph.nodes) if stream != PART)
+    all_events = [node.event for node in reversed(graph.nodes) if isinstance(node, EventNode)]
+    events = [event for event in all_events if event.streams or event.kind != PART]
+    parts = [event for event in all_events if not event.streams and event.kind == PART]
+    of_parts: list[Effect] = [EventStep(dataclasses.replace(part, op=name)) for part in parts[:1]]
     if not events:
-        return []
+        return of_parts
     surest = max(events, key=lambda event: CONFIDENCES.index(event.confidence))
     sure = [event for event in events if event.confidence is not Confidence.LOW]
     group = Group(hidden=bool(sure) and all(event.group.hidden for event in sure))
@@ -89,7 +93,7 @@ def _whole(effects: list[Effect], name: str) -> list[Effect]:
     for condition, outcome in guards_of_all(graph, start):
         atom = Test("atom", atom=condition)
         kept = [Branch(atom if outcome else negated(atom), kept, [], whole.span)]
-    return kept
+    return [*of_parts, *kept]
 
 
 def _atoms(graph: EventGraph) -> list[Condition]:

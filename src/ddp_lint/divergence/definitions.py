@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.project.facts import assigned_in
@@ -204,6 +205,54 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
                 if isinstance(target, ast.Attribute) and added in given and _ADDED.search(added):
                     found.add(target.attr)
     return frozenset(found)
+
+
+#: What a method calls the batch that it is given.
+_BATCH: Final = re.compile(r"(^|_)(batch|inputs?|samples?|examples?)$")
+
+
+@kept_by_node(1024)
+def keyed_by_batches(node: ast.ClassDef) -> frozenset[str]:
+    """The attributes that hold a dictionary with a key for each that the batches have: ``self.hits[name] += 1`` in a
+    loop over ``zip(batch["dataset"], scores)``."""
+    found = set[str]()
+    for method in node.body:
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.args.args:
+            found.update(_keyed_in(method, method.args.args[0].arg))
+    return frozenset(found)
+
+
+def _keyed_in(method: ast.FunctionDef | ast.AsyncFunctionDef, this: str) -> Iterator[str]:
+    entries = [n for n in inside(method) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Attribute)]
+    own = [n for n in entries if isinstance(n.value, ast.Attribute) and getattr(n.value.value, "id", "") == this]
+    if not own:
+        return
+    batches = {parameter.arg for parameter in method.args.args if _BATCH.search(parameter.arg)}
+    loops = [n for n in inside(method) if isinstance(n, ast.For)]
+    keys = {name for loop in loops for name in _names_of_fields(loop.target, loop.iter, batches)}
+    for entry in own:
+        if getattr(entry.slice, "id", "") in keys or _is_field(entry.slice, batches):
+            assert isinstance(entry.value, ast.Attribute)
+            yield entry.value.attr
+
+
+def _is_field(node: ast.expr, batches: set[str]) -> bool:
+    """``batch["dataset"]``, ``batch["dataset"][i]``"""
+    while isinstance(node, ast.Subscript) and isinstance(node.value, ast.Subscript):
+        node = node.value
+    named = isinstance(node, ast.Subscript) and isinstance(getattr(node.slice, "value", None), str)
+    return named and isinstance(node, ast.Subscript) and getattr(node.value, "id", "") in batches
+
+
+def _names_of_fields(target: ast.expr, over: ast.expr, batches: set[str]) -> Iterator[str]:
+    """The names that a loop binds to the entries of a batch's field."""
+    while isinstance(over, ast.Call) and getattr(over.func, "id", "") == "enumerate" and over.args:
+        over, target = over.args[0], target.elts[-1] if isinstance(target, ast.Tuple) and target.elts else target
+    if isinstance(over, ast.Call) and getattr(over.func, "id", "") == "zip" and isinstance(target, ast.Tuple):
+        pairs = list(zip(target.elts, over.args, strict=False))
+    else:
+        pairs = [(target, over)]
+    yield from (part.id for part, of in pairs if isinstance(part, ast.Name) and _is_field(of, batches))
 
 
 @kept_by_node(1024)

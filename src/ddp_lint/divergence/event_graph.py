@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.groups import Group, can_diverge, replicas_can_diverge
@@ -18,8 +18,10 @@ from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import LEARNING_RATE
 from ddp_lint.knowledge.communication import Kind as Effect
 
+#: The kind of the forward of a part of a sharded model.
+PART: Final = "part"
 #: Effects that are compared among themselves, apart from the collectives of a process group.
-APART: frozenset[str] = frozenset({"forward", "backward", "step", "leave"})
+APART: frozenset[str] = frozenset({"forward", PART, "backward", "step", "leave"})
 #: From the least sure to the surest.
 CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 

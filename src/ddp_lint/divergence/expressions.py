@@ -537,6 +537,7 @@ HANDLERS: Handlers = {
 def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
     positional: list[Value] = []
     nodes: dict[int | str, ast.expr] = {}
+    spread: list[Value] = []
     starred = False
     for argument in node.args:
         value = evaluate(frame, argument)
@@ -547,6 +548,7 @@ def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
         elif value.items is not None and not starred:
             positional += value.items
         else:
+            spread.append(value)
             starred = True
     keywords: dict[str, Value] = {}
     for keyword in node.keywords:
@@ -557,5 +559,6 @@ def arguments_of(frame: Frame, node: ast.Call) -> Arguments:
         elif value.entries is not None:
             keywords.update((name, entry) for name, entry in value.entries.items() if isinstance(name, str))
         else:
+            spread.append(value)
             starred = True
-    return Arguments(tuple(positional), keywords, nodes, starred)
+    return Arguments(tuple(positional), keywords, nodes, starred, tuple(spread))

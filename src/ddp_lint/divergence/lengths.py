@@ -13,7 +13,7 @@ from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.values import FIELD, GROWN, Known, Symbol, Value, Variation, divergent, unknown
-from ddp_lint.findings import Confidence, Label
+from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children
@@ -37,7 +37,7 @@ _BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
 #: The file makes the numbers of batches equal, or copes with unequal ones.
 _EQUALISED = re.compile(
     r"DistributedSampler|DistributedBatchSampler|\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|"
-    r"drop_last\s*=\s*True|itertools\.cycle|itertools\.islice"
+    r"drop_last\s*=\s*True|itertools\.cycle|itertools\.islice|\.with_epoch\("
 )
 
 
@@ -151,9 +151,14 @@ def grown_by_key(frame: Frame, at: ast.AST, key: Value) -> Value | None:
     is none of these."""
     if key.kind not in (FIELD, "item") or not of_batches(key.varies):
         return None
-    origin = Label(frame.span(at), "a key here follows from each rank's own batches")
+    return grown(frame.key(at), frame.span(at))
+
+
+def grown(key: Hashable, at: Span) -> Value:
+    """A dictionary that has a key for each that the rank's own batches have, as the code at a place adds them."""
+    origin = Label(at, "a key here follows from each rank's own batches")
     varies = Variation("data", "which keys this rank's own batches have", origin=origin, confidence=Confidence.MEDIUM)
-    return divergent((GROWN, frame.key(at)), varies)
+    return divergent((GROWN, key), varies)
 
 
 def size_of(of: Hashable, varies: Variation) -> Value:
@@ -386,7 +391,7 @@ __all__ = [
     "dimension_of",
     "extent_of",
     "follows_from_extent",
-    "grown_by_key",
+    "grown", "grown_by_key",
     "is_share",
     "is_size",
     "is_whole",

@@ -119,7 +119,7 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
         if ranked is not None:
             return ranked
     named_so = parameter.arg in _BATCHES and getattr(function.node, "name", "") != "__init__"  # there it is a size
-    named_so = named_so or (heuristic and is_input(summaries.linker.project, function, parameter))
+    named_so = named_so or (heuristic and is_input(summaries.linker, function, parameter))
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
         label = Label(span_of(function.facts, parameter), "each rank gets its own batch here")
         return divergent(("parameter", parameter.arg), Variation.of_data("batches", label, Confidence.MEDIUM))

@@ -201,7 +201,25 @@ def counted(node: ast.expr) -> ast.expr | None:
 def may_be_empty(frame: Frame, node: ast.expr) -> bool:
     """Is it the number of elements of a tensor of data by name, which one rank may have none of?"""
     of = counted(node)
-    return of is not None and _OF_DATA.search(frame.text(of)) is not None
+    if of is not None:
+        return _OF_DATA.search(frame.text(of)) is not None
+    made = assigned_to(node.id, frame.function) if isinstance(node, ast.Name) and frame.function is not None else [node]
+    return any(_sums_up_fields(total) for total in made)
+
+
+def _sums_up_fields(node: ast.expr) -> bool:
+    """``sum(len(target["labels"]) for target in targets)``"""
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != "sum" or len(node.args) != 1:
+        return False
+    return isinstance(node.args[0], (ast.GeneratorExp, ast.ListComp)) and _counts_field(node.args[0].elt)
+
+
+def _counts_field(node: ast.expr) -> bool:
+    """``len(target["labels"])``, ``target["boxes"].shape[0]``: a field of one of the rank's own samples."""
+    own_length = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and len(node.args) == 1
+    of = node.args[0] if own_length and isinstance(node, ast.Call) else counted(node)
+    field = getattr(of.slice, "value", None) if isinstance(of, ast.Subscript) else None
+    return isinstance(field, str) and _OF_DATA.search(field) is not None
 
 
 def may_select_nothing(frame: Frame, node: ast.expr) -> bool:

@@ -15,15 +15,15 @@ from typing import Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.definitions import defaults_of, stores_of
 from ddp_lint.divergence.effects import EventStep
-from ddp_lint.divergence.event_graph import Event
+from ddp_lint.divergence.event_graph import PART, Event
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group
-from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.divergence.resolve import Linker
 from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
-from ddp_lint.project.parts import children, inside, kept_by_node
+from ddp_lint.project.parts import called_on_self, children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import statements, walk
 
@@ -39,8 +39,6 @@ _WHOLE: Final = frozenset({"model", "module", "net", "network", "self"})
 _HANDING_ON: Final = frozenset({"enumerate", "list", "reversed", "zip", "tqdm", "values", "items", "children",
                                 "named_children"})  # fmt: skip
 _CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
-#: What the knowledge says of the forward of a part.
-FORWARD: Final = "torch.distributed.fsdp.FSDPModule.__call__"
 #: The class of a list of parts, and of a part of no known class.
 PARTS: Final = "builtins.sharded_parts"
 _PART: Final = "builtins.sharded_part"
@@ -80,7 +78,8 @@ def _units_of(project: Project) -> Units:
         if facts is None or facts.source.is_test:
             continue
         found |= _units_in(facts)
-        if "deepspeed.initialize" in facts.source.text and _ZERO_3.search(facts.source.text):
+        text = facts.source.text
+        if "deepspeed.initialize" in text and _ZERO_3.search(text) and "z3_leaf" not in text:
             calls = (node for node in walk(facts.tree) if isinstance(node, ast.Call))
             found |= Units(wholes=frozenset(call.func.id for call in calls if isinstance(call.func, ast.Name)))
     return found
@@ -106,6 +105,8 @@ def _sharded(scope: ast.AST, argument: ast.expr) -> Units:
     """What ``fully_shard(argument)`` says."""
     if isinstance(argument, ast.Attribute):
         return Units(attributes=frozenset({argument.attr}) - _WHOLE)
+    if isinstance(argument, ast.Call) and getattr(argument.func, "id", "") == "getattr" and len(argument.args) > 1:
+        return Units(attributes=frozenset(_texts(scope, argument.args[1])) - _WHOLE)
     if not isinstance(argument, ast.Name):
         return Units()
     loops = [n for n in children(scope) if isinstance(n, ast.For) and argument.id in _names(n.target)]
@@ -121,6 +122,14 @@ def _sharded(scope: ast.AST, argument: ast.expr) -> Units:
             above = frozenset(_path(over.value))
             found |= Units(lists=frozenset({over.attr}), attributes=above - _WHOLE)
     return found
+
+
+def _texts(scope: ast.AST, name: ast.expr) -> Iterator[str]:
+    """The texts that a name stands for in turn: ``for name in ("vision", "audio"):``."""
+    bound = getattr(name, "id", "")
+    loops = [n for n in children(scope) if isinstance(n, ast.For) and getattr(n.target, "id", "") == bound]
+    given = [name, *(element for loop in loops for element in _elements(loop.iter))]
+    yield from (each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
 def _names(target: ast.expr) -> set[str]:
@@ -166,27 +175,48 @@ def _asked_for(loop: ast.For, name: str) -> Iterator[str]:
 # ---- in the code of a model
 
 
-def may_part(project: Project, class_: ast.ClassDef, function: ast.AST) -> bool:
-    """Is it the `forward` of a class that calls a part of its own under a test or in a loop?"""
-    if getattr(function, "name", "") != "forward":
-        return False
-    units = units_of(project)
-    if not units:
+def may_part(linker: Linker, of: ref.ClassRef, function: ast.AST) -> bool:
+    """Is it the `forward` of a class, or a method that this calls, and uses a part of the class?"""
+    units = units_of(linker.project)
+    if not units or getattr(function, "name", "") not in _run_by_forward(linker, of):
         return False
     used = {node.attr for node in inside(function) if isinstance(node, ast.Attribute)}
-    if class_.name in units.wholes or used & (units.attributes | units.lists):
-        return True
-    return any(_class_of_unit(class_, name, units) for name in used)
+    return any(_kind(linker, of, name, units) or _holds_part(linker, of, name, units) for name in sorted(used))
 
 
-def is_input(project: Project, function: ref.FunctionRef, parameter: ast.arg) -> bool:
+def _run_by_forward(linker: Linker, of: ref.ClassRef) -> frozenset[str]:
+    """`forward` and the methods of the class that it calls, however indirectly."""
+    members = linker.members(of)
+    found = {"forward"} & members.keys()
+    stack = list(found)
+    while stack:
+        new = called_on_self(members[stack.pop()]) & members.keys() - found
+        found |= new
+        stack += new
+    return frozenset(found)
+
+
+def _holds_part(linker: Linker, of: ref.ClassRef, name: str, units: Units, depth: int = 3) -> bool:
+    """Is the attribute an object of a class of the project that has parts itself?"""
+    for _, value in stores_of(of.node, name):
+        made = linker.expression(of.facts, value.func) if isinstance(value, ast.Call) else None
+        if not isinstance(made, ref.ClassRef) or not linker.is_module(made) or not depth:
+            continue
+        used = (n.attr for m in linker.members(made).values() for n in inside(m) if isinstance(n, ast.Attribute))
+        for each in dict.fromkeys(used):
+            if _kind(linker, made, each, units) or _holds_part(linker, made, each, units, depth - 1):
+                return True
+    return False
+
+
+def is_input(linker: Linker, function: ref.FunctionRef, parameter: ast.arg) -> bool:
     """Is it a tensor that such a `forward` gets, and so each rank's own? Flags have a default or another class."""
     if function.owner is None or parameter in function.node.args.kwonlyargs:
         return False
     named = parameter.annotation is None or "Tensor" in ast.unparse(parameter.annotation)
     if not named or defaults_of(function.node).get(parameter.arg) is not None:
         return False
-    return may_part(project, function.owner.node, function.node)
+    return may_part(linker, function.owner, function.node)
 
 
 def part_of(frame: Frame, of: ref.ClassRef, name: str, value: Value | None) -> Value | None:
@@ -256,9 +286,8 @@ def element_of_parts(value: Value) -> Value | None:
 
 def gather(frame: Frame, instance: ref.Instance, node: ast.Call) -> None:
     """The call of a part: all ranks have to make it."""
-    entry = known().collectives[FORWARD]
     event = Event(
-        f"forward of `{instance.unit}`", entry.kind, Group(), frame.span(node), frame.text(node.func),
+        f"forward of `{instance.unit}`", PART, Group(), frame.span(node), frame.text(node.func),
         implicit=True, confidence=Confidence.MEDIUM,
     )  # fmt: skip
     frame.effects.append(EventStep(event))

@@ -14,14 +14,15 @@ from ddp_lint.divergence.definitions import (
     defaults_of,
     is_flag,
     is_positive,
+    keyed_by_batches,
     rebinders_in,
     rebound_in,
     stores_of,
 )
 from ddp_lint.divergence.expressions import evaluate
-from ddp_lint.divergence.frame import Evaluation, Frame, either_way
+from ddp_lint.divergence.frame import Evaluation, Frame, either_way, span_of
 from ddp_lint.divergence.inheritance import Question
-from ddp_lint.divergence.lengths import assigned_once
+from ddp_lint.divergence.lengths import assigned_once, grown
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -266,11 +267,20 @@ class Variables:
             result = self._declared(of, name)
         if result is not None and result.constant is not None and result.constant.value is not None:
             return unknown(("self", of.node.name, name))
+        if result is not None and result.entries == {} and (keyed := self._keyed_in(of, name)) is not None:
+            return keyed
         if emptied and result is not None and result.open and result.missing is None:
             # Whether it is set by now follows from the state of the object, not from the value.
             choice = (("missing", of.node.name, name),) * worlds.COUNT
             return dataclasses.replace(result, missing=Test("atom", atom=Condition(choice, f"{name} is None")))
         return result
+
+    def _keyed_in(self, of: ClassRef, name: str) -> Value | None:
+        """A dictionary to which a method adds keys that follow from the rank's own batches."""
+        for owner in self._summaries.linker.linearised(of)[0]:
+            if name in keyed_by_batches(owner.node):
+                return grown(("keyed", of.node.name, name), span_of(owner.facts, owner.node))
+        return None
 
     def _declared(self, of: ClassRef, name: str) -> Value | None:
         """``trainer: Trainer`` in the class body."""

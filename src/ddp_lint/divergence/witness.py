@@ -64,7 +64,7 @@ def _kind(difference: Difference, varies: Variation) -> Kind:
         return Kind.LOOP
     if event.kind in ("step", "backward"):
         return Kind.STEP
-    if event.kind == "forward":
+    if event.kind in ("forward", "part"):
         return Kind.FORWARD
     if event.kind == "group":
         return Kind.GROUP

@@ -19,9 +19,9 @@ from ddp_lint.knowledge.schema import KnowledgeError, values_of
 #: What a call does to the ranks' common order. A "collective" is matched call by call within its group; "group" makes
 #: process groups and involves the whole world, members or not; "p2p" is pairwise and never demanded of all; "local"
 #: does not communicate and is listed for what it turns its arguments into;
-#: "forward" and "backward" run a wrapped model's hooks; "step" changes parameters or learning rate, so replicas must
-#: do it together; "leave" ends the process group.
-Kind = Literal["collective", "group", "p2p", "local", "forward", "backward", "step", "leave"]
+#: "forward" and "backward" run a wrapped model's hooks, "part" those of a part of a sharded model; "step" changes
+#: parameters or learning rate, so replicas must do it together; "leave" ends the process group.
+Kind = Literal["collective", "group", "p2p", "local", "forward", "part", "backward", "step", "leave"]
 
 #: The operation of a write that sets a learning rate, which is no call.
 LEARNING_RATE = "learning rate"

@@ -12,7 +12,9 @@ class CollectiveInUnevenLoop(MismatchRule):
     Finds loops with a collective in them, explicit or implicit (a DDP or FSDP forward, `metric.compute()`), whose
     number of iterations depends on the rank: a shard such as `files[rank::world]`, `range` of a number that the rank
     counts, `while not done` with a local `done`, a `break` on local data, a loader over an `IterableDataset` that
-    ends, an iterator or generator of batches in a file that has no `DistributedSampler` and no `Join`.
+    ends, the part of a data set that `split_dataset_by_node`, `shard()` or a node splitter of webdataset gives to a
+    rank, an iterator or generator of batches in a file that has no `DistributedSampler` and no `Join`, a dictionary
+    whose keys follow from the rank's own batches (`hits[name] += 1`).
 
     ## Why it breaks
 

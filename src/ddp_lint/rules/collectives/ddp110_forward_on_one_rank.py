@@ -10,7 +10,9 @@ class ForwardOnOneRank(MismatchRule):
     ## What it does
 
     Finds calls of a model that is wrapped in DDP, FSDP or a DeepSpeed engine on one side of a rank test: an evaluation
-    or sample generation on rank 0 with the training wrapper.
+    or sample generation on rank 0 with the training wrapper. Also in a loop that each rank leaves by itself, and a part
+    of a sharded model (`fully_shard`, a wrap policy, ZeRO-3) that `forward` runs under a condition of the rank's own
+    batch: a vision tower behind `if pixel_values is not None`, experts without tokens.
 
     ## Why it breaks
 
@@ -77,7 +79,7 @@ class ForwardOnOneRank(MismatchRule):
     ## When it is silent
 
     Forwards of the inner module (`model.module(x)` under DDP), forwards on all ranks, DDP models without known
-    buffers, and models whose wrapping is not found.
+    buffers, models whose wrapping is not found, and parts that both sides of the condition run (a dummy input).
 
     ## How to confirm
 
@@ -85,7 +87,8 @@ class ForwardOnOneRank(MismatchRule):
 
     ## Fix safety
 
-    No automatic fix: evaluate on all ranks, or under DDP through `model.module`.
+    No automatic fix: evaluate on all ranks, or under DDP through `model.module`. A rank without images runs the part
+    on zeros and adds its result times 0.
 
     ## References
 

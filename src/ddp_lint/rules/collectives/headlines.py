@@ -225,6 +225,15 @@ def _outside(mismatch: Mismatch) -> str:
     return f"call it on all ranks of the group, outside {test}; keep only work of one rank under it (print, write)"
 
 
+def _forward_on_all(mismatch: Mismatch) -> str:
+    if mismatch.cause in ("rank", "membership"):
+        return "evaluate on all ranks; under DDP a single rank may call the inner module, `model.module(...)`"
+    return (
+        "run it equally often on all ranks: on an input of zeros where a rank has none (times 0 into the loss), or "
+        "until all are done (all_reduce a flag)"
+    )
+
+
 def _one_order(mismatch: Mismatch) -> str:
     if mismatch.cause == "order":
         return "iterate over a sorted sequence, so that all ranks issue their collectives in the same order"
@@ -252,9 +261,7 @@ def _together(mismatch: Mismatch) -> str:
 _REMEDIES = {
     Kind.BRANCH: _outside,
     Kind.IMPLICIT: lambda _: "call it on all ranks; it writes on one rank what has to be written once",
-    Kind.FORWARD: lambda _: (
-        "evaluate on all ranks; under DDP a single rank may call the inner module, `model.module(...)`"
-    ),
+    Kind.FORWARD: _forward_on_all,
     Kind.CONDITION: _agreed,
     Kind.ORDER: _one_order,
     Kind.ARGUMENT: lambda mismatch: _ARGUMENTS[mismatch.reason][1],
