@@ -201,7 +201,9 @@ def test_a_table_of_many_imported_names_is_not_followed(
     table = ", ".join(f"'{n}': f{n}" for n in range(names))
     parsed = set[str]()
     read_file = Project._read
-    monkeypatch.setattr(Project, "_read", lambda self, path: parsed.add(pathlib.Path(path).stem) or read_file(self, path))
+    monkeypatch.setattr(
+        Project, "_read", lambda self, path: parsed.add(pathlib.Path(path).stem) or read_file(self, path)
+    )
     graph, _, _ = _graph(tmp_path, f"{imported}TABLE = {{{table}}}\ndef f(x):\n    TABLE['0'](x)\n")
     assert sum(isinstance(node, EventNode) for node in graph.nodes) == events
     assert len(parsed - {"program"}) == read
