@@ -62,10 +62,10 @@ class Verifier:
         __tracebackhide__ = True
         from ddp_lint.config import Configuration, Overrides
         from ddp_lint.output import Sources
-        from ddp_lint.verify.launch import started
         from ddp_lint.verify.options import Options, UsageError
         from ddp_lint.verify.report import render
         from ddp_lint.verify.session import verify
+        from ddp_lint.verify.starting import started
 
         path, name = _place(model)
         given = self._write(args, kwargs, inputs)

@@ -54,10 +54,10 @@ def test_parameters_whose_gradients_are_averaged_by_hand_are_compared() -> None:
     model = models.add(root)
     assert model.replicated == "none"
     root(torch.ones(1, 2)).sum().backward()
-    models.averaged(torch.ones(2))
+    models.averaged(torch.ones(2), (0, 1))
     assert model.replicated == "none"
-    models.averaged(root[1].weight.grad.data)
-    models.averaged(root[1].bias.grad)
+    models.averaged(root[1].weight.grad.data, (0, 1))
+    models.averaged(root[1].bias.grad, (0, 1))
     assert model.replicated == "by_hand" and list(model.compared()) == ["1.weight", "1.bias"]
 
 

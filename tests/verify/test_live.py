@@ -49,7 +49,7 @@ def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(1), call(2)], [call(1), call(3, "barrier")])
     parted = ranks.live().poll()
     assert parted is not None and parted.kind is Kind.ORDER and parted.calls[1] == parted.calls[1]
-    assert all(ranks.marks.has(rank, "parted") for rank in (0, 1))
+    assert all(ranks.marks.has(rank, "diverged") for rank in (0, 1))
 
 
 def test_ranks_that_went_on_after_what_could_not_meet_hang_in_what_comes_of_it(tmp_path: pathlib.Path) -> None:
@@ -57,6 +57,18 @@ def test_ranks_that_went_on_after_what_could_not_meet_hang_in_what_comes_of_it(t
     live = Ranks(tmp_path, *map(list, first)).live()
     parted = live.poll()
     assert parted is not None and parted.kind is Kind.ORDER
+
+
+def test_a_rank_that_left_an_unlike_call_and_waits_for_those_in_it(tmp_path: pathlib.Path) -> None:
+    """A reduce to another root on each rank lets one of them go on."""
+    made = [dataclasses.replace(call(5, "reduce"), root=rank) for rank in (0, 1)]
+    ranks = Ranks(tmp_path, [made[0], call(9)], [made[1]])
+    parted = ranks.live().poll()
+    assert parted is not None and parted.kind is Kind.ROOT
+    (tmp_path / "other").mkdir()
+    other = Ranks(tmp_path / "other", [made[0]], [made[1], call(9), call(9)])
+    other.say(0, call(9))
+    assert other.live().poll() is None, "nobody is in the call that was unlike"
 
 
 def test_groups_that_each_rank_makes_for_itself_end_the_run_when_nothing_moves(tmp_path: pathlib.Path) -> None:
@@ -172,12 +184,23 @@ def test_ranks_that_wait_for_what_they_have_sent_to_each_other(tmp_path: pathlib
     assert parted is not None and parted.direct
 
 
+def test_a_rank_that_has_started_two_messages_and_waits_for_the_first(tmp_path: pathlib.Path) -> None:
+    sent = dataclasses.replace(direct("send", 1), asynchronous=True)
+    ranks = Ranks(tmp_path, [sent, dataclasses.replace(sent, n=1)], [direct("send", 0)])
+    ranks.stand_still(9.0)
+    live = ranks.live()
+    assert live.poll() is None
+    ranks.writers[0].write(Awaited(of=0))
+    parted = live.poll()
+    assert parted is not None and parted.direct
+
+
 def test_a_rank_that_waits_for_a_lock_for_ever_ends_the_run(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(1)], [])
     live = ranks.live()
-    assert live.poll() is None and not ranks.marks.has(0, "parted")
+    assert live.poll() is None and not ranks.marks.has(0, "diverged")
     ranks.marks.set(1, "locked")
-    assert live.poll() is None and ranks.marks.has(0, "parted")
+    assert live.poll() is None and ranks.marks.has(0, "diverged")
 
 
 @pytest.mark.parametrize(("waiting", "told"), [([0, 1], True), ([0], False)])
@@ -188,7 +211,7 @@ def test_a_group_of_more_ranks_than_there_are_ends_the_run(
     for rank in waiting:
         ranks.marks.set(rank, "incomplete")
     ranks.live().poll()
-    assert all(ranks.marks.has(rank, "parted") is told for rank in (0, 1))
+    assert all(ranks.marks.has(rank, "diverged") is told for rank in (0, 1))
 
 
 def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Path) -> None:
@@ -201,11 +224,11 @@ def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Pa
 
 def test_a_fork_that_communicates_ends_the_run_that_waits_for_it(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(1)], [call(1)])
-    assert ranks.live().poll() is None and not ranks.marks.has(0, "parted")
+    assert ranks.live().poll() is None and not ranks.marks.has(0, "diverged")
     ranks.writers[0].write(Orphaned(op="barrier"))
     ranks.stand_still(9.0)
     ranks.live().poll()
-    assert ranks.marks.has(0, "parted")
+    assert ranks.marks.has(0, "diverged")
 
 
 def test_ranks_all_of_whose_threads_wait_in_collectives_are_ended(tmp_path: pathlib.Path) -> None:
@@ -216,7 +239,7 @@ def test_ranks_all_of_whose_threads_wait_in_collectives_are_ended(tmp_path: path
         for rank, said in ((0, first), (1, "main")):
             ranks.marks.set(rank, "waits", said)
         ranks.live().poll()
-        assert ranks.marks.has(0, "parted") is ended
+        assert ranks.marks.has(0, "diverged") is ended
 
 
 def test_a_rank_that_moves_again_waits_no_more(tmp_path: pathlib.Path) -> None:
@@ -226,4 +249,4 @@ def test_a_rank_that_moves_again_waits_no_more(tmp_path: pathlib.Path) -> None:
         os.utime(ranks.marks.path(rank, "waits"), (time.time() - 20,) * 2)
     ranks.stand_still(9.0)
     ranks.live().poll()
-    assert not ranks.marks.has(0, "parted")
+    assert not ranks.marks.has(0, "diverged")

@@ -604,14 +604,54 @@ dist.all_reduce(torch.ones(4))
 """
 
 
+#: One rank has half as many batches: it is through as the other one begins its second epoch.
+LEFTOVER = """
+def batches():
+    return [torch.ones(2, 4) for _ in range(4 - 2 * (wrong and rank))]
+
+
+model = DDP(nn.Linear(4, 1))
+for epoch in range(2):
+    for number, x in enumerate(batches()):
+        model(x).sum().backward()
+"""
+#: One side counts messages that the other one left out.
+COUNTED = """
+rows = torch.ones(9 if wrong else 8, 3)
+if rank == 0:
+    full = [part for part in rows.split(2) if len(part) == 2]
+    for part in full:
+        dist.send(part, 1)
+    dist.recv(torch.empty(1), 1)
+else:
+    for number in range((len(rows) + 1) // 2):
+        dist.recv(torch.empty(2, 3), 0)
+    dist.send(torch.ones(1), 0)
+"""
+#: What one rank gathers pairs with what DDP exchanges as it is built.
+OBJECTS = """
+def report(errors):
+    if errors:
+        found = [None] * world
+        dist.all_gather_object(found, errors)
+
+
+report(["bad row"] if rank or not wrong else [])
+model = DDP(nn.Linear(4, 1))
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "says", "cause"),
     [
+        (LEFTOVER, "rank 1 makes no further call", "the loop `for (number, x) in enumerate(batches())` (line 21) ends"),
+        (COUNTED, "(line 23), rank 0 calls recv", "rank 0 has left the loop in which it sends, `for part in full`"),
+        (OBJECTS, ": these matched by chance; then rank", "after `if errors` (line 16); rank 0 skipped it"),
         (LET_GO, "rank 1 calls barrier", "rank 1 is in a __del__"),
         (
             IN_JOIN,
             "shape: rank 0 calls all_reduce [1]",
-            "rank 0 has no batches left and answers in the Join of line 18",
+            "rank 0 has no batches left, and its Join of line 18 answers",
         ),
         (
             ROWS,
@@ -637,6 +677,7 @@ dist.all_reduce(torch.ones(4))
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
+        *["leftover", "counted", "objects"],
         *["let-go", "in-join", "rows", "skipped", "waited"],
         *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody", "without"],
         "in-a-thread",
@@ -782,7 +823,7 @@ for step in range(4):
 
 #: What the cause says of some.
 CAUSES = {
-    "resumed": "and nothing on rank 1; rank 0 alone loaded a state (line 30)",
+    "resumed": "and nothing on rank 1; only rank 0 loaded a state (line 30)",
     "fetched": "aten.copy_ in <module> writes weight on rank 0 only",
     "layer": "get a gradient from this rank's part only",
     "unsummed": "2 (Split) gets equal input on all ranks but returns different values",
@@ -791,9 +832,44 @@ CAUSES = {
 }
 
 
+#: Gradients are averaged in one flat tensor, and nothing made the replicas equal before.
+FLAT = """
+torch.manual_seed(rank)
+net = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 1))
+if not wrong:
+    for parameter in net.parameters():
+        dist.broadcast(parameter.data, 0)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).square().mean().backward()
+    flat = torch.cat([parameter.grad.flatten() for parameter in net.parameters()])
+    dist.all_reduce(flat)
+    for parameter, part in zip(net.parameters(), flat.split([p.numel() for p in net.parameters()])):
+        parameter.grad.copy_(part.view_as(parameter) / world)
+    optimizer.step()
+"""
+#: Gradients are averaged by hand, in the group of this rank alone or in that of all.
+OWN_GROUP = """
+groups = [dist.new_group([member]) for member in range(world)]
+group = groups[rank] if wrong else dist.group.WORLD
+net = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(4, 8)).square().mean().backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+    optimizer.step()
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
+        (FLAT, "flat", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
+        (OWN_GROUP, "group", "", "parameters differ between the ranks at the end: weight, bias"),
         (SWITCHED, "freeze", "DDP603", "frozen since DDP was built: 0.weight, 0.bias"),
         (SWITCHED, "thaw", "DDP603", "gradients differ between the ranks before optimizer step 1: 0.weight, 0.bias"),
         (LOADER, "stream", "DDP706", "all ranks train on the same samples"),
@@ -812,7 +888,7 @@ CAUSES = {
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (SPLIT_LAYER, "unsummed", "", "parameters differ between the ranks after optimizer step 1: 3.weight"),
-        (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
+        (CLOCK, "clock", "", "rank 0 left a loop because of its own clock (line 27)"),
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
@@ -827,9 +903,11 @@ CAUSES = {
         (FETCHED, "fetched", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (LATE, "late", "", "gradients differ between the ranks before optimizer step 1: 0.more.weight"),
         (MIXED, "mixed", "", "gradients differ between the ranks before optimizer step 1: weight, bias"),
-        (LOADED, "loaded", "", "the ranks' shards are of unlike models: weight, bias differed before FSDP"),
+        (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
+        "flat",
+        "group",
         "frozen",
         "thawed",
         "stream",
@@ -879,7 +957,7 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     ("program", "reason"),
     [
         (FETCHED, "another line causes that: aten.copy_ at line 31 writes weight on rank 0 only"),
-        (SLOT, "left a loop by its own clock (line 24): this time all left in the same iteration"),
+        (SLOT, "left a loop because of its own clock (line 24): this time all left in the same iteration"),
     ],
     ids=["another line", "luck"],
 )
@@ -891,6 +969,30 @@ def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_lu
     assert report["findings"]
     for finding in report["findings"]:
         assert finding["verdict"] == "inconclusive" and reason in finding["reason"], finding
+
+
+#: Each rank has files of its own, and leaves an epoch where another one has no more batches.
+OWN_FILES = """
+torch.manual_seed(rank)
+data = TensorDataset(torch.randn(24 + 8 * rank, 8))
+loader = DataLoader(data, batch_size=4, shuffle=True)
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for number, (x,) in enumerate(loader):
+        if number >= 5:
+            break
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_ranks_that_left_their_epochs_early_are_seen_to_have_drawn_other_samples(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(OWN_FILES))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP707")
+    assert [finding["verdict"] for finding in report["findings"]] == ["refuted"], report["findings"]
+    assert report["discovered"] == []
 
 
 def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:

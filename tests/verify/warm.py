@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddp_lint.cli import main
-from ddp_lint.verify import launch
+from ddp_lint.verify import starting
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.pool import Pool
 
@@ -83,7 +83,7 @@ def serve() -> None:
         def started(_target: str, _options: Options) -> Iterator[Pool]:
             yield pool
 
-        launch.started = started
+        starting.started = started
         for line in sys.stdin:
             where, *arguments = json.loads(line)
             report = pathlib.Path(folder) / "report.json"

@@ -8,16 +8,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ddp_lint.cli import completing
 from ddp_lint.cli.console import FAILED, INTERRUPTED, fail, say, wants_color, write
-from ddp_lint.config import ConfigError, Configuration, Overrides, Settings
 from ddp_lint.output import Sources
 from ddp_lint.verify.options import WRAPS, Options, UsageError, ranks_of
 from ddp_lint.verify.report import FORMATS
+
+if TYPE_CHECKING:
+    from ddp_lint.config import Settings
 
 #: torchrun's own options that are passed on as they are.
 _LAUNCHER = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
@@ -133,7 +135,7 @@ def verify(target: str | None, script_args: tuple[str, ...], **given: Any) -> No
     try:
         with _interruptible():
             sys.exit(_run(target, script_args, given))
-    except (ConfigError, UsageError) as error:
+    except UsageError as error:
         fail(str(error))
     except KeyboardInterrupt:
         say("error: interrupted")
@@ -156,8 +158,8 @@ def _interruptible() -> Iterator[None]:
 
 
 def _run(target: str | None, script_args: tuple[str, ...], given: dict[str, Any]) -> int:
-    """The whole of it; the exit status. Raises ConfigError and UsageError."""
-    from ddp_lint.verify.launch import started
+    """The whole of it; the exit status. Raises UsageError."""
+    from ddp_lint.verify.starting import started
 
     _need_torch()
     target, script_args = _target(target, script_args, given["module"])
@@ -178,11 +180,16 @@ def _run(target: str | None, script_args: tuple[str, ...], given: dict[str, Any]
 
 
 def _settings(target: str, given: dict[str, Any]) -> Settings:
-    """What `check` is to look for in the target."""
+    """What `check` is to look for in the target. Raises UsageError."""
+    from ddp_lint.config import ConfigError, Configuration, Overrides  # not before the processes come up
+
     select = tuple(part.strip() for value in given["select"] for part in value.split(",") if part.strip())
-    configuration = Configuration(Overrides(select=select or None, preview=given["preview"], proving=True))
     place = pathlib.Path(target)
-    return configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
+    try:
+        configuration = Configuration(Overrides(select=select or None, preview=given["preview"], proving=True))
+        return configuration.of((place.parent if place.suffix else pathlib.Path()).resolve())
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
 
 
 def _target(target: str | None, script_args: tuple[str, ...], module: str | None) -> tuple[str, tuple[str, ...]]:

@@ -13,23 +13,23 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
-from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import may_fork
+from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.spec import Spec
-from ddp_lint.verify.target import Target, resolve
+from ddp_lint.verify.target import Target
 
 Progress = Callable[[str], None]
 
 SCRIPT = "script"
 _STEPS_OF_A_MODEL = 3
-#: Seconds after which a reader is told how a script can be cut short.
+#: Seconds after which the user is shown how a script can be cut short.
 _PATIENCE = 60.0
 _STILL_RUNNING = "still running: --steps N ends it after N optimizer steps, Ctrl-C prints the results so far"
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 class Launcher:
-    """Runs a target as often as it is asked to, in one pool of processes. A context manager."""
+    """Runs a target, any number of times, in one pool of processes. A context manager."""
 
     def __init__(
         self, target: Target, options: Options, progress: Progress = lambda _: None, pool: Pool | None = None
@@ -65,7 +65,7 @@ class Launcher:
         self._given = pool
 
     def __enter__(self) -> Launcher:
-        self._device, self._torch, self._shared_gpus = _device(self.options)
+        self._device, self._torch, self._shared_gpus = device_of(self.options)
         self._fork = may_fork(self.target)
         self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
@@ -200,9 +200,9 @@ class Launcher:
         remind_at = [time.monotonic() + _PATIENCE] if spec.kind == SCRIPT and not spec.steps else []
 
         def poll() -> None:
-            parted = live.poll()
-            if parted is not None:
-                self.progress(f"the ranks diverge: {parted}")
+            mismatch = live.poll()
+            if mismatch is not None:
+                self.progress(f"the ranks diverge: {mismatch}")
             if remind_at and time.monotonic() > remind_at[0]:
                 remind_at.clear()
                 self.progress(_STILL_RUNNING)
@@ -217,24 +217,7 @@ def run(target: Target, options: Options, watch: Watch, progress: Progress = lam
         return launcher.run(launcher.probe(), watch)
 
 
-@contextlib.contextmanager
-def started(text: str, options: Options) -> Iterator[Pool | None]:
-    """A pool whose processes start, and import torch, while the caller makes ready what proves and judges; None where
-    the target needs another one.
-
-    Raises UsageError where there is no target or no torch, or not the devices that were asked for.
-    """
-    target = resolve(text, options)
-    device, _, _ = _device(options)
-    if options.world or options.several_nodes or starts_own_ranks(target):
-        yield None
-        return
-    with workspace(None) as folder, Pool(folder, options, device, fork=may_fork(target)) as pool:
-        pool.start()
-        yield pool
-
-
-def _device(options: Options) -> tuple[str, str, int]:
+def device_of(options: Options) -> tuple[str, str, int]:
     """cuda or cpu, the version of torch, and how many GPUs the ranks share (0: none). Raises UsageError."""
     torch, devices = installed_torch()
     if options.device == "cuda" and not devices:

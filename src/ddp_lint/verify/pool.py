@@ -31,7 +31,7 @@ from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Mar
 _START_LIMIT = 120.0
 #: Seconds more that the nodes of a job wait for each other.
 _NODES_LIMIT = 600.0
-#: Seconds for processes to end after they were told to.
+#: Seconds for processes to end after a request.
 _GRACE = 10.0
 _POLL = 0.05
 #: What Python imports at the start of each process of a program that starts its own ranks.
@@ -56,10 +56,11 @@ class Pool:
     """Starts launches when they are needed, and keeps the latest one up. A context manager.
 
     All runs of a pool are of one number of ranks and one device. `folder` gets a folder for each launch. With `fork`
-    it keeps a process from which the ranks are forked whose `Spec` allows that.
+    it keeps a process from which the ranks are forked whose `Spec` allows that. `device` and `fork` need not be known
+    before the first run (`settle`).
     """
 
-    def __init__(self, folder: pathlib.Path, options: Options, device: str, *, fork: bool = CAN_FORK) -> None:
+    def __init__(self, folder: pathlib.Path, options: Options, device: str = "cpu", *, fork: bool = CAN_FORK) -> None:
         self._folder = folder
         self._options = options
         self._device = device
@@ -74,7 +75,12 @@ class Pool:
         self.close()
 
     def start(self) -> None:
-        """Let the processes come up, which takes seconds: the first run would begin with that."""
+        """Let a process import torch, which takes seconds, while the caller finds out what `settle` needs."""
+        self._up()
+
+    def settle(self, device: str, *, fork: bool) -> None:
+        """Let all processes come up: the first run would begin with that."""
+        self._device, self._fork = device, fork
         self._ready()
 
     def run(self, spec: Spec, poll: Poll = lambda: None) -> Ended:
@@ -133,7 +139,7 @@ class Pool:
         """Ask the first rank's supervisor to run the probe; the log of it. There is no answer when it died."""
         launch = self._ready()
         log = launch.call(request, answer)
-        if log is None:  # there is no launch, which the runs will tell of: the probe needs none
+        if log is None:  # there is no launch, which the runs will report: the probe needs none
             log = answer.with_suffix(".log")
             command = [sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)]
             with processes(answer.parent) as environment, log.open("wb") as file:
@@ -147,19 +153,24 @@ class Pool:
             launch.close()
 
     def _ready(self, title: str = "launch") -> _Launch:
+        launch = self._up()
+        launch.begin(self._device, title, fork=self._fork)
+        return launch
+
+    def _up(self) -> _Launch:
         if self._launch is not None and self._launch.ended:
             self.close()
         if self._launch is None:
             folder = self._folder / f".launch{self._launches}"
             self._launches += 1
-            self._launch = _Launch(folder, self._options, self._device, title, fork=self._fork)
+            self._launch = _Launch(folder, self._options)
         return self._launch
 
 
 class _Launch:
-    """One torchrun from its start to the end of its last process."""
+    """One torchrun from its start to the end of its last process. It imports torch, and then waits for `begin`."""
 
-    def __init__(self, folder: pathlib.Path, options: Options, device: str, title: str, *, fork: bool) -> None:
+    def __init__(self, folder: pathlib.Path, options: Options) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
@@ -167,22 +178,19 @@ class _Launch:
         self.jobs = Jobs(folder)
         #: A run has ends in it.
         self.proven = False
-        self._title = title
         self._number = 0
+        self._begun = False
         self._closing = contextlib.ExitStack()
         try:
             log = self._closing.enter_context((folder / "torchrun.log").open("wb"))
             environment = self._closing.enter_context(processes(folder))
-            if device == "cpu":
-                environment["CUDA_VISIBLE_DEVICES"] = ""
-                environment.setdefault(*_ON_CPU)
             if options.nproc > 1:  # as torchrun does, which is too late for a process that has torch imported
                 environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ddp_lint.verify.torchrun", "fork" if fork else "", *self._torchrun()],
+                [sys.executable, "-m", "ddp_lint.verify.torchrun"],
                 stdout=log,
                 stderr=log,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 env=environment,
                 cwd=folder,
                 start_new_session=True,
@@ -193,19 +201,30 @@ class _Launch:
             self._closing.close()
             raise
 
+    def begin(self, device: str, title: str, *, fork: bool) -> None:
+        """Tell torchrun what to start, once."""
+        if self._begun:
+            return
+        self._begun = True
+        hidden = {"CUDA_VISIBLE_DEVICES": "", _ON_CPU[0]: os.environ.get(*_ON_CPU)} if device == "cpu" else {}
+        request = {"fork": fork, "arguments": self._torchrun(title), "environment": hidden}
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as told:  # it died: the first run finds that out
+            told.write(json.dumps(request).encode() + b"\n")
+
     @property
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def _torchrun(self) -> list[str]:
+    def _torchrun(self, title: str) -> list[str]:
         """torchrun's arguments; where all ranks are on this machine, for stores that no other one reaches."""
         given = list(self.options.launcher)
         names = {option.partition("=")[0].replace("_", "-") for option in given}
         alone = not names & {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--master-port"}
         if self.options.several_nodes:
-            # A node that is through with one launch shall not meet one that is still in it.
+            # A node that has finished one launch must not meet one that is still in it.
             identity = next((option.partition("=")[2] for option in given if option.startswith("--rdzv-id=")), "verify")
-            given.append(f"--rdzv-id={identity}-{self._title}")
+            given.append(f"--rdzv-id={identity}-{title}")
         if alone:
             given = ["--standalone", f"--local-addr={LOOPBACK}", *given]
         return [f"--nproc-per-node={self.options.nproc}", *given, "-m", "ddp_lint.verify.child", str(self.folder)]
@@ -240,7 +259,7 @@ class _Launch:
         self._number += 1
 
     def _code(self, run: _Run) -> int:
-        """What torchrun says of a run that it has seen, or would have said."""
+        """What torchrun reports of a run that it has seen, or would have reported."""
         code = self._process.poll()
         if code is not None:
             return code
@@ -249,9 +268,11 @@ class _Launch:
     # ---- the end
 
     def close(self) -> None:
-        """End it at once: no run is in it any more, and what its processes would do at their end helps nobody."""
+        """End it at once: no run is in it any more, and what its processes would do at their end is not needed."""
         self._process.kill()
         self._process.wait()
+        if self._process.stdin is not None and not self._begun:
+            self._process.stdin.close()
         self._closing.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -261,7 +282,7 @@ class _Launch:
             self._process.wait(seconds)
 
     def stop(self) -> None:
-        """End torchrun, and with it whatever it started."""
+        """End torchrun and all processes that it started."""
         if self.ended:
             return
         self._process.terminate()
@@ -282,7 +303,7 @@ class _Run:
         self.interrupted = False
 
     def ranks(self) -> range:
-        """The ranks of this machine: those that torchrun numbered, else (none came up) as many as were asked for."""
+        """The ranks of this machine: those that torchrun numbered, else (none came up) the requested number."""
         numbers = self.began()
         if self._spec.own_ranks:
             return range(max(numbers, default=-1) + 1)
@@ -351,9 +372,9 @@ class _Run:
         return True
 
     def _overdue(self, rank: int) -> bool:
-        parted = self.marks.time(rank, "parted")
-        if parted:  # it was told to end
-            return time.time() - parted > _GRACE
+        diverged = self.marks.time(rank, "diverged")
+        if diverged:  # it has to end
+            return time.time() - diverged > _GRACE
         ending = max(self.marks.time(rank, mark) for mark in ("leaving", "dumped", "over"))
         moved = max(ending, self.marks.moved(rank), self.marks.time(rank, "pid"))
         patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
@@ -393,7 +414,7 @@ def workspace(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
-    """The environment for the processes of a launch; whatever still carries its token afterwards is ended.
+    """The environment for the processes of a launch; processes that still carry its token afterwards are ended.
 
     Each rank has a session of its own, so that no process group holds them all: the token does.
     """

@@ -16,12 +16,12 @@ from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import dry_run, launch
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
-from ddp_lint.verify.needs import lacking
+from ddp_lint.verify.finding_context import Situation, situation, watch
+from ddp_lint.verify.missing_requirements import lacking
 from ddp_lint.verify.options import Options, RunResult
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.preload import uses_streams
 from ddp_lint.verify.results import Examined, Verification
-from ddp_lint.verify.situation import Situation, situation, watch
 from ddp_lint.verify.target import Target, resolve
 from ddp_lint.verify.verdicts import judge, wanted_stimuli
 
@@ -52,7 +52,7 @@ def verify(
 
 
 def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, progress: Progress) -> Verification:
-    """The same on a process group that communicates with nobody."""
+    """The same on a process group that does not communicate."""
     rules = all_rules()
     oracles = {s.finding.code: tuple(rules[s.finding.code].oracles) for s in at}
     examined = dry_run.run(target, options, watch(at, {name for names in oracles.values() for name in names}), progress)
@@ -72,7 +72,7 @@ def prove(
     pool: Pool | None = None,
 ) -> Verification:
     """Run the target and judge the findings, wherever they come from. `text` is the target as the user named it; `pool`
-    is one that is starting already (`launch.started`), or that several targets share."""
+    is one that is starting already (`starting.started`), or that several targets share."""
     with launch.Launcher(target, options, progress, pool) as launcher:
         plan = launcher.probe()
         for reason in plan.skipped.values():

@@ -1,21 +1,25 @@
 """torchrun; where all ranks are on this machine, its stores listen on the loopback interface alone, as do the ranks'.
 
-PyTorch's own listen on every interface, where whoever reaches the port can read and write what the ranks agree on.
-Besides, it forks the zygote of the launch: `python -m ddp_lint.verify.torchrun "fork" ARGUMENTS-OF-TORCHRUN`; "" for
-none.
+PyTorch's own listen on every interface, where any process that reaches the port can read and write their contents.
+Besides, it forks the zygote of the launch. `python -m ddp_lint.verify.torchrun` imports torch and then reads from its
+standard input, as one line of JSON, what to do: {"fork", "arguments", "environment"}. It ends where there is none.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import socket
 import sys
 from typing import Any
 
-import torch.distributed as dist
+gc.disable()  # importing torch makes hundreds of thousands of objects, none of them garbage
 
-from ddp_lint.verify.child import zygote
-from ddp_lint.verify.spec import LOOPBACK
+import torch.distributed as dist  # noqa: E402 - with the collector at rest
+
+from ddp_lint.verify.child import zygote  # noqa: E402
+from ddp_lint.verify.spec import LOOPBACK  # noqa: E402
 
 #: What Linux calls the loopback interface.
 _INTERFACE = "lo"
@@ -36,9 +40,17 @@ class _LocalStore(dist.TCPStore):  # type: ignore[misc]  # PyTorch does not say 
 
 
 def main() -> None:
-    """Run torchrun with the arguments of this process but the first, which says whether ranks are forked."""
-    if sys.argv.pop(1):
+    """Run torchrun as asked for."""
+    line = sys.stdin.readline()
+    if not line:
+        return
+    request = json.loads(line)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+    os.environ.update(request["environment"])
+    sys.argv[1:] = request["arguments"]
+    if request["fork"]:
         zygote.start()  # before there are threads
+    gc.enable()
     if "--standalone" in sys.argv:
         dist.TCPStore = _LocalStore  # before torchrun takes it from there
         if _INTERFACE in (name for _, name in socket.if_nameindex()):

@@ -76,12 +76,14 @@ class Model:
         self.wrap = wrap_of(root)
         #: The modules by clean name, as of the last `look`: walking them each time would be half of tracing's cost.
         self._modules: list[tuple[str, weakref.ref[nn.Module]]] = []
-        #: Of a model without a wrapper the parameters whose gradients the user's code has averaged over all ranks.
+        #: Of a model without a wrapper the parameters whose gradients the user's code has averaged over one set of
+        #: ranks: the largest.
         self.averaged: set[str] = set()
+        self._averaged_among: tuple[int, ...] = ()
         #: It is like a model under DDP.
         self.copies = False
         #: Where the user code sums over all ranks in its forward the parameters that are not of one number (zeros are
-        #: alike on all ranks, whatever they are parts of).
+        #: the same on all ranks, regardless of what contains them).
         self.split: set[str] = set()
         self.look()
 
@@ -118,7 +120,17 @@ class Model:
             return ()
         if isinstance(root, nn.parallel.DistributedDataParallel):
             ranks = tuple(dist.get_process_group_ranks(root.process_group))
+        if self.replicated == trace.BY_HAND:
+            ranks = self._averaged_among
         return ranks if len(ranks) < dist.get_world_size() else ()
+
+    def average(self, name: str, ranks: tuple[int, ...]) -> None:
+        """The user's code has averaged the gradient of a parameter over these ranks."""
+        if self.averaged and len(ranks) > len(self._averaged_among):
+            self.averaged.clear()
+        if not self.averaged or ranks == self._averaged_among:
+            self._averaged_among = ranks
+            self.averaged.add(name)
 
     def look(self) -> None:
         """Take note of modules that came or went (called whenever the root is about to run)."""
@@ -194,7 +206,7 @@ class Model:
 
     @property
     def _ignored(self) -> set[str]:
-        """What DDP was told to leave to each rank."""
+        """What DDP was configured to leave to each rank."""
         return {clean(name) for name in getattr(self.root, "parameters_to_ignore", ())}
 
 
@@ -218,7 +230,7 @@ def _alike(one: Model, other: Model) -> bool:
 
 
 class Models:
-    """All models seen so far, and what is asked about their tensors and modules."""
+    """All models seen so far, with the queries about their tensors and modules."""
 
     def __init__(self) -> None:
         self._models: list[Model] = []
@@ -276,13 +288,13 @@ class Models:
                 found.setdefault(pointer(place.tensor), place)
         return found
 
-    def averaged(self, tensor: torch.Tensor) -> None:
-        """The user's code reduces a tensor over all ranks."""
+    def averaged(self, tensor: torch.Tensor, ranks: tuple[int, ...]) -> None:
+        """The user's code reduces a tensor over these ranks."""
         address = pointer(tensor)
         for model in self:
             for name, parameter in model.parameters().items() if address else ():
                 if parameter.grad is not None and pointer(parameter.grad) == address:
-                    model.averaged.add(name)
+                    model.average(name, ranks)
 
     def sums_in_forward(self) -> None:
         """The user's code sums over all ranks in the forward of a model."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from ddp_lint.output import Sources, in_json, in_markup
-from ddp_lint.verify.results import Verification
+
+if TYPE_CHECKING:
+    from ddp_lint.verify.results import Verification
 
 FORMATS = ("full", "json", "sarif", "html")
 

@@ -17,7 +17,7 @@ from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
 #: Steps at which every tensor is digested: the first, then each that is twice as far, then the last. Between them one
-#: number tells whether the replicas are still equal; scripts may make a million steps.
+#: number shows whether the replicas are still equal; scripts may make a million steps.
 _STEPS = 5
 #: Models that are kept for the last look although the program has let go of them: more would keep memory of its own.
 _HELD = 4
@@ -37,11 +37,11 @@ class Hashes(Observer):
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._by_hand = 0
-        #: (model, name) of what is gathered by assignment and was told of.
+        #: (model, name) of statistics that are gathered by assignment and were reported.
         self._gathered: set[tuple[int, str]] = set()
         #: The latest models that are compared: one that is local to `main()` is looked at in the end like a global one.
         self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
-        #: Fingerprints that the device may still be working on, to be read when the next one is asked for.
+        #: Fingerprints that the device may still be working on, to be read when the next one is computed.
         self._unread: list[tuple[torch.Tensor, dict[str, Any]]] = []
 
     def install(self) -> None:
@@ -75,6 +75,8 @@ class Hashes(Observer):
             averaged = model.compared() if model.wrap == "ddp" else parameters
             grads = {name: p.grad for name, p in averaged.items() if p.grad is not None}
             self._emit("gradients", "before_step", model.wrap, model, grads)
+            if model.replicated == trace.BY_HAND and not model.updates:
+                self._emit("parameters", "averaged", trace.BY_HAND, model, model.compared())
             if model.replicated in ("ddp", trace.BY_HAND):
                 self._emit("states", "before_step", model.replicated, model, _kept(optimizer, model))
             names = tuple(name for name, p in parameters.items() if p.requires_grad and p.grad is None and p.numel())
@@ -121,7 +123,7 @@ class Hashes(Observer):
             )
 
     def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
-        """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
+        """Compute the number now, on the device, and read it when the next one is computed: the host does not wait."""
         if model.replicated not in ("ddp", trace.BY_HAND):
             return
         sums = fingerprint(p for p in model.compared().values() if not is_shard(p))

@@ -21,6 +21,8 @@ from ddp_lint.verify.child.recorder import Recorder
 _FIRST = 64
 #: How deep samplers within samplers are looked for.
 _DEEP = 3
+#: Epochs that were left before their end and are told of: a loop may begin one for each batch.
+_LEFT = 32
 #: Batches of an epoch whose contents are compared between the ranks.
 _BATCHES = 8
 #: Indices of a subset that are compared between the ranks.
@@ -33,7 +35,7 @@ class _Epoch:
     def __init__(self, loader: Any, number: int, step: int) -> None:
         """`step`: how many steps the optimizers have made before it."""
         self.began_at = step
-        sampler = _told_the_epoch(loader) or loader.sampler
+        sampler = _epoch_sampler(loader) or loader.sampler
         self.takes_epoch = hasattr(sampler, "set_epoch")
         #: Of a shuffling sampler within another one all that its order depends on: the outer one may shuffle as well.
         shuffles = sampler is not loader.sampler and isinstance(sampler, DistributedSampler) and sampler.shuffle
@@ -51,7 +53,7 @@ class _Epoch:
         self.rows: list[str] = []
         #: How many samples are in each batch that was drawn and is still to come.
         self._due: collections.deque[int] = collections.deque()
-        self._told_apart = True
+        self._distinguishable = True
 
     def drew(self, indices: list[int]) -> None:
         self.indices += indices
@@ -60,9 +62,9 @@ class _Epoch:
     def handed_out(self, batch: Any) -> None:
         """Batches come in the order in which they were drawn; behind one that does not show its samples none counts."""
         size = self._due.popleft() if self._due else 0
-        if self._told_apart and len(self.rows) < _FIRST:
+        if self._distinguishable and len(self.rows) < _FIRST:
             rows = _rows(batch, size)
-            self._told_apart = bool(rows)
+            self._distinguishable = bool(rows)
             self.rows += rows
 
 
@@ -73,6 +75,9 @@ class Samples(Observer):
         super().__init__(recorder, models)
         self._epochs: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
         self._begun = 0
+        #: The iterators of epochs, to tell of those that the program has let go of before their end.
+        self._open: list[tuple[weakref.ref[Any], _Epoch]] = []
+        self._left = 0
 
     def install(self) -> None:
         patching.after(dataloader._BaseDataLoaderIter, "__init__", self._begin)
@@ -82,7 +87,8 @@ class Samples(Observer):
 
     def _begin(self, _result: Any, iterator: Any, loader: Any, *_args: Any, **_kwargs: Any) -> None:
         self._close(iterator)
-        self._epoch(iterator, loader)
+        self._let_go()
+        self._open.append((weakref.ref(iterator), self._epoch(iterator, loader)))
 
     def _epoch(self, iterator: Any, loader: Any) -> _Epoch:
         if iterator not in self._epochs:
@@ -105,8 +111,8 @@ class Samples(Observer):
         return replacement
 
     def _next_batch(self, original: Any) -> Any:
-        """An iterable dataset has no indices: the contents of its batches stand for them. Of any other those of the
-        first batches tell whether equal indices are equal samples."""
+        """An iterable dataset has no indices: the contents of its batches represent them. For any other one, those of
+        the first batches show whether equal indices are equal samples."""
 
         def replacement(iterator: Any) -> Any:
             try:
@@ -127,10 +133,20 @@ class Samples(Observer):
     def _close(self, iterator: Any) -> None:
         epoch = self._epochs.pop(iterator, None)
         if epoch is not None:
+            self._open = [(of, other) for of, other in self._open if other is not epoch]
+            self._emit(epoch)
+
+    def _let_go(self) -> None:
+        """Tell of the epochs that were left by a `break`."""
+        gone = [epoch for iterator, epoch in self._open if iterator() is None]
+        self._open = [(iterator, epoch) for iterator, epoch in self._open if iterator() is not None]
+        for epoch in gone[: _LEFT - self._left]:
+            self._left += 1
             self._emit(epoch)
 
     def finish(self) -> None:
-        for epoch in list(self._epochs.values()):
+        self._let_go()
+        for _, epoch in self._open:
             self._emit(epoch)
 
     def _emit(self, epoch: _Epoch) -> None:
@@ -155,8 +171,8 @@ class Samples(Observer):
         )
 
 
-def _told_the_epoch(loader: Any) -> Any:
-    """The sampler that asks to be told the epoch, also within one that makes batches of what it gives; None without."""
+def _epoch_sampler(loader: Any) -> Any:
+    """The sampler that has a `set_epoch`, also within a batch sampler; None without."""
     found = [loader.sampler, getattr(loader, "batch_sampler", None)]
     for _ in range(_DEEP):
         found.append(getattr(found[-1], "sampler", None))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.causes import Cause
 from ddp_lint.verify.compare import spoken
-from ddp_lint.verify.trace import Call, Collective, Evaluates, Hashes, Tensor, Trace
+from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Tensor, Trace
 
 #: Elements of the largest tensor that a loss, or a few metrics, make: more may be a model.
 _METRICS = 64
@@ -35,23 +36,71 @@ def _at(trace: Trace, model: int, update: int) -> Evaluates | None:
 
 
 def averages_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
-    """DDP models whose process group has one rank, which began alike (else each may be one of its own, as in an
-    ensemble), and which nothing else keeps equal."""
+    """Models whose gradients are averaged, by DDP or by hand, in a process group of one rank, which began alike (else
+    each may be one of its own, as in an ensemble), and which nothing else keeps equal."""
     looks = [_alone(trace) for trace in traces]
     if len(traces) == 1 or not all(looks) or any(map(_exchanges, traces)):
         return None
     names = _unlike([events[-1] for events in looks])
     if not names or _unlike([events[0] for events in looks]):
         return None
-    built = next(filter(None, (_built(trace, ("DistributedDataParallel",)) for trace in traces)), None)
     message = f"parameters differ between the ranks at the end: {spoken(names)}"
-    text = "DDP was given a process group of one rank: each averages its gradients with itself alone"
+    if looks[0][0].wrap == BY_HAND:
+        calls = (call for call in traces[0].of(Collective) if call.op == "all_reduce" and len(call.ranks) == 1)
+        call = next((call for call in calls if any(t.name.endswith(".grad") for t in call.tensors)), None)
+        text = "the gradients are averaged in a process group of one rank: each rank averages only with itself"
+        fix = "average them in the group of all ranks that hold a replica"
+        return message, Cause(text, fix, call.site if call is not None else None)
+    built = next(filter(None, (_built(trace, ("DistributedDataParallel",)) for trace in traces)), None)
+    text = "DDP was given a process group of one rank: each averages its gradients only with itself"
     fix = "leave out process_group, or give it the group of all ranks that hold a replica"
     return message, Cause(text, fix, built.site if built is not None else None)
 
 
+def averaged_flat(traces: Sequence[Trace]) -> list[Trace]:
+    """The traces, with models without a wrapper marked as averaged by hand where their gradients are equal on all ranks
+    at each step: the user's code averages them outside of the model, as in one flat tensor."""
+    found = [number for number in _numbers(traces[0]) if _alike_gradients(traces, number)] if len(traces) > 1 else []
+    if not found or not all(map(_averages_large, traces)):
+        return list(traces)
+    return [
+        dataclasses.replace(trace, events=tuple(_as_averaged(event, found) for event in trace.events))
+        for trace in traces
+    ]
+
+
+def _numbers(trace: Trace) -> list[int]:
+    return list(dict.fromkeys(event.model for event in trace.of(Hashes) if _is_gradient(event)))
+
+
+def _is_gradient(event: Hashes) -> bool:
+    return (event.what, event.when, event.wrap) == ("gradients", "before_step", "none")
+
+
+def _alike_gradients(traces: Sequence[Trace], number: int) -> bool:
+    looks = [[event for event in trace.of(Hashes) if _is_gradient(event) and event.model == number] for trace in traces]
+    alike = all(len({tuple(look.digests.items()) for look in at}) == 1 for at in zip(*looks, strict=False))
+    return len(set(map(len, looks))) == 1 and alike and any(map(any, (look.norms.values() for look in looks[0])))
+
+
+def _averages_large(trace: Trace) -> bool:
+    """Something as large as gradients is summed outside of the model, and nothing as large is handed on behind a step:
+    each rank may update a part."""
+    calls = [c for c in trace.of(Collective) if c.issued_by == "user" and len(c.ranks) > 1 and c.phase != "forward"]
+    large = [call for call in calls if any(map(_large, call.tensors))]
+    return any(call.op == "all_reduce" for call in large) and all(
+        call.op == "all_reduce" or not call.step for call in large
+    )
+
+
+def _as_averaged(event: Event, numbers: Sequence[int]) -> Event:
+    if isinstance(event, Hashes) and (event.what, event.wrap) == ("parameters", "none") and event.model in numbers:
+        return dataclasses.replace(event, wrap=BY_HAND) if event.when != "before_wrap" else event
+    return event
+
+
 def _alone(trace: Trace) -> list[Hashes]:
-    looks = (event for event in trace.of(Hashes) if event.what == "parameters" and event.wrap == "ddp")
+    looks = (event for event in trace.of(Hashes) if event.what == "parameters" and event.wrap in ("ddp", BY_HAND))
     return [event for event in looks if event.among == (trace.rank,)]
 
 
@@ -91,8 +140,8 @@ def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
     ranks = f"rank{'s' * (len(having) > 1)} {', '.join(map(str, having))}"
     built = next(filter(None, (_built(trace, _SHARDS) for trace in traces)), None)
     where = f" (line {built.site.line})" if built is not None and built.site is not None else ""
-    message = f"the ranks' shards are of unlike models: {spoken(names)} differed before FSDP{where} took its shards"
-    text = f"{ranks} alone loaded weights before: FSDP keeps a part of what each rank has, and hands nothing on"
+    message = f"the ranks' shards are of different models: {spoken(names)} differed before FSDP{where} took its shards"
+    text = f"only {ranks} loaded weights before: FSDP keeps a part of what each rank has, and broadcasts nothing"
     fix = "load on all ranks, or behind it: set_model_state_dict(..., broadcast_from_rank0=True)"
     return message, Cause(text, fix, loads[having[0]][0].site)
 
