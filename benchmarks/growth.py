@@ -380,7 +380,7 @@ def main() -> int:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--limit", type=float, default=2.3, help="the largest ratio that is right")
     parser.add_argument("--timeout", type=float, default=120.0, help="CPU seconds after which a run is ended")
-    parser.add_argument("--repeats", type=int, default=1, help="runs of each, of which the fastest counts")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each by turns, of which the fastest counts")
     options = parser.parse_args()
     print(f"{'kind':36}{'size':>9}{'s':>8}{'2x s':>8}{'ratio':>7}")
     above = 0

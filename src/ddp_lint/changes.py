@@ -83,7 +83,7 @@ def _git(folder: pathlib.Path, *args: str, fails: bool = False) -> bytes:
     result = _run(folder, args, _without_filters(folder))
     if result.returncode and not fails:
         reason = os.fsdecode(result.stderr).strip().splitlines() or ["no reason given"]
-        partial = any("promisor" in line for line in reason)
+        partial = not _run(folder, ("config", "extensions.partialClone"), {}).returncode
         hint = " (a partial clone: `git diff --stat` with the revision fetches what is needed)" if partial else ""
         raise ConfigError(f"--since: git fails: {reason[0].removeprefix('fatal: ')}{hint}")
     return b"" if result.returncode else result.stdout

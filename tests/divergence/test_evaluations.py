@@ -188,3 +188,22 @@ def test_calls_within_each_other_are_told_apart_some_deep_alone(tmp_path: pathli
         """
     *_, cost = _graph(tmp_path, source)
     assert cost == 11
+
+
+@pytest.mark.parametrize(("names", "read", "events"), [(3, 3, 1), (30, 0, 0)], ids=["few", "all of a library"])
+def test_a_table_of_many_imported_names_is_not_followed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, names: int, read: int, events: int
+) -> None:
+    """To know what a table holds, the modules of all that it names are read."""
+    for n in range(names):
+        (tmp_path / f"m{n}.py").write_text(f"import torch.distributed as dist\ndef f{n}(x):\n    dist.barrier()\n")
+    imported = "".join(f"from m{n} import f{n}\n" for n in range(names))
+    table = ", ".join(f"'{n}': f{n}" for n in range(names))
+    parsed = set[str]()
+    read_file = Project._read
+    monkeypatch.setattr(
+        Project, "_read", lambda self, path: parsed.add(pathlib.Path(path).stem) or read_file(self, path)
+    )
+    graph, _, _ = _graph(tmp_path, f"{imported}TABLE = {{{table}}}\ndef f(x):\n    TABLE['0'](x)\n")
+    assert sum(isinstance(node, EventNode) for node in graph.nodes) == events
+    assert len(parsed - {"program"}) == read

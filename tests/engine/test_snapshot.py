@@ -133,13 +133,15 @@ def test_the_index_of_words_finds_what_a_search_through_all_files_finds(tmp_path
         "a.py": "train_step(x)\nclass Model: pass\nmodel.step()\n",
         "b.py": "step (x)\nsteps = 1\nclass ModelOutput: pass\n",
         "c.py": "# é step\nx = 'path/to.pt'\n",
-        "d.py": "",
+        "d.py": "def step(x): ...\nasync def schritté(): ...\ncpdef name(): ...\n",
+        "e.py": "    def step(self): ...\ndef steps(): ...\n# def name()\n",
     }
     write(tmp_path, texts)
     paths = sorted(str(path) for path in tmp_path.glob("*.py"))
     plain, indexed = WordSearch(lambda: paths), WordSearch(lambda: paths)
     indexed.prepare()
     words = ["step(", ".step(", "class Model", "step", "st", "é", "to.pt", "path/to.pt", "= ", "(x)", "nothing", "é s"]
+    words += ["def step(", "def name(", "def steps(", "def schritté(", "def nothing("]
     for word in words:
         holding = [path for path in paths if word in pathlib.Path(path).read_text(encoding="utf-8")]
         assert list(plain.holding(word)) == list(indexed.holding(word)) == holding, word

@@ -7,13 +7,16 @@ is wrong.
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
+import pickle
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 Make = Callable[[pathlib.Path], object]
 Content = str | bytes | Make
@@ -35,6 +38,8 @@ class Kind:
     args: tuple[str, ...] = (".",)
     #: `good.py` is told of too; not where the configuration is wrong, or where it is left out.
     others: bool = True
+    verb: str = "check"
+    stdin: bytes = b""
 
 
 def source(name: str, text: str | bytes, says: str = "", status: int = FOUND) -> Kind:
@@ -193,6 +198,88 @@ def gone(path: pathlib.Path) -> None:
 def accepted(name: str, text: Content, says: str = "b.json is not a baseline") -> Kind:
     """A baseline that is none."""
     return Kind(f"baseline: {name}", {"b.json": text}, FAILED, says, (".", "--baseline", "b.json"), others=False)
+
+
+class Harmful:
+    """What a pickle of it would run."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os._exit, (98,)
+
+
+def twice(depth: int) -> object:
+    """Lists of twice the same list: some hundred bytes in a pickle, and for ever to print."""
+    found: object = []
+    for _ in range(depth):
+        found = [found, found]
+    return found
+
+
+def in_itself() -> object:
+    found: list[object] = []
+    found.append(found)
+    return found
+
+
+def recorded(entry: Mapping[str, object] = MappingProxyType({}), **content: object) -> dict[str, object]:
+    """A dump of the Flight Recorder of one call."""
+    call = {
+        "collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "scheduled", "process_group": ("0", "default"),
+        "input_sizes": [[4]], "output_sizes": [[4]], "frames": [{"name": "f", "filename": "/x/t.py", "line": 3}],
+    }  # fmt: skip
+    return {
+        "rank": 0,
+        "entries": [{**call, **entry}],
+        "pg_config": {"0": {"ranks": "[0, 1]"}},
+        "version": "2.9",
+        **content,
+    }
+
+
+def dumped(name: str, content: object, says: str, status: int = FAILED) -> Kind:
+    """A dump that is none: bytes as they are, JSON as text, anything else as a pickle."""
+    data = content if isinstance(content, bytes | str) else pickle.dumps(content)
+    return Kind(f"dump: {name}", {"fr/rank_0": data}, status, says, ("fr", "--no-source"), verb="diagnose")
+
+
+def logged(name: str, text: Content, says: str = "", status: int = 0, *args: str, path: str = "a.log") -> Kind:
+    return Kind(f"log: {name}", {path: text}, status, says, (*args, path.partition("/")[0]), verb="diagnose")
+
+
+def raised(text: str, path: str = "/x/train.py", line: str = "3") -> str:
+    """A traceback as a log has it."""
+    return f'Traceback (most recent call last):\n  File "{path}", line {line}, in main\n    f()\nRuntimeError: {text}\n'
+
+
+def message(content: object, length: int | None = None, header: str = "Content-Length: {}\r\n\r\n") -> bytes:
+    """A message to the language server."""
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return header.format(len(body) if length is None else length).encode() + body
+
+
+def request(method: str, number: int | None = None, **params: object) -> bytes:
+    asked = {} if number is None else {"id": number}
+    return message({"jsonrpc": "2.0", "method": method, "params": params, **asked})
+
+
+OPENED = request(
+    "textDocument/didOpen", textDocument={"uri": "file:///x/a.py", "languageId": "python", "version": 1, "text": GOOD}
+)
+
+
+def sent(name: str, *messages: bytes) -> Kind:
+    """Messages to the language server, which must still answer afterwards."""
+    first = request("initialize", 1, processId=None, rootUri=None, capabilities={}) + request("initialized")
+    data = b"".join((first, *messages, OPENED, request("shutdown", 999), request("exit")))
+    return Kind(f"server: {name}", {}, 0, '"id": 999', (), verb="server", stdin=data)
+
+
+def changed(uri: str = "file:///x/a.py", **change: object) -> bytes:
+    return request("textDocument/didChange", textDocument={"uri": uri, "version": 2}, contentChanges=[change])
+
+
+def place(line: object, character: object) -> dict[str, object]:
+    return {"start": {"line": line, "character": character}, "end": {"line": line, "character": character}}
 
 
 def many(count: int, text: str) -> Make:
@@ -544,4 +631,81 @@ KINDS: tuple[Kind, ...] = (
     Kind("notebook: a huge output", {"a.ipynb": cells({"data": "A" * 5_000_000}, "x = 1", GOOD)}, FOUND, "a.ipynb:cell 2:4:5: DDP101"),
     Kind("notebook: magics in odd places", {"a.ipynb": cells({}, "%%\n%\n!\n??\nx = !", "def f():\n    %time\n    !ls $(\n", "!a \\\n" * 2000, GOOD)}, FOUND, "a.ipynb:cell 4:4:5: DDP101"),
     Kind("notebook: half a character", {"a.ipynb": cells({}, "x = '\ud800\x1b[31m'")}, FOUND),
+    # ---- dumps and logs
+    dumped("that runs something", recorded(version=Harmful()), "which is not plain data: rejected"),
+    dumped("of an extension", b"\x80\x02\x82\x01.", "a damaged pickle"),
+    dumped("of an object elsewhere", b"\x80\x02Pabc\n.", "objects outside of the file: rejected"),
+    dumped("of 64 GB by an index", b"\x80\x04Nr\xff\xff\xff\x7f.", "a damaged pickle (MemoryError)"),
+    dumped("of a length without end", b"\x80\x04\x8d" + b"\xff" * 8 + b"x.", "rank_0"),
+    dumped("lists in lists", b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".", "not a dump"),
+    *(
+        dumped(f"the same twice, as {name}", recorded({name: twice(60)}), "parts of it are in each other")
+        for name in ("state", "profiling_name", "process_group", "input_sizes", "frames", "collective_seq_id")
+    ),
+    dumped("the same twice, as the version", recorded(version=twice(60)), "parts of it are in each other"),
+    dumped("a list in itself", recorded(entries=in_itself()), "parts of it are in each other"),
+    dumped("an infinite number", recorded({"collective_seq_id": float("inf")}), "OverflowError"),
+    dumped("a number of many digits", recorded({"collective_seq_id": 10**4000}), "DIVERGENCE", 0),
+    dumped("ranks that are nested", recorded(pg_config={"0": {"ranks": "[" * 100_000}}), "RecursionError"),
+    dumped("ranks that are infinite", recorded(pg_config={"0": {"ranks": "[1e999]"}}), "OverflowError"),
+    dumped("entries that are none", recorded(entries=[None, 1]), "not a supported dump"),
+    dumped("names with commands", recorded({"profiling_name": "nccl:\x1b[31m\n::error::x##[error]", "process_group": ("0", "\n::x")}), "rank 0 waits in x##❲error]", 0),
+    dumped("nested JSON", '{"entries": ' + "[" * 100_000, "damaged JSON"),
+    logged("workflow commands", "::error::x\n [rank0]: ::add-mask::y\n" + raised("\r::error::z ##[error] ##vso[x]"), "ROOT"),
+    logged("workflow commands, all events", raised("\r::error::z", "\x1b[31m\r::error::.py"), "ROOT", 0, "-v"),
+    logged("workflow commands, JSON", raised("\r  ::error::z ##[error]\x9b31m\u202e"), "u005berror", 0, "--output-format=json"),
+    logged("workflow commands, HTML", raised("\r  ::error::z ##[error]\x9b31m</pre><script>"), "&lt;script", 0, "--output-format=html"),
+    logged("a line of many digits", raised("x", line="9" * 5000), "ROOT"),
+    logged("other digits", raised("[rank²]: x", line="²") + "[rank٣]: x\n"),
+    logged("50,000 frames", raised("x").replace("    f()\n", '    f()\n  File "a.py", line 1, in f\n' * 50_000), "ROOT"),
+    logged("a line of 50 MB", b"x" * 50_000_000, "", 1),
+    logged("NUL", b"\0" * 2_000_000, "", 1),
+    logged("returns", b"a\r" * 500_000, "", 1),
+    logged("half of UTF-16", raised("x").encode("utf-16")[:-1], "ROOT"),
+    logged("300 MB in a few bytes", gzip.compress(b"\0" * 300_000_000), "", 1),
+    logged("a folder with a pipe", os.mkfifo, "contains no log", FAILED, path="logs/p"),
+    logged("error.json, nested", '{"message": ' * 50_000, "", 1, path="0/error.json"),
+    logged("error.json, of digits", f'{{"message": {"9" * 6000}}}', "", 1, path="0/error.json"),
+    Kind("log: source that is a named pipe", {"a.py": os.mkfifo, "a.log": raised("x", "a.py")}, 0, "ROOT", ("a.log",), verb="diagnose"),
+    Kind("log: source that is too large", {"a.py": f"x = [{'1, ' * 1_700_000}]\n", "a.log": raised("x", "a.py")}, 0, "ROOT", ("a.log",), verb="diagnose"),
+    Kind("log: a name over two lines", {"d/\x1b[31m\n::error::x": raised("x")}, 0, "ROOT", ("d",), verb="diagnose"),
+    # ---- the language server
+    sent("a header of no length", message({}, header="Foo: {}\r\n\r\n")),
+    *(
+        sent(f"a length of {name}", message({"jsonrpc": "2.0", "method": "x"}, header=f"Content-Length: {length}\r\n\r\n"))
+        for name, length in (("text", "x"), ("less than nothing", -5), ("other digits", "²"), ("many digits", "9" * 5000),
+                             ("a petabyte", 10**15), ("half of it", 5), ("nothing", 0))
+    ),
+    sent("no header", b"\0\xff\xfe" * 1000 + b"\r\n"),
+    sent("another protocol", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    sent("a line of 5 MB", b"x" * 5_000_000),
+    *(
+        sent(name, message(body))
+        for name, body in {
+            "no UTF-8": b'{"jsonrpc":"2.0","method":"\xff"}', "no JSON": b"{{{", "null": b"null", "a batch": b'[{"jsonrpc":"2.0"}]',
+            "nested": b"[" * 100_000, "no number": b'{"jsonrpc":"2.0","id":NaN,"method":"x"}', "an id of digits":
+            b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"x"}', "half a character": b'{"jsonrpc":"2.0","method":"\\ud800"}',
+            "a method that is a number": b'{"jsonrpc":"2.0","method":5}', "parameters that are a list":
+            b'{"jsonrpc":"2.0","id":6,"method":"textDocument/hover","params":[]}', "an answer to nothing":
+            b'{"jsonrpc":"2.0","id":77,"result":{}}', "an error and a result": b'{"jsonrpc":"2.0","id":6,"result":1,"error":2}',
+        }.items()
+    ),
+    sent("unknown methods", request("no/such", 5), request("no/such"), request("$/x")),
+    sent("initialised twice", request("initialize", 2, capabilities={})),
+    sent("a change of what is not open", changed("file:///nope.py", text="x")),
+    sent("closed, and closed again", *[request("textDocument/didClose", textDocument={"uri": "file:///nope.py"})] * 2),
+    *(
+        sent(f"a place {name}", OPENED, changed(range=place(*at), text="y"), request(
+            "textDocument/codeAction", 8, textDocument={"uri": "file:///x/a.py"}, range=place(*at), context={"diagnostics": []}))
+        for name, at in {"beyond the text": (10**6, 5), "beyond all": (10**30, 1), "before it": (-1, -1), "between": (1.5, 0),
+                         "in words": ("x", 0)}.items()
+    ),
+    *(
+        sent(f"a document called {uri!r}", request(
+            "textDocument/didOpen", textDocument={"uri": uri, "languageId": "python", "version": 1, "text": GOOD}))
+        for uri in ("", "file:", "file:///%00.py", "file:///a%ff.py", f"file:///{'a/' * 3000}x.py", "\x1b[31m", "file:///dev/zero", 5)
+    ),
+    sent("a notebook without its cells", request("notebookDocument/didOpen", notebookDocument={
+        "uri": "file:///n.ipynb", "notebookType": "jupyter-notebook", "version": 1, "cells": [{"kind": 2, "document": "/dev/zero"}]},
+        cellTextDocuments=[])),
 )  # fmt: skip

@@ -139,6 +139,58 @@ def test_what_has_changed_runs_nothing_of_the_checkout(tmp_path: pathlib.Path, h
         )
 
 
+#: By what of its configuration a repository would have git run `touch RAN`, and the exit status of a check since HEAD.
+PROGRAMS = {
+    "a filter": ('[filter "x"]\n\tclean = touch RAN; cat\n\trequired = true\n', 1),
+    "a filter that is a process": ('[filter "x"]\n\tprocess = touch RAN\n', 1),
+    "a filter of an odd name": ('[filter "x=y.z"]\n\tclean = touch RAN; cat\n', 1),
+    "a filter of an included file": ("[include]\n\tpath = more\n", 1),
+    "what shows a difference": ('[diff "x"]\n\tcommand = touch RAN\n\ttextconv = touch RAN; cat\n', 1),
+    "what shows any difference": ("[diff]\n\texternal = touch RAN\n[core]\n\tpager = touch RAN\n", 1),
+    "how to fetch what is missing": (
+        '[core]\n\trepositoryformatversion = 1\n\tsshCommand = touch RAN\n[extensions]\n\tpartialClone = origin\n'
+        '[remote "origin"]\n\tpromisor = true\n\turl = ssh://nowhere/x\n[protocol]\n\tallow = always\n', 2,
+    ),
+    "a server that is a program": (
+        "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = origin\n"
+        '[remote "origin"]\n\tpromisor = true\n\turl = ext::touch RAN\n[protocol "ext"]\n\tallow = always\n', 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["check", "verify"])
+@pytest.mark.parametrize("how", PROGRAMS)
+def test_git_runs_no_program_of_the_checkout(tmp_path: pathlib.Path, how: str, verb: str) -> None:
+    from ddp_lint.changes import since
+
+    root, ran = tmp_path / "checkout", tmp_path / "ran"
+    root.mkdir()
+    for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "a")):
+        (root / "a.py").write_text("x = 1\n")
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *command], cwd=root, check=True)
+    config, status = PROGRAMS[how]
+    with (root / ".git/config").open("a") as file:
+        file.write(config.replace("RAN", str(ran)))
+    (root / ".git/more").write_text(f'[filter "x"]\n\tclean = touch {ran}; cat\n')
+    names = ["x", "x=y.z"]
+    (root / ".gitattributes").write_text(
+        "".join(f"*.py filter={name} diff={name}\n" for name in names[how.count("odd") :][:1])
+    )
+    (root / "a.py").write_text(HAZARD)
+    blob = subprocess.run(
+        ["git", "rev-parse", "HEAD:a.py"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    if status == 2:
+        (root / ".git/objects" / blob[:2] / blob.strip()[2:]).unlink()
+    if verb == "check":
+        result = run("check", "--since=HEAD", cwd=root, env={"GIT_CONFIG_COUNT": "0"})
+        assert (result.returncode, "Traceback" in result.stderr) == (status, False), result
+        assert "a partial clone" in result.stderr or status == 1
+    elif status == 1:
+        assert root / "a.py" in since("HEAD", root).lines
+    assert not ran.exists()
+
+
 # ---- nothing outside is written
 
 
@@ -427,6 +479,26 @@ def test_standard_input_without_an_end(tmp_path: pathlib.Path) -> None:
     assert (result.returncode, result.stderr) == (2, "error: standard input cannot be read: it is larger than 16 MiB\n")
 
 
+HELPS = [
+    [], ["check"], ["verify"], ["diagnose"], ["rule"], ["server"], ["config"], ["completion"], ["dev"], ["dev", "docs"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("args", [["--version"], ["completion", "bash"], *([*verbs, "--help"] for verbs in HELPS)])
+def test_standard_output_that_takes_nothing(args: list[str]) -> None:
+    for output, status in (("/dev/full", 2), ("&-", 0)):
+        command = f"exec {SCRIPT} {' '.join(args)} >{output}"
+        result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        said = "error: cannot write to standard output: no space left on device\n" if status else ""
+        assert (result.returncode, result.stderr) == (status, said)
+
+
+def test_standard_error_that_takes_nothing() -> None:
+    for args in (["nope"], ["check", "--nope"], ["check", "nope.py"], ["diagnose", "nope.log"]):
+        result = subprocess.run(["sh", "-c", f"exec {SCRIPT} {' '.join(args)} 2>/dev/full"], check=False)
+        assert result.returncode == 2
+
+
 def test_few_file_descriptors(tmp_path: pathlib.Path) -> None:
     for n in range(60):
         (tmp_path / f"d{n}").mkdir()
@@ -481,13 +553,40 @@ def test_names_and_source_inject_nothing(tmp_path: pathlib.Path, output_format: 
         assert not unseen
         commands = [line for line in said.splitlines() if line.lstrip().startswith("::") or "##[" in line]
         ours = [line for line in commands if line.startswith(("::error file=", "::warning file="))]
-        assert output_format in ("json", "sarif", "gitlab", "junit") or commands == ours
+        assert commands == ours
     if output_format in ("json", "sarif", "gitlab"):
         assert "evil" in json.dumps(json.loads(result.stdout))
     if output_format == "junit":
         ET.fromstring(result.stdout)
     if output_format == "github":
         assert len(result.stdout.splitlines()) == len([line for line in result.stdout.splitlines() if "::" in line[:9]])
+
+
+def test_a_patch_injects_no_workflow_command(tmp_path: pathlib.Path) -> None:
+    """Where a service reads it, a patch whose context would be a command is changed; else it is what git applies."""
+    text = f'T = """\n::error::x\n\t::w::y ##[error]z ##vso[x]\n"""\n{FIXABLE}'
+    (tmp_path / "a.py").write_text(text)
+    plain = run("check", "--diff", cwd=tmp_path, env={"GITHUB_ACTIONS": "", "TF_BUILD": ""}).stdout
+    assert " ::error::x\n" in plain
+    for name in ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"):
+        said = run("check", "--diff", cwd=tmp_path, env={name: "true"}).stdout
+        assert "-x = 1  # ddp-lint: ignore[DDP101]\n+x = 1\n" in said
+        assert not [
+            line for line in said.splitlines() if line.lstrip().startswith("::") or "##[" in line or "##vso[" in line
+        ]
+        run("check", "--diff", "-o", "fix.patch", cwd=tmp_path, env={name: "true"})
+        assert (tmp_path / "fix.patch").read_text() == plain
+
+
+def test_wrong_usage_injects_nothing(tmp_path: pathlib.Path) -> None:
+    for args in (
+        ["check", "--source\n::error::x"],
+        ["\n::error::x"],
+        ["diagnose", "--source", "x\n::error::y\x1b[31m"],
+    ):
+        said = run(*args, cwd=tmp_path).stderr
+        assert not [line for line in said.splitlines() if line.lstrip().startswith("::")]
+        assert not {c for c in said if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"}
 
 
 def test_lists_of_files_and_settings_inject_nothing(tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from typing import BinaryIO, cast
 
 import click
 
@@ -19,6 +21,10 @@ def server(stdio: bool) -> None:
     """
     if importlib.util.find_spec("pygls") is None:
         fail("the language server needs pygls: pip install 'ddp-lint[lsp]'")
+    if sys.stdin is None or sys.stdout is None:
+        fail("the language server talks to an editor over standard input and output, which are closed")
+    from ddp_lint.server.framing import Messages, log_in_lines
     from ddp_lint.server.server import make
 
-    make().start_io()
+    log_in_lines()
+    make().start_io(cast(BinaryIO, Messages(sys.stdin.buffer)))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from ddp_lint.cli.console import CLEAN, FAILED, say, wants_color, write
 from ddp_lint.config import ConfigError, Configuration, Settings
+from ddp_lint.divergence.analyse import summaries_of
 from ddp_lint.divergence.why import Explanation, explain
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.files import shown
@@ -59,6 +60,8 @@ def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
         for e in explain(path, project):
             if e.span not in reported:
                 yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings))}"
+    for name, line, variable in sorted(summaries_of(project).variables.tables):
+        yield f"{name}:{line}: `{variable}` has too many imported names: what it holds was not followed"
 
 
 def _reported(files: list[pathlib.Path], settings: Settings) -> dict[Span, Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -10,7 +11,7 @@ import pathlib
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_lint.diagnose.judge import Diagnosis
@@ -22,6 +23,11 @@ from ddp_lint.verify.trace import Collective, Frame, Tensor
 
 _LARGEST = 256 << 20
 _PEEK = 1 << 16
+#: Values that a byte of a pickle may stand for: its frames are in many entries.
+_WRITTEN_OUT = 20
+#: Memory that reading any takes.
+_SPARE = 256 << 20
+_CONTAINERS = (dict, list, tuple, set, frozenset)
 _LAST_DIGITS = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle|bin|dump))?$")
 #: How many of the last positions of a group a table shows.
 _SHOWN = 6
@@ -76,7 +82,7 @@ def load(path: pathlib.Path, name: str) -> Dump:
         raise BadDump(f"{name}: its name does not end in the rank (nccl_trace_rank_3): rename it")
     try:
         return _dump(rank, name, content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as e:
         raise BadDump(f"{name}: not a supported dump of the Flight Recorder ({type(e).__name__}: {e})") from e
 
 
@@ -96,11 +102,63 @@ class _Unpickler(pickle.Unpickler):
 
 def _unpickled(data: bytes, name: str) -> Any:
     try:
-        return _Unpickler(io.BytesIO(data)).load()
+        with _memory_for(data):
+            content = _Unpickler(io.BytesIO(data)).load()
+        if not _is_bounded(content, _WRITTEN_OUT * len(data)):
+            raise pickle.UnpicklingError("parts of it are in each other again and again: rejected")
+        return content
     except pickle.UnpicklingError as e:
         raise BadDump(f"{name}: {e}") from e
     except Exception as e:  # a damaged pickle can raise anything
         raise BadDump(f"{name}: a damaged pickle ({type(e).__name__})") from e
+
+
+@contextlib.contextmanager
+def _memory_for(data: bytes) -> Iterator[None]:
+    """Memory in proportion to a pickle: eight bytes of one can make the unpickler take 64 GB. On Linux alone."""
+    try:
+        import resource
+
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = pages * resource.getpagesize() + _SPARE + _WRITTEN_OUT * 8 * len(data)
+    limits = [limit for limit in (*before, wanted) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _is_bounded(content: Any, limit: int) -> bool:
+    """Whether data that shares parts has, written out, no more values than the limit. Lists of twice the same list, and
+    so on, are a few bytes in a pickle, and take for ever to print or to compare; a list may hold itself."""
+    sizes: dict[int, int] = {}
+    entered: set[int] = set()
+    stack: list[Any] = [content]
+    while stack:
+        value = stack[-1]
+        parts = _parts(value)
+        waiting = [part for part in parts if id(part) not in sizes and isinstance(part, _CONTAINERS)]
+        if waiting and id(value) in entered:  # one of them is in itself
+            return False
+        entered.add(id(value))
+        stack += waiting
+        if not waiting:
+            stack.pop()
+            sizes[id(value)] = 1 + sum(sizes.get(id(part), 1) for part in parts)
+            if sizes[id(value)] > limit:
+                return False
+    return True
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return list(value) if isinstance(value, _CONTAINERS) else []
 
 
 def _parsed(data: bytes, name: str) -> Any:

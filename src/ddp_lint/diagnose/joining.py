@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 from ddp_lint.findings import Finding
+from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.verify.trace import Frame
 
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"}
@@ -98,9 +100,9 @@ def locate(frames: Iterable[Frame], tree: Tree) -> list[Local]:
 
 def _functions(path: pathlib.Path) -> list[tuple[int, int]]:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        nodes = ast.walk(ast.parse(text))
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        text = SourceFile.read(path, str(path)).text
+        nodes = ast.walk(parse(text))
+    except (Unreadable, CannotParse):
         return []
     functions = [
         (node.lineno, node.end_lineno or node.lineno)

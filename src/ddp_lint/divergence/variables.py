@@ -38,6 +38,9 @@ _FILES = 4
 #: Ways to rebind a module's variable that are followed from call to call.
 _FOLLOWED = ("counted", "switched")
 _NO_NAMES: Mapping[str, Value] = {}
+#: Imported names in what is assigned to a module's variable: beyond it, as in the tables of all models of a library,
+#: nothing is known of what it holds. For each name the modules on the way to its definition are read.
+_IMPORTED = 20
 #: Functions that read a module variable.
 _REBINDING = 3
 
@@ -55,6 +58,8 @@ class Variables:
         self._pending_attributes: set[Hashable] = set()
         self._rebound: dict[tuple[str, str], Value] = {}
         self._following = False
+        #: Tables of more imported names than are followed, as (path, line, name).
+        self.tables: set[tuple[str, int, str]] = set()
 
     @property
     def modules_read(self) -> int:
@@ -131,6 +136,13 @@ class Variables:
             return None
         return self._summaries.linker.project.remember(name, lambda: self._joined(facts, name, assigned or ()), values)
 
+    def _is_table(self, facts: ModuleFacts, name: str, value: ast.expr) -> bool:
+        """Does it hold more imported names than are followed?"""
+        imported = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} & facts.imports.names.keys()
+        if len(imported) > _IMPORTED:
+            self.tables.add((facts.file.path, value.lineno, name))
+        return len(imported) > _IMPORTED
+
     def _joined(self, facts: ModuleFacts, name: str, assigned: Sequence[tuple[ast.expr, ast.expr]]) -> Value:
         heard = signals.of_variable(facts, name)
         if heard is not None:
@@ -140,7 +152,8 @@ class Variables:
         result: Value | None = None
         try:
             for target, value in assigned:
-                current = evaluate(frame, value) if isinstance(target, ast.Name) else unknown(frame.key(value))
+                followed = isinstance(target, ast.Name) and not self._is_table(facts, name, value)
+                current = evaluate(frame, value) if followed else unknown(frame.key(value))
                 either = either_way(frame, value)
                 result = current if result is None else merge(either, result, current, frame.key(value))
         finally:

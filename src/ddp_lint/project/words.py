@@ -13,6 +13,9 @@ from ddp_lint.source.searching import SearchedText
 
 _LETTER = re.compile(rb"[A-Za-z0-9_\x80-\xff]")
 _RUN = re.compile(rb"[A-Za-z0-9_\x80-\xff]+")
+#: The search for the files that define a name, which is the most frequent one.
+_DEFINING = re.compile(r"def (\w+)\(")
+_DEFINED = re.compile(rb"def ([A-Za-z0-9_\x80-\xff]+)\(")
 #: Makes of a text its words, between spaces.
 _SPACED = bytes(code if _LETTER.match(bytes([code])) else 32 for code in range(256))
 #: Bytes of all files of a project that are kept for the search.
@@ -64,6 +67,8 @@ class WordSearch:
         known = self.earlier.holding.get(word)
         if known is not None:
             return tuple(sorted((*known, *(path for path in self.earlier.changed if data in self._content(path)))))
+        if defining := _DEFINING.fullmatch(word):
+            return self._defined.get(defining[1].encode("utf-8", "surrogatepass"), ())
         self._searches += 1
         if self._index is None and self._searches > _WORTH_AN_INDEX:
             self.prepare()
@@ -88,6 +93,16 @@ class WordSearch:
         """Make the index now: before processes are forked off, which then share it."""
         if self._index is None:
             self._index = _Index((path, self._content(path)) for path in self._paths())
+            _ = self._defined
+
+    @functools.cached_property
+    def _defined(self) -> dict[bytes, tuple[str, ...]]:
+        """The files that define each name, sorted."""
+        found: dict[bytes, list[str]] = {}
+        for path in self._paths():
+            for name in set(_DEFINED.findall(self._content(path))):
+                found.setdefault(name, []).append(path)
+        return {name: tuple(sorted(paths)) for name, paths in found.items()}
 
     def _content(self, path: str) -> bytes:
         content = self._contents.get(path)

@@ -75,7 +75,8 @@ class Server(LanguageServer):
         return Document(_path(uri), normalised(known.source)) if known is not None else None
 
     def _cell_text(self, uri: str) -> str:
-        return normalised(self.workspace.get_text_document(uri).source)
+        known = self.workspace.text_documents.get(urllib.parse.unquote(uri))  # never what is on disk under its name
+        return normalised(known.source) if known is not None else ""
 
     def owner(self, uri: str) -> str:
         """The notebook of a cell; any other document itself."""

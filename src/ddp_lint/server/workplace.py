@@ -58,7 +58,7 @@ class Workplace:
         lines, earlier = document.text.split("\n"), known.text.split("\n")
         try:
             checker, is_new = self._checker(self._configuration.of(path.parent))
-        except ConfigError:
+        except (ConfigError, OSError):
             return None
         if is_new or len(lines) != len(earlier) or lines == earlier:
             return None
@@ -84,8 +84,8 @@ class Workplace:
                 return Checked(document)
             checker, is_new = self._checker(settings)
             file = _file(document, checker)
-        except (ConfigError, Unreadable) as e:
-            return Checked(document, problem=str(e))
+        except (ConfigError, Unreadable, OSError) as e:  # a path that no file can have
+            return Checked(document, problem=getattr(e, "strerror", None) or str(e))
         if is_new or known is None or (known.text, known.cells) != (document.text, document.cells):
             checker.change(path, file)
         key = ("checked in an editor", file.path, file.digest)
