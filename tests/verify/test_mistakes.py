@@ -849,6 +849,24 @@ for step in range(3):
         parameter.grad.copy_(part.view_as(parameter) / world)
     optimizer.step()
 """
+#: Batch norms gather what each rank has seen; before the evaluation that is averaged, or not.
+EVALUATED = """
+net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+model = DDP(net, broadcast_buffers=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+if not wrong:
+    for kept in (net[1].running_mean, net[1].running_var):
+        dist.all_reduce(kept)
+        kept /= world
+model.eval()
+with torch.no_grad():
+    model(torch.randn(4, 8))
+"""
 #: Gradients are averaged by hand, in the group of this rank alone or in that of all.
 OWN_GROUP = """
 groups = [dist.new_group([member]) for member in range(world)]
@@ -868,6 +886,7 @@ for step in range(3):
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
+        (EVALUATED, "evaluated", "", "buffers differ between the ranks in the evaluation: 1.running_mean, 1.running_"),
         (FLAT, "flat", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (OWN_GROUP, "group", "", "parameters differ between the ranks at the end: weight, bias"),
         (SWITCHED, "freeze", "DDP603", "frozen since DDP was built: 0.weight, 0.bias"),
@@ -906,6 +925,7 @@ for step in range(3):
         (LOADED, "loaded", "", "the ranks' shards are of unlike models: weight, bias differed before FSDP"),
     ],
     ids=[
+        "evaluated",
         "flat",
         "group",
         "frozen",

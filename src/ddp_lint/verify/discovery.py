@@ -36,7 +36,7 @@ from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across import moment
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.sampling import copies, never_told, overlap, told, unlike_parts
-from ddp_lint.verify.statistics import assigned, unshared
+from ddp_lint.verify.statistics import assigned, evaluated, unshared
 from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
@@ -138,6 +138,12 @@ _NO_DEVICE = (
 _EVALUATES = (
     "dropout and batch norm behave differently there: the ranks train different functions of one model",
     "call train() again after each eval(), or before each epoch, on all ranks",
+)
+#: Cause and fix where batch norms evaluate with what each rank has gathered.
+_OWN_STATISTICS = (
+    "batch norm gathers these from each rank's own batches, and DDP does not broadcast them (broadcast_buffers=False): "
+    "each rank evaluates another model, and a checkpoint has those of the rank that writes it",
+    "use nn.SyncBatchNorm.convert_sync_batchnorm(model), or average the running statistics before the evaluation",
 )
 #: What to do where a rank waits for one that has much to do.
 _LONGER = "pass init_process_group a timeout= that is longer than that work, or do the work before the group is created"
@@ -793,6 +799,10 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     apart = (unshared(traces) if examined.run.wrap == "script" else None) or assigned(traces)
     if apart is not None:
         yield _apart(examined, apart[0], statistics_cause(apart[1]))
+        return
+    unlike = evaluated(traces)
+    if unlike is not None:
+        yield _apart(examined, unlike, Cause(*_OWN_STATISTICS, None))
         return
     for trace in traces:
         reference = trace.last(Reference)
