@@ -867,6 +867,23 @@ model.eval()
 with torch.no_grad():
     model(torch.randn(4, 8))
 """
+#: Each rank updates its part of the parameters and hands it on (or its part alone, on all ranks but the owner's).
+PARTS_HANDED_ON = """
+net = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 1))
+named = list(net.named_parameters())
+owned = [parameter for number, (_, parameter) in enumerate(named) if number % world == rank]
+optimizer = torch.optim.Adam(owned, lr=0.1)
+torch.manual_seed(rank)
+for step in range(4):
+    net(torch.randn(4, 8)).square().mean().backward()
+    for _, parameter in named:
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    for number, (_, parameter) in enumerate(named):
+        if not (wrong and number == 2):
+            dist.broadcast(parameter.data, number % world)
+        parameter.grad = None
+"""
 #: Gradients are averaged by hand, in the group of this rank alone or in that of all.
 OWN_GROUP = """
 groups = [dist.new_group([member]) for member in range(world)]
@@ -887,6 +904,7 @@ for step in range(3):
     ("program", "arguments", "code", "says"),
     [
         (EVALUATED, "evaluated", "", "buffers differ between the ranks in the evaluation: 1.running_mean, 1.running_"),
+        (PARTS_HANDED_ON, "handed", "", "parameters differ between the ranks at the end: 1.weight"),
         (FLAT, "flat", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (OWN_GROUP, "group", "", "parameters differ between the ranks at the end: weight, bias"),
         (SWITCHED, "freeze", "DDP603", "frozen since DDP was built: 0.weight, 0.bias"),
@@ -926,6 +944,7 @@ for step in range(3):
     ],
     ids=[
         "evaluated",
+        "handed",
         "flat",
         "group",
         "frozen",
