@@ -33,10 +33,10 @@ from ddp_lint.findings import Applicability, Confidence, Finding, Span
 from ddp_lint.fixes import applicable, fixpoint
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify.finding_context import situation
 from ddp_lint.verify.options import Options, RunResult
 from ddp_lint.verify.results import Verification
 from ddp_lint.verify.session import prove
-from ddp_lint.verify.situation import situation
 from ddp_lint.verify.target import resolve
 from ddp_lint.verify.trace import Raised
 

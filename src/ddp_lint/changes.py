@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import bisect
 import dataclasses
+import functools
 import os
 import pathlib
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ddp_lint.config import ConfigError
 from ddp_lint.findings import Finding, Span
@@ -21,6 +22,13 @@ _HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 #: What a checkout that nobody vouches for must not decide: a program that git asks what has changed, hooks, and that a
 #: folder of it is a repository with a configuration of its own.
 _SAFE = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "safe.bareRepository=explicit")
+#: No file is fetched from a server that it names, with the programs that it names for that; nothing is written.
+_ENVIRONMENT = {"GIT_ALLOW_PROTOCOL": "none", "GIT_OPTIONAL_LOCKS": "0"}
+#: What shows a difference: no program of its configuration, and no submodules, which have one of their own.
+_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=all")
+#: Seconds that git is given: it would wait for ever for a named pipe.
+_PATIENCE = 300
+_OWN = ("local", "worktree")
 _EVERY = range(1, 10**9)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -31,24 +39,27 @@ class Change:
 
     lines: dict[pathlib.Path, tuple[range, ...]]
 
+    def meets(self, span: Span) -> bool:
+        """Whether a line of the place has changed."""
+        path = pathlib.Path(span.path)  # a link keeps its own name
+        return _meets(range(span.line, span.end_line + 1), self.lines.get(path.parent.resolve() / path.name, ()))
+
     def with_whole(self, files: Iterable[pathlib.Path]) -> Change:
         """The change with files that count as changed from end to end."""
         return Change({**self.lines, **dict.fromkeys(files, (_EVERY,))})
 
 
-def since(revision: str) -> Change:
-    """The change of the working tree (index, untracked files) against the place where HEAD left `revision`.
-
-    Raises ConfigError.
-    """
-    top = pathlib.Path(os.fsdecode(_git(pathlib.Path.cwd(), "rev-parse", "--show-toplevel").rstrip(b"\n")))
+def since(revision: str, folder: pathlib.Path | None = None) -> Change:
+    """The change of the working tree (index, untracked files) against the place where HEAD left `revision`, in the
+    repository that holds the folder (by default the working directory). Raises ConfigError."""
+    top = pathlib.Path(os.fsdecode(_git(folder or pathlib.Path.cwd(), "rev-parse", "--show-toplevel").rstrip(b"\n")))
     base = _base(top, revision)
     changed: dict[pathlib.Path, tuple[range, ...]] = {}
-    for name in _names(_git(top, "diff", "--name-only", "--no-renames", "-z", base, "--")):
+    for name in _names(_git(top, *_DIFF, "--name-only", "-z", base, "--")):
         changed[top / name] = ()
     patch = _git(
-        top, "-c", "core.quotePath=false", "diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
-        "--src-prefix=a/", "--dst-prefix=b/", "--unified=0", "--inter-hunk-context=0", "--submodule=short", base, "--",
+        top, "-c", "core.quotePath=false", *_DIFF,
+        "--src-prefix=a/", "--dst-prefix=b/", "--unified=0", "--inter-hunk-context=0", base, "--",
     )  # fmt: skip
     for name, lines in _hunks(patch):
         changed[top / name] = (*changed.get(top / name, ()), lines)
@@ -69,15 +80,47 @@ def _base(top: pathlib.Path, revision: str) -> str:
 
 def _git(folder: pathlib.Path, *args: str, fails: bool = False) -> bytes:
     """What git prints; nothing where it fails and may. Raises ConfigError."""
-    try:
-        safe = (part for setting in _SAFE for part in ("-c", setting))
-        result = subprocess.run(("git", *safe, *args), cwd=folder, capture_output=True, check=False)
-    except OSError:
-        raise ConfigError("--since needs git, which is not installed") from None
+    result = _run(folder, args, _without_filters(folder))
     if result.returncode and not fails:
         reason = os.fsdecode(result.stderr).strip().splitlines() or ["no reason given"]
-        raise ConfigError(f"--since: git fails: {reason[0].removeprefix('fatal: ')}")
+        partial = any("promisor" in line for line in reason)
+        hint = " (a partial clone: `git diff --stat` with the revision fetches what is needed)" if partial else ""
+        raise ConfigError(f"--since: git fails: {reason[0].removeprefix('fatal: ')}{hint}")
     return b"" if result.returncode else result.stdout
+
+
+def _run(
+    folder: pathlib.Path, args: Iterable[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """Raises ConfigError."""
+    safe = (part for setting in _SAFE for part in ("-c", setting))
+    try:
+        return subprocess.run(
+            ("git", *safe, *args),
+            cwd=folder, env={**os.environ, **_ENVIRONMENT, **environment}, stdin=subprocess.DEVNULL,
+            capture_output=True, check=False, timeout=_PATIENCE,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"--since: git has not answered within {_PATIENCE} s") from None
+    except OSError:
+        raise ConfigError("--since needs git, which is not installed") from None
+
+
+@functools.cache
+def _without_filters(folder: pathlib.Path) -> dict[str, str]:
+    """The environment in which git runs no filter (`filter.NAME.clean`) of the repository's own configuration; those of
+    the user's stay. Raises ConfigError."""
+    listed = _run(folder, ("config", "--show-scope", "--name-only", "-z", "--get-regexp", r"^filter\..*\."), {}).stdout
+    parts = list(_names(listed))
+    own = {key.rpartition(".")[0] for scope, key in zip(parts[::2], parts[1::2], strict=False) if scope in _OWN}
+    values = ("clean", ""), ("smudge", ""), ("process", ""), ("required", "false")
+    settings = [(f"{name}.{key}", value) for name in sorted(own) for key, value in values]
+    given = os.environ.get("GIT_CONFIG_COUNT", "")
+    first = int(given) if given.isdecimal() else 0
+    pairs: dict[str, str] = {}
+    for number, (key, value) in enumerate(settings, first):
+        pairs |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return {**pairs, "GIT_CONFIG_COUNT": str(first + len(settings))} if settings else {}
 
 
 def _names(listing: bytes) -> Iterator[str]:

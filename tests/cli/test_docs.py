@@ -106,6 +106,8 @@ def test_the_classes_of_rules_are_those_of_the_readings() -> None:
         (10, 10, 0, Confidence.MEDIUM),
         (18, 0, 6, Confidence.MEDIUM),
         (2, 2, 8, Confidence.LOW),
+        (1, 11, 0, Confidence.LOW),
+        (5, 7, 0, Confidence.MEDIUM),
         (3, 0, 0, Confidence.MEDIUM),
         (0, 0, 3, Confidence.MEDIUM),
     ],

@@ -21,11 +21,11 @@ from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.output import Sources
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify.finding_context import Situation, situation
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.results import Verification
 from ddp_lint.verify.session import prove, verify
-from ddp_lint.verify.situation import Situation, situation
 from ddp_lint.verify.target import resolve
 
 EXAMPLE, USE_INSTEAD = "example", "use_instead"

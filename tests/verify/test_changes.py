@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from ddp_lint.findings import Confidence, Finding, Span
-from ddp_lint.verify.changes import changed_lines, changed_only
-from ddp_lint.verify.options import UsageError
+from ddp_lint.changes import since
+from ddp_lint.config import ConfigError
+from ddp_lint.findings import Span
 
 
 @pytest.fixture
@@ -28,26 +28,17 @@ def repository(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def _finding(path: pathlib.Path, line: int, end: int) -> Finding:
-    return Finding("DDP101", "slug", "message", Span(str(path), line, 1, end, 2), Confidence.HIGH)
-
-
-def test_changed_and_new_lines(repository: pathlib.Path) -> None:
-    assert changed_lines(repository / "a.py", "HEAD") == {3, 8}
-    assert changed_lines(repository / "b.py", "HEAD") is None
-
-
-def test_findings_on_changed_lines_only(repository: pathlib.Path) -> None:
-    near, touched = _finding(repository / "a.py", 1, 2), _finding(repository / "a.py", 2, 4)
-    new = _finding(repository / "b.py", 1, 1)
-    assert changed_only([near, touched, new], "HEAD", repository / "a.py") == [touched, new]
-    assert changed_only([near], "", repository / "a.py") == [near]
+@pytest.mark.parametrize(
+    ("name", "line", "end", "meets"),
+    [("a.py", 1, 2, False), ("a.py", 2, 4, True), ("a.py", 8, 8, True), ("b.py", 1, 1, True), ("c.py", 1, 1, False)],
+)
+def test_a_place_on_changed_lines(repository: pathlib.Path, name: str, line: int, end: int, meets: bool) -> None:
+    change = since("HEAD", repository)
+    assert change.meets(Span(str(repository / name), line, 1, end, 2)) is meets
 
 
 def test_an_unknown_revision(repository: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with pytest.raises(UsageError, match="--since v9: no such revision"):
-        changed_only([], "v9", repository / "a.py")
-    elsewhere = tmp_path_factory.mktemp("no repository") / "a.py"
-    elsewhere.write_text("x\n")
-    with pytest.raises(UsageError, match="no such revision of a git repository"):
-        changed_only([_finding(elsewhere, 1, 1)], "HEAD", elsewhere)
+    with pytest.raises(ConfigError, match="--since: git knows no revision 'v9'"):
+        since("v9", repository)
+    with pytest.raises(ConfigError, match="not a git repository"):
+        since("HEAD", tmp_path_factory.mktemp("no repository"))

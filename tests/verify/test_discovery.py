@@ -218,7 +218,7 @@ def test_the_condition_that_unused_parameters_are_used_below_is_named(tmp_path: 
     source += "    def forward(self, x):\n        if len(x):\n            return self.box(x)\n        return x\n"
     wrapped = Call(name="wrapped", arguments={"classes": {}, "files": [str(path)]})
     for text, cause in (
-        (source, "box is used at line 8 past `if len(x)` (line 7) alone"),
+        (source, "box is used only at line 8, depending on `if len(x)` (line 7)"),
         (source + "\n    def other(self, x):\n        self.box(x)\n", "Some parameters that DDP manages"),
     ):
         path.write_text(text)
@@ -245,7 +245,7 @@ def test_the_condition_in_a_part_that_is_always_used_is_named(tmp_path: pathlib.
     for names, cause in (
         (
             ("parts.1.norm.weight", "parts.1.fc.bias"),
-            "parts.1.norm, parts.1.fc are used at line 12 past `if drop()` (li",
+            "parts.1.norm, parts.1.fc are used only at line 12, depending on `if drop()` (li",
         ),
         (("parts.1.norm.weight", "head.weight"), "Some parameters that DDP manages"),
     ):
@@ -363,7 +363,7 @@ def test_a_group_that_not_all_ranks_make() -> None:
     made = dataclasses.replace(call(5, "new_group"), members=(0,), tensors=())
     (found,) = discover([run([made, call(7)], [call(7)])], [])
     assert found.code == "DDP106" and found.message.startswith("new_group is called by rank 0 and not by rank 1")
-    assert "came to its end" in found.message
+    assert "this run completed" in found.message
     other = dataclasses.replace(made, members=(1,))
     (found,) = discover([run([made], [other], outcome="hang", how=["stalled"] * 2)], [])
     assert found.message.endswith("rank 0 calls new_group of rank 0, rank 1 calls new_group of rank 1")

@@ -1,4 +1,7 @@
-"""`ddp-lint verify` as a user runs it, on two gloo ranks: each verdict once, and the exit status."""
+"""`ddp-lint verify` as a user runs it, on two gloo ranks: each verdict once, and the exit status.
+
+Where nothing but the report matters, all share the launch of `warm`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,11 @@ import sys
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from ddp_lint.cli import main
+
+from . import warm
 
 pytestmark = pytest.mark.launch
 
@@ -104,14 +112,14 @@ def verify(folder: pathlib.Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 def test_a_file_with_two_models_is_judged_class_by_class(tmp_path: pathlib.Path) -> None:
     """What one model's run shows says nothing about the other."""
     (tmp_path / "verdicts.py").write_text((EXAMPLES / "verdicts.py").read_text())
-    status, report = verify(tmp_path, "verdicts.py", "--wrap", "ddp")
+    status, report = warm.verify(tmp_path, "verdicts.py", "--wrap", "ddp")
     assert [(f["line"], f["verdict"]) for f in report["findings"]] == [(14, "confirmed"), (26, "refuted")]
     assert (status, report["discovered"]) == (1, [])
 
 
 def test_a_hang_is_confirmed_and_what_did_not_run_is_not_reached(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    status, report = verify(tmp_path, "train.py", "--timeout", "6", "--select", "DDP101")
+    status, report = warm.verify(tmp_path, "train.py", "--timeout", "6", "--select", "DDP101")
     verdicts = {finding["line"]: (finding["verdict"], finding["reason"]) for finding in report["findings"]}
     assert verdicts[13][0] == "confirmed" and "rank 1 makes no further call" in verdicts[13][1]
     assert verdicts[11][0] == "not reached"
@@ -159,7 +167,7 @@ def test_the_precision_of_cudnn_is_no_difference_from_one_process(tmp_path: path
 def test_what_only_a_run_decides_is_asked_without_being_selected(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(BRANCHES)
     for arguments, expected in (((), "refuted"), (("--", "everywhere"), "confirmed")):
-        _, report = verify(tmp_path, "train.py", *arguments)
+        _, report = warm.verify(tmp_path, "train.py", *arguments)
         verdicts = {finding["code"]: finding["verdict"] for finding in report["findings"]}
         assert verdicts["DDP621"] == expected, report
         assert not report["discovered"]
@@ -192,14 +200,16 @@ def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:
         (["model.py", "--ranks", "0,1"], "--world-size"),
         (["model.py", "--world-size", "8"], "takes a training script"),
         (["model.py", "--world-size", "8", "--ranks", "8"], "ranks 0 to 7"),
-        (["model.py", "--since", "v9"], "--since v9"),
+        (["model.py", "--since", "v9"], "--since: git "),
         (["entry.py:Net", "--write-example"], "already has a ddp_lint_example()"),
     ],
 )
-def test_wrong_usage_is_one_line_and_status_2(tmp_path: pathlib.Path, arguments: list[str], says: str) -> None:
+def test_wrong_usage_is_one_line_and_status_2(
+    tmp_path: pathlib.Path, arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "model.py").write_text(CLEAN)
     (tmp_path / "entry.py").write_text(f"{CLEAN}\ndef ddp_lint_example():\n    return Net(), ()\n")
-    command = [sys.executable, "-m", "ddp_lint", "verify", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert says in done.stderr and "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["verify", *arguments])
+    assert (done.exit_code, isinstance(done.exception, SystemExit)) == (2, True), done.exception
+    assert says in done.stderr

@@ -23,7 +23,7 @@ from ddp_lint.verify.examine import examine
 from ddp_lint.verify.launch import Launcher, run
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Kind
-from ddp_lint.verify.needs import lacking
+from ddp_lint.verify.missing_requirements import lacking
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.spec import TOKEN, Spec

@@ -49,7 +49,7 @@ def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(1), call(2)], [call(1), call(3, "barrier")])
     parted = ranks.live().poll()
     assert parted is not None and parted.kind is Kind.ORDER and parted.calls[1] == parted.calls[1]
-    assert all(ranks.marks.has(rank, "parted") for rank in (0, 1))
+    assert all(ranks.marks.has(rank, "diverged") for rank in (0, 1))
 
 
 def test_ranks_that_went_on_after_what_could_not_meet_hang_in_what_comes_of_it(tmp_path: pathlib.Path) -> None:
@@ -198,9 +198,9 @@ def test_a_rank_that_has_started_two_messages_and_waits_for_the_first(tmp_path: 
 def test_a_rank_that_waits_for_a_lock_for_ever_ends_the_run(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(1)], [])
     live = ranks.live()
-    assert live.poll() is None and not ranks.marks.has(0, "parted")
+    assert live.poll() is None and not ranks.marks.has(0, "diverged")
     ranks.marks.set(1, "locked")
-    assert live.poll() is None and ranks.marks.has(0, "parted")
+    assert live.poll() is None and ranks.marks.has(0, "diverged")
 
 
 def test_a_rank_that_waits_for_a_lock_as_the_others_wait_for_it_ends_the_run_sooner(tmp_path: pathlib.Path) -> None:
@@ -222,7 +222,7 @@ def test_a_group_of_more_ranks_than_there_are_ends_the_run(
     for rank in waiting:
         ranks.marks.set(rank, "incomplete")
     ranks.live().poll()
-    assert all(ranks.marks.has(rank, "parted") is told for rank in (0, 1))
+    assert all(ranks.marks.has(rank, "diverged") is told for rank in (0, 1))
 
 
 def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Path) -> None:
@@ -235,11 +235,11 @@ def test_a_program_that_starts_its_own_ranks_tells_how_many(tmp_path: pathlib.Pa
 
 def test_a_fork_that_communicates_ends_the_run_that_waits_for_it(tmp_path: pathlib.Path) -> None:
     ranks = Ranks(tmp_path, [call(1)], [call(1)])
-    assert ranks.live().poll() is None and not ranks.marks.has(0, "parted")
+    assert ranks.live().poll() is None and not ranks.marks.has(0, "diverged")
     ranks.writers[0].write(Orphaned(op="barrier"))
     ranks.stand_still(9.0)
     ranks.live().poll()
-    assert ranks.marks.has(0, "parted")
+    assert ranks.marks.has(0, "diverged")
 
 
 def test_ranks_all_of_whose_threads_wait_in_collectives_are_ended(tmp_path: pathlib.Path) -> None:
@@ -250,7 +250,7 @@ def test_ranks_all_of_whose_threads_wait_in_collectives_are_ended(tmp_path: path
         for rank, said in ((0, first), (1, "main")):
             ranks.marks.set(rank, "waits", said)
         ranks.live().poll()
-        assert ranks.marks.has(0, "parted") is ended
+        assert ranks.marks.has(0, "diverged") is ended
 
 
 def test_a_rank_that_moves_again_waits_no_more(tmp_path: pathlib.Path) -> None:
@@ -260,4 +260,4 @@ def test_a_rank_that_moves_again_waits_no_more(tmp_path: pathlib.Path) -> None:
         os.utime(ranks.marks.path(rank, "waits"), (time.time() - 20,) * 2)
     ranks.stand_still(9.0)
     ranks.live().poll()
-    assert not ranks.marks.has(0, "parted")
+    assert not ranks.marks.has(0, "diverged")

@@ -651,7 +651,7 @@ model = DDP(nn.Linear(4, 1))
         (
             IN_JOIN,
             "shape: rank 0 calls all_reduce [1]",
-            "rank 0 has no batches left and answers in the Join of line 18",
+            "rank 0 has no batches left, and its Join of line 18 answers",
         ),
         (
             ROWS,
@@ -823,7 +823,7 @@ for step in range(4):
 
 #: What the cause says of some.
 CAUSES = {
-    "resumed": "and nothing on rank 1; rank 0 alone loaded a state (line 30)",
+    "resumed": "and nothing on rank 1; only rank 0 loaded a state (line 30)",
     "fetched": "aten.copy_ in <module> writes weight on rank 0 only",
     "layer": "get a gradient from this rank's part only",
     "unsummed": "2 (Split) gets equal input on all ranks but returns different values",
@@ -925,7 +925,7 @@ for step in range(3):
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (SPLIT_LAYER, "unsummed", "", "parameters differ between the ranks after optimizer step 1: 3.weight"),
-        (CLOCK, "clock", "", "rank 0 left a loop by its own clock (line 27)"),
+        (CLOCK, "clock", "", "rank 0 left a loop because of its own clock (line 27)"),
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
@@ -940,7 +940,7 @@ for step in range(3):
         (FETCHED, "fetched", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (LATE, "late", "", "gradients differ between the ranks before optimizer step 1: 0.more.weight"),
         (MIXED, "mixed", "", "gradients differ between the ranks before optimizer step 1: weight, bias"),
-        (LOADED, "loaded", "", "the ranks' shards are of unlike models: weight, bias differed before FSDP"),
+        (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
         "evaluated",
@@ -996,7 +996,7 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     ("program", "reason"),
     [
         (FETCHED, "another line causes that: aten.copy_ at line 31 writes weight on rank 0 only"),
-        (SLOT, "left a loop by its own clock (line 24): this time all left in the same iteration"),
+        (SLOT, "left a loop because of its own clock (line 24): this time all left in the same iteration"),
     ],
     ids=["another line", "luck"],
 )

@@ -67,7 +67,7 @@ def test_a_ranks_end(
 def test_who_comes_to_its_end_after_it_was_told_that_the_ranks_part_has_not_completed(tmp_path: pathlib.Path) -> None:
     """On NCCL the teardown of one rank releases its peer, which ends before its own watchdog has looked."""
     marks = Marks(tmp_path)
-    for number, order in enumerate((("parted", "over"), ("over", "parted"))):
+    for number, order in enumerate((("diverged", "over"), ("over", "diverged"))):
         for at, mark in enumerate(order):
             marks.set(number, mark)
             os.utime(marks.path(number, mark), (100 + at, 100 + at))
@@ -86,7 +86,7 @@ def test_what_a_rank_does_after_it_was_told_to_end_is_no_longer_its_program(
     writer = Writer(tmp_path / "rank0.jsonl")
     writer.write(Start())
     writer.write(Collective(ranks=(0, 1), op="new_group"))
-    told = Marks(tmp_path).path(0, "parted")
+    told = Marks(tmp_path).path(0, "diverged")
     told.touch()
     os.utime(told, (time.time(), time.time()))
     time.sleep(0.01)

@@ -11,8 +11,8 @@ import torch
 
 from ddp_lint.verify.child import zygote
 from ddp_lint.verify.options import Options
-from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.preload import may_fork, uses_streams
+from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.target import resolve
 
 TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"

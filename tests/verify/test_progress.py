@@ -15,7 +15,7 @@ import pytest
 from ddp_lint.verify import frames
 from ddp_lint.verify.child.observers import progress, watchdog
 from ddp_lint.verify.child.recorder import Recorder
-from ddp_lint.verify.lateness import Lateness
+from ddp_lint.verify.polling_delay import Lateness
 from ddp_lint.verify.spec import Marks
 
 
@@ -116,7 +116,7 @@ def test_why_a_rank_ends(idle: float, recorded: float, peers_idle: float, reason
     ],
 )
 def test_why_a_rank_ends_whose_peers_do(idle: float, peers: set[str], reason: str) -> None:
-    assert watchdog.told(idle, 20.0, peers) == reason
+    assert watchdog.reason_to_end(idle, 20.0, peers) == reason
 
 
 COMPUTES = "import sys; print(flush=True)\nwhile True: pass"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
+from typing import Any
 
 import click
 
@@ -50,6 +51,24 @@ class _Verbs(click.Group):
             hint = did_you_mean(args[0], _VERBS) or f" (there are {', '.join(_VERBS)})"
             ctx.fail(f"there is no command '{args[0]}'{hint}")
         return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().main(*args, **extra)
+        except OSError as e:
+            from ddp_lint.cli.console import not_printed
+
+            not_printed(e)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """What click has to say of wrong usage quotes the arguments, which may be names of files."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as e:
+            from ddp_lint.output import visible
+
+            e.__dict__.update(message=visible(e.message))
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -23,7 +23,7 @@ from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Sett
 from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
 from ddp_lint.files import read_stream, shown
-from ddp_lint.output import Run, Sources, one_line, render, visible
+from ddp_lint.output import Run, Sources, one_line, render, visible, without_commands
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
 
@@ -31,6 +31,8 @@ _CODES: dict[str, Any] = {"metavar": "CODES", "multiple": True, "shell_complete"
 _GLOBS: dict[str, Any] = {"metavar": "PATTERNS", "multiple": True}
 #: Formats whose readers take nothing but a report of findings.
 _REPORTS = ("sarif", "gitlab", "junit")
+#: Set by services that look for workflow commands in what is printed.
+_SERVICES = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -473,7 +475,8 @@ def _in_color(options: _Options) -> bool:
 
 def _finish_diff(patch: str, fixed: int, errors: list[tuple[str, str]], options: _Options) -> int:
     to_terminal = options.output_file is None and sys.stdout is not None and sys.stdout.isatty()
-    write(visible(patch) if to_terminal else patch, options.output_file)
+    to_service = options.output_file is None and any(os.environ.get(name) for name in _SERVICES)
+    write(visible(patch) if to_terminal else without_commands(patch) if to_service else patch, options.output_file)
     for path, reason in errors:
         say(f"error: {path}: {reason}", options.color)
     if not options.quiet:

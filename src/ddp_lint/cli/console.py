@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -38,13 +39,7 @@ def write(text: str | bytes, file: pathlib.Path | None) -> None:
     if file is None:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="backslashreplace")
-        try:
-            click.echo(text, nl=False, color=True)
-        except BrokenPipeError:  # the reader has seen enough: click ends the run
-            raise
-        except OSError as e:
-            sys.stdout = None  # or what it holds is written, and fails, once more at the end
-            fail(f"cannot write to standard output: {(e.strerror or str(e)).lower()}")
+        click.echo(text, nl=False, color=True)
         return
     try:
         _write_file(file, text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace"))
@@ -77,7 +72,21 @@ def say(text: str, color: str = "auto") -> None:
     paint = {"error": style.red, "warning": style.yellow}.get(kind)
     if hasattr(sys.stderr, "reconfigure"):
         sys.stderr.reconfigure(errors="backslashreplace")
-    click.echo(f"{paint(kind)}: {rest}" if paint else text, err=True, color=True)
+    with contextlib.suppress(OSError):  # nobody can be told; the exit status stays what it is
+        click.echo(f"{paint(kind)}: {rest}" if paint else text, err=True, color=True)
+
+
+#: Errors of a file that was opened for us: a full disk, a limit, a descriptor that cannot be written to.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+
+
+def not_printed(error: OSError) -> NoReturn:
+    """End a run that could not write to standard output, also `--help`, with a message and the status for that. A
+    reader who has seen enough (`| head`) is none of that: click ends the run. Raises any other error."""
+    if error.filename is not None or error.errno not in _NO_ROOM:
+        raise error
+    sys.stdout = None  # or what it holds is written, and fails, once more at the end
+    fail(f"cannot write to standard output: {(error.strerror or str(error)).lower()}")
 
 
 def fail(message: str, color: str = "auto") -> NoReturn:

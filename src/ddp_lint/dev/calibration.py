@@ -23,11 +23,12 @@ from ddp_lint.rules.registry import documented
 from ddp_lint.source.file import place_kind
 
 #: What a class promises: the least share that is not false, the least share that is real.
-PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 0.0)}
+PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 1 / 3)}
 #: Fewer readings do not suffice to be `high`, nor to be `low`.
 ENOUGH = 8
-#: As many readings of all rules together are added to those of one rule, so that a few do not decide alone.
-PRIOR = 12.0
+#: As many readings of all rules together are added to those of one rule, so that a few do not decide alone. More would
+#: hide what a rule's own readings say: it takes few of them to show that hardly any finding is real.
+PRIOR = 4.0
 _FILES = ("head.tsv", "divergence.tsv", "readings_divergence.tsv", "readings_other.tsv")
 _NEAR = 2
 _HEAD = """\

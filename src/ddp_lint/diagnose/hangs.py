@@ -213,7 +213,7 @@ def _who_was_late(
     elsewhere = [rank for rank, e in late.items() if e.site.user is not None and e.site.user != common]
     if common is not None and len(elsewhere) == len(late) > 1 and len(waiting) == 1:
         # One rank is in a collective that all the others passed by.
-        return next(iter(waiting)), common, _how_parted(waited, [late[r] for r in elsewhere])
+        return next(iter(waiting)), common, _how_diverged(waited, [late[r] for r in elsewhere])
     if len(elsewhere) == 1 and waiting == {0} and not _trains([*waited, late[elsewhere[0]]]):
         return 0, common, "rank-conditional"  # a branch on rank 0 is the most frequent of all
     if len(elsewhere) == 1 and len(waiting) == 1 and not _trains(waited) and _trains([late[elsewhere[0]]]):
@@ -221,7 +221,7 @@ def _who_was_late(
         return next(iter(waiting)), common, "uneven-inputs"
     if len(elsewhere) == 1:
         rank = elsewhere[0]
-        return rank, late[rank].site.user, _how_parted(waited, [late[rank]])
+        return rank, late[rank].site.user, _how_diverged(waited, [late[rank]])
     if len(same) == len(late) == 1:
         return same[0], common, "slow-rank"
     return None, common, ""
@@ -263,7 +263,7 @@ def _minority(waited: Sequence[Event]) -> tuple[int | None, Frame | None, str]:
     return None, place, "mismatch"
 
 
-def _how_parted(waited: Sequence[Event], late: Sequence[Event]) -> str:
+def _how_diverged(waited: Sequence[Event], late: Sequence[Event]) -> str:
     return "uneven-inputs" if _trains(waited) and not _trains(late) else "rank-conditional"
 
 

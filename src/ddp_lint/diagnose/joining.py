@@ -116,10 +116,10 @@ def _around(line: int, regions: Sequence[tuple[int, int]]) -> tuple[int, int] | 
     return min(inside, key=lambda region: region[1] - region[0], default=None)
 
 
-def join(frames: Sequence[Frame], root: pathlib.Path, codes: Sequence[str], *, parted: bool) -> Joined | None:
+def join(frames: Sequence[Frame], root: pathlib.Path, codes: Sequence[str], *, diverged: bool) -> Joined | None:
     """What `check` says of the first of the frames that the tree holds; None where it holds none.
 
-    `codes` are the rules that look for the cause. `parted`: the ranks went different ways, so the rules about
+    `codes` are the rules that look for the cause. `diverged`: the ranks went different ways, so the rules about
     divergence are asked too. Raises ConfigError for a configuration that is wrong.
     """
     places = locate(frames, Tree(root))
@@ -130,7 +130,7 @@ def join(frames: Sequence[Frame], root: pathlib.Path, codes: Sequence[str], *, p
         (score, index, finding)
         for index, local in enumerate(places)
         for finding in findings
-        if (parted and finding.code.startswith("DDP1")) or finding.code in codes
+        if (diverged and finding.code.startswith("DDP1")) or finding.code in codes
         if (score := _fit(local, finding)) > 0
     ]
     if not fits:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ddp_lint.diagnose import hangs
-from ddp_lint.diagnose.mismatch import parted
+from ddp_lint.diagnose.mismatch import diverged
 from ddp_lint.diagnose.records import End, Event, Quote, Reading, site_of
 from ddp_lint.knowledge.signatures import Signature, signature, verdict
 from ddp_lint.verify.trace import Frame
@@ -102,7 +102,7 @@ def judge(reading: Reading) -> Diagnosis:
     found = (
         cases.own()
         or cases.killed()
-        or cases.parted()
+        or cases.diverged()
         or cases.hung()
         or cases.vanished()
         or cases.weak()
@@ -270,11 +270,11 @@ class _Cases:
 
     # ---- the ranks did different things, or somebody waited
 
-    def parted(self) -> Diagnosis | None:
-        events = [e for e in self.events if e.role == "parted"]
+    def diverged(self) -> Diagnosis | None:
+        events = [e for e in self.events if e.role == "diverged"]
         if not events:
             return None
-        seen = parted(events, self.reading)
+        seen = diverged(events, self.reading)
         if seen is None:
             return None
         seen["place"] = seen["place"] or self._cut_off(None)
@@ -489,7 +489,7 @@ class _Cases:
     def _is_consequence(self, event: Event, found: Diagnosis) -> bool:
         if event.role in ("secondary", "launcher"):
             return True
-        if event.role in ("hang", "parted", "exit"):
+        if event.role in ("hang", "diverged", "exit"):
             return found.kind != event.kind
         return event.role == "own" and event.kind != found.kind
 

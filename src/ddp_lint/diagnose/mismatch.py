@@ -14,7 +14,7 @@ _OF_GRADIENTS = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER",
 _ORDER = ("collective-mismatch", "fr-mismatch", "fr-missing-rank", "gloo-size-mismatch", "shape-mismatch-gather")
 
 
-def parted(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
+def diverged(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
     """The fields of a diagnosis, from the message that tells most."""
     event = min(events, key=lambda e: (_ORDER.index(e.kind) if e.kind in _ORDER else 9, not e.frames, e.order))
     alike = [e for e in events if e.kind == event.kind]
@@ -39,7 +39,7 @@ def parted(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
     if event.kind == "fr-mismatch":
         subkind = "shape" if "SIZE" in event.text else "mismatch"
     # Who aborts says no line; who lost its peer was in the same collective.
-    framed = [e for e in (event, *alike, *reading.events) if e.frames and e.role in ("parted", "secondary", "hang")]
+    framed = [e for e in (event, *alike, *reading.events) if e.frames and e.role in ("diverged", "secondary", "hang")]
     place = next((e.site.user for e in framed if e.site.user), None) or _library(framed)
     return {
         "kind": event.kind,

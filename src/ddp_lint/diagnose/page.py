@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ddp_lint.diagnose.records import Event
 from ddp_lint.diagnose.report import full
 from ddp_lint.diagnose.session import Answer
+from ddp_lint.output import in_markup
 from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 
@@ -23,7 +24,8 @@ td.text { font-family: ui-monospace, monospace; font-size: 12px; word-break: bre
 .track { position: absolute; left: 6rem; right: 0; top: 0; bottom: 0 }
 .dot { position: absolute; top: 6px; width: 10px; height: 10px; margin-left: -5px;
   border-radius: 50%; background: #9aa0a6 }
-.own, .exit { background: #d93025 } .hang, .parted { background: #e8710a } .secondary, .launcher { background: #9aa0a6 }
+.own, .exit { background: #d93025 } .hang, .diverged { background: #e8710a }
+.secondary, .launcher { background: #9aa0a6 }
 .warning, .note { background: #fbbc04 } .root { outline: 3px solid #1a73e8 }
 @media (prefers-color-scheme: dark) { body { background: #17181a; color: #e8eaed } pre { background: #24262a }
 tr + tr td, .lane { border-color: #3c4043 } }
@@ -48,7 +50,7 @@ def page(answer: Answer) -> str:
         *_flight(answer),
         "</body></html>\n",
     ]
-    return "\n".join(parts)
+    return in_markup("\n".join(parts))
 
 
 def _e(text: object) -> str:

@@ -38,7 +38,7 @@ _STATUS = re.compile(
 )
 _LAST = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (?P<enq>-?\d+), last completed (?:NCCL )?work: (?P<done>-?\d+)")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\w+) ?(?:PG )?(?:GUID )?(?P<guid>[^\s\]]*) Rank (?P<rank>\d+)\]")
-_SAID_RANK = re.compile(r"\[[Rr]ank (\d+)\]")
+_RANK_PREFIX = re.compile(r"\[[Rr]ank (\d+)\]")
 
 
 def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | None:
@@ -51,7 +51,7 @@ def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | Non
     name = f"{group['id']} {group['guid']}" if group else ""
     if rank is None:
         local = group["rank"] if group and _is_default(name) else None
-        named = _SAID_RANK.search(text)
+        named = _RANK_PREFIX.search(text)
         rank = int(local) if local else int(named[1]) if named and (not group or _is_default(name)) else None
     values: dict[str, Any] = status.groupdict() if status else {}
     seq = _number(_SEQ.search(text))

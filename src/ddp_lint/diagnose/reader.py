@@ -79,7 +79,7 @@ _LAUNCHER_TYPES = re.compile(
     r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException|"
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
-_SAID = re.compile(r"[A-Za-z]{3}")
+_WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
     r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
     r"Input/output mismatch in the collective"
@@ -291,7 +291,7 @@ class _Stream:
         return True
 
     def _say(self, text: str, quote: Quote, piece: Piece) -> None:
-        if _SAID.search(text) and not _NOISE.match(text):
+        if _WORD.search(text) and not _NOISE.match(text):
             rank = piece.rank if piece.rank is not None else piece.hint
             if piece.hint is not None and piece.hint < 100_000:
                 self._reader.reading.ranks.add(piece.hint)

@@ -11,6 +11,7 @@ from ddp_lint.diagnose.judge import Diagnosis
 from ddp_lint.diagnose.records import Event, Quote
 from ddp_lint.diagnose.session import Answer
 from ddp_lint.knowledge.signatures import kind_in_words, next_of, of_subkind
+from ddp_lint.output import in_json, one_line, visible
 from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 from ddp_lint.verify.trace import Frame
@@ -68,10 +69,10 @@ def _headline(found: Diagnosis, style: Style) -> str:
         parts.append(f"rank {found.rank}")
     if found.place is not None:
         function = f" in {found.place.function}" if found.place.function not in ("", "<module>") else ""
-        parts.append(f"{found.place.path}:{found.place.line}{function}")
+        parts.append(one_line(f"{found.place.path}:{found.place.line}{function}"))
     name = found.kind + (f", {found.subkind}" if found.subkind else "")
     what = kind_in_words(found.kind) if found.kind != "unknown" else "the log does not show why the job ended"
-    return f"{'  '.join(parts)}  {what} [{name}]"
+    return f"{'  '.join(parts)}  {what} [{visible(name)}]"
 
 
 def _shown(found: Diagnosis) -> list[Quote]:
@@ -82,16 +83,16 @@ def _shown(found: Diagnosis) -> list[Quote]:
 
 
 def _where(quote: Quote) -> str:
-    return f"{quote.source}:{quote.number}:"
+    return one_line(f"{quote.source}:{quote.number}:")
 
 
 def _cut(text: str, width: int = _WIDTH) -> str:
-    text = " ".join(text.split())
+    text = visible(" ".join(text.split()))
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _line(name: str, text: str, style: Style) -> str:
-    return f"  {style.bold((name + ':').ljust(10))}{text}"
+    return f"  {style.bold((name + ':').ljust(10))}{one_line(text)}"
 
 
 def _consequences(found: Diagnosis) -> str:
@@ -185,7 +186,7 @@ def _timeline(answer: Answer, style: Style) -> Iterator[str]:
         mark = "*" if (event.quote.source, event.quote.number) in root else " "
         who = f"rank {event.rank}" if event.rank is not None else "-"
         times = f" (x{event.count})" if event.count > 1 else ""
-        name = event.known.id if event.known else event.type or "event"
+        name = event.known.id if event.known else _cut(event.type) or "event"
         yield f" {mark}{_where(event.quote):>14} {who:8} {event.role:10} {name:24} {_cut(event.quote.text, 90)}{times}"
     if answer.flight is not None:
         yield from _table(answer, style)
@@ -203,7 +204,7 @@ def _table(answer: Answer, style: Style) -> Iterator[str]:
             state = "" if call is None or flight.state(dump.rank, call) == "completed" else "*"
             mark = "!" if row.mismatch else ""
             site = f"@{call.site.line}" if call is not None and call.site else ""
-            cells.append(f"{mark}{describe(call)}{site}{state}" if call is not None else f"{mark}-")
+            cells.append(one_line(f"{mark}{describe(call)}{site}{state}") if call is not None else f"{mark}-")
         yield f"  rank {dump.rank:<5} {' | '.join(cells)}"
     if len(flight.dumps) > 64:
         yield f"  and {len(flight.dumps) - 64} more ranks"
@@ -303,4 +304,4 @@ def _flight(answer: Answer) -> dict[str, Any] | None:
 
 
 def as_json(answer: Answer) -> str:
-    return json.dumps(as_dict(answer), indent=2, ensure_ascii=False) + "\n"
+    return in_json(json.dumps(as_dict(answer), indent=2, ensure_ascii=False)) + "\n"

@@ -16,7 +16,7 @@ from ddp_lint.diagnose.records import Reading, is_library
 from ddp_lint.verify.trace import Frame
 
 #: Kinds for which the ranks went different ways, so that the analysis of divergence has something to say.
-_PARTED = {"HANG", "DIVERGENCE", "VANISHED"}
+_DIVERGED = {"HANG", "DIVERGENCE", "VANISHED"}
 #: What a log says loses against dumps that show where the ranks diverge, unless a rank failed by itself.
 _OF_ITS_OWN = {"ROOT", "KILLED", "LAUNCH"}
 
@@ -82,7 +82,7 @@ def _answer(reading: Reading, dumps: Flight | None, source: pathlib.Path | None,
     joined = None
     if source is not None:
         codes = found.known.codes if found.known else ()
-        joined = join(_frames(found, reading, dumps), source, codes, parted=found.verdict in _PARTED)
+        joined = join(_frames(found, reading, dumps), source, codes, diverged=found.verdict in _DIVERGED)
     return Answer(found, reading, dumps, joined, source is not None, tuple(problems))
 
 

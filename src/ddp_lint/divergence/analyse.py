@@ -26,6 +26,7 @@ from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.shards import may_part
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Value, unknown
@@ -176,12 +177,12 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
 def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     """The roots without those that cannot communicate, where that is known beforehand."""
     project, inside = summaries.linker.project, facts.source.inside
-    if inside and not project.uses_frameworks(inside):
-        return
-    known = project.communicating(inside) if inside else None
+    uses = not inside or project.uses_frameworks(inside)
+    known = project.communicating(inside) if inside and uses else None
     for root in roots(facts, summaries):
         name = root.name if root.function is not None else MODULE
-        if known is None or name in known or (root.function is not None and may_run_on_some(root.function)):
+        can = known is None or name in known or (root.function is not None and may_run_on_some(root.function))
+        if (uses and can) or (root.owner is not None and may_part(project, root.owner, root.node)):
             yield root
 
 
@@ -382,7 +383,7 @@ _MOST_MISMATCHES = 200
 def _mismatches(
     root: Root, facts: ModuleFacts, graph: EventGraph, start: Node, sharded: Callable[[], bool]
 ) -> Iterator[Mismatch]:
-    """Those of one root; `sharded` tells whether its file shows that anything is."""
+    """Those of one root; `sharded` returns whether its file shows that something is sharded."""
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
     for stream in list(streams_of(graph.nodes)):
@@ -416,14 +417,14 @@ def _mismatches(
 
 
 def _is_of_recursion(event: Event, root: Root) -> bool:
-    """Does the function come to it through a call of itself? What the ranks do then is followed some calls deep alone,
-    and where they diverge in it they do so at its first call."""
+    """Is the event in a recursive call? What the ranks do there is evaluated to a limited depth only,
+    and where they diverge in it, they diverge at its first call."""
     name = getattr(root.node, "name", "")
     return bool(event.chain) and event.call in (name, f"self.{name}") and not root.decorated
 
 
 def _is_once_for_some_ranks(mismatch: Mismatch, root: Root, facts: ModuleFacts) -> bool:
-    """Does the branch at fault ask for the rank and hold the call, so that its first call divides the ranks? A loop of
+    """Does the branch at fault test the rank and contain the call, so that its first call divides the ranks? A loop of
     such calls goes through a nested structure."""
     branch = mismatch.branch
     if mismatch.cause != "rank" or branch is None or not mismatch.span.starts_in(branch):

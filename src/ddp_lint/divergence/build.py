@@ -104,7 +104,7 @@ class _Builder:
             yes = self.sequence(effect.yes, after, exits, site)
             no = self.sequence(effect.no, after, exits, site)
             self._apart -= apart
-            # Who misses a rank that has ended, only those who call the callee can tell.
+            # Which calls a rank that has ended misses is known only to the callers of the callee.
             ends = apart and may_exit([*effect.yes, *effect.no])
             return self.test(effect.test, yes, no, effect.span, site.depth if site and not ends else 0)
         if isinstance(effect, Rounds):
@@ -140,7 +140,7 @@ class _Builder:
         inner = dataclasses.replace(exits, breaks=leave, continues=again)
         body = self.sequence(effect.body, again, inner, site)
         streams = frozenset(streams_of(self._graph.nodes[mark:]))
-        if not streams:  # nothing to count: one round stands for all
+        if not streams:  # nothing to count: one round represents all of them
             inner = dataclasses.replace(exits, breaks=after, continues=finished)
             return self.sequence(effect.body, finished, inner, site)
         rounds = effect.rounds and _settled(effect.rounds, site.depth if site else 0)

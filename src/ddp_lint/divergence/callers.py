@@ -12,14 +12,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
+from ddp_lint.divergence.calls_by_name import is_wrapped
 from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.mismatches import Mismatch
-from ddp_lint.divergence.names import is_wrapped
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.summaries import Summaries
-from ddp_lint.divergence.values import INDEX, Value, argument_key
+from ddp_lint.divergence.values import BATCH, ELEMENT, INDEX, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -51,7 +51,7 @@ class Callers(Generic[R]):
 
     project: Project
     summaries: Summaries
-    #: One in which whatever a callee does is seen by its callers.
+    #: Summaries in which callers see everything that a callee does.
     open: Summaries
     roots: Callable[[ModuleFacts, Summaries], Iterable[R]]
     evaluate: Callable[[R, ModuleFacts, Summaries], None]
@@ -130,15 +130,27 @@ class Callers(Generic[R]):
 
 
 def may_run_on_some(function: FunctionRef) -> bool:
-    """Is the function given a model, and asks which rank it is on?"""
+    """Does the function take a model, and either test the rank, take a slice by the rank, or call the model in a loop
+    with a `break`?"""
     parameters = function.node.args
     given = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
-    if not any(_MODEL.search(parameter.arg) for parameter in given):
+    models = {parameter.arg for parameter in given if _MODEL.search(parameter.arg)}
+    return bool(models) and any(_may_differ(node, models) for node in inside(function.node))
+
+
+def _may_differ(node: ast.AST, models: set[str]) -> bool:
+    if isinstance(node, ast.If):
+        return _tests_rank(node.test)
+    if isinstance(node, ast.Slice):
+        return any(bound is not None and _tests_rank(bound) for bound in (node.lower, node.step))
+    if not isinstance(node, (ast.For, ast.While)):
         return False
-    return any(isinstance(node, ast.If) and _asks_for_rank(node.test) for node in inside(function.node))
+    below = list(inside(node))
+    runs = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") in models for n in below)
+    return runs and any(isinstance(n, ast.Break) for n in below)
 
 
-def _asks_for_rank(test: ast.expr) -> bool:
+def _tests_rank(test: ast.expr) -> bool:
     for node in walk(test):
         name = last_part(node)
         asked = (("name", name), ("attribute", name), ("call", f"*.{name}"))
@@ -156,7 +168,7 @@ def _more_specific(given: Value | None, alone: Value) -> Value:
 
 
 #: What a loop hands out is no rank's own.
-_COUNTED = frozenset({"element", INDEX})
+_COUNTED = frozenset({ELEMENT, BATCH, INDEX})
 
 
 @kept_by_node(8192)

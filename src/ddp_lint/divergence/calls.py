@@ -10,15 +10,8 @@ from typing import Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
-from ddp_lint.divergence.definitions import stored_by, stores_of
-from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
-from ddp_lint.divergence.frame import Frame, bound
-from ddp_lint.divergence.groups import Group, along
-from ddp_lint.divergence.inheritance import Question
-from ddp_lint.divergence.iteration import element_of, rounds_of
-from ddp_lint.divergence.names import (
+from ddp_lint.divergence.builtins_and_torch import BUILTINS, LIBRARY
+from ddp_lint.divergence.calls_by_name import (
     agreed_within,
     by_name,
     distinctive,
@@ -27,10 +20,18 @@ from ddp_lint.divergence.names import (
     is_of_plain_model,
     sized,
 )
+from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
+from ddp_lint.divergence.definitions import stored_by, stores_of
+from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
+from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
+from ddp_lint.divergence.frame import Frame, bound
+from ddp_lint.divergence.groups import Group, along
+from ddp_lint.divergence.inheritance import Question
+from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import LISTED, PADDED, is_generated, keeps, with_kept_shape
-from ddp_lint.divergence.standard import BUILTINS, LIBRARY
+from ddp_lint.divergence.shards import gather
 from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
     MADE,
@@ -111,6 +112,8 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
     if isinstance(reference, ref.ClassRef):
         return _construct(frame, reference, arguments, node)
     if isinstance(reference, ref.Instance):
+        if reference.unit:
+            gather(frame, reference, node)
         return _call_object(frame, function, reference, arguments, node)
     if isinstance(reference, ref.External):
         return _external(frame, reference.name, arguments, node)
@@ -213,7 +216,7 @@ def _flag(node: ast.expr | None) -> bool | None:
 
 
 def _stored_name(stored: ast.AST | None, kept: Mapping[str, bool | ref.GroupRef | None]) -> str:
-    """The parameter that is stored: itself, or a group in the place of which the default may stand."""
+    """The parameter that is stored: by itself, or a group that may be replaced by the default."""
     if isinstance(stored, ast.Name):
         return stored.id
     parts = (stored.body, stored.orelse) if isinstance(stored, ast.IfExp) else getattr(stored, "values", ())
@@ -365,7 +368,7 @@ def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
 
 
 def _is_on_one_device(arguments: Arguments) -> bool:
-    """``Trainer(devices=1)``: nobody to communicate with, whichever rank makes it."""
+    """``Trainer(devices=1)``: there is no other rank to communicate with."""
     devices, nodes = arguments.keywords.get("devices"), arguments.keywords.get("num_nodes")
     return _is_one(devices) and (nodes is None or _is_one(nodes))
 
@@ -398,7 +401,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             # DDP passes on no method of the module inside.
             entry = forward if forward is not None and forward.when != "buffers" else None
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
-            entry = None  # whatever it is called, no optimizer and no schedule: a diffusion's ``scheduler.step(x, t)``
+            entry = None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
             _call_closure(frame, entry, arguments, node)
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
@@ -456,8 +459,8 @@ def _unresolved(
 ) -> Value:
     """A call that nothing resolves: by name where the name leaves no doubt, else without effect.
 
-    `foreign`: of what another package has, ``transformers.AutoConfig.from_pretrained``, which no object of the
-    project's stands for.
+    `foreign`: it belongs to another package (``transformers.AutoConfig.from_pretrained``), and to no object of the
+    project.
     """
     knows = known()
     name = name or text.rpartition(".")[2]
@@ -501,7 +504,7 @@ def _unresolved(
 
 
 def _of_some_object(frame: Frame, name: str, text: str, arguments: Arguments, node: ast.Call) -> Value | None:
-    """What a method gives on an object of no known class, where its name alone tells."""
+    """What a method returns for an object of unknown class, where its name is sufficient."""
     only = frame.linker.only_method(name)
     if only is not None:
         assert only.owner is not None

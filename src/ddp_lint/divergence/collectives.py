@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
-from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     handed,
@@ -34,7 +34,7 @@ from ddp_lint.knowledge.project_names import last
 from ddp_lint.project.parts import children, kept_by_node
 
 _GROUP = "group"
-_TOLD = "the project's configuration"
+_CONFIGURED = "the project's configuration"
 _WRAPS = re.compile(
     r"DataParallel$|\b(Distributed)?DDP$|\bFSDP$|fully_shard|prepare$|deepspeed\.initialize|parallelize"
 )
@@ -97,7 +97,7 @@ def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed:
 
 def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) -> bool:
     """Is the call under a test that this rank has such a group at all, and under one of its place that only the run
-    can tell (``rank == src``)? Then the group may well be of the ranks that come there."""
+    decides (``rank == src``)? Then the group may consist of the ranks that reach the call."""
     if group is None or node is None:
         return False
     tests = [atom for test in frame.path for atom in test.atoms()]
@@ -123,7 +123,7 @@ def together(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> N
     op, place = last(name), _place_of_group(frame, arguments)
     takes = (*("",) * place, _GROUP) if isinstance(place, int) else ()
     group = _GROUP if isinstance(place, int) else place or ""
-    communicate(frame, Collective(name=name, op=op, takes=takes, group=group, evidence=_TOLD), arguments, node)
+    communicate(frame, Collective(name=name, op=op, takes=takes, group=group, evidence=_CONFIGURED), arguments, node)
     if is_agreement(op):
         for argument in arguments.nodes.values():
             agree(frame, argument)

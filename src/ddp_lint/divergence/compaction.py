@@ -26,7 +26,7 @@ from ddp_lint.findings import Confidence
 
 #: Effects of a callee that are spliced into its caller; a larger one stays one event.
 _SPLICED = 160
-#: The same where a caller is asked what becomes of a difference in the callee, which one event would not show.
+#: The same where the outcome of a difference inside the callee is needed, which a single event would hide.
 _SPLICED_TO_SEE = 4_000
 
 
@@ -46,7 +46,7 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
     if is_larger(effects, _SPLICED if frame.summaries.whole else _SPLICED_TO_SEE):
         return _whole(effects, function.name)
     kept = function.closure is not None or not frame.summaries.whole
-    return effects if kept else whole_if_parted(effects, function.name)
+    return effects if kept else whole_if_diverging(effects, function.name)
 
 
 def _may_raise_on_some(effects: list[Effect]) -> bool:
@@ -60,7 +60,7 @@ def _may_raise_on_some(effects: list[Effect]) -> bool:
     )
 
 
-def whole_if_parted(effects: list[Effect], name: str) -> list[Effect]:
+def whole_if_diverging(effects: list[Effect], name: str) -> list[Effect]:
     """What makes the ranks diverge by itself is reported where it is; around it, it is one event."""
     if not matters(effects) or not any(condition.may_diverge for condition in choices(effects)):
         return effects

@@ -104,7 +104,7 @@ class Comparison:
         self._graph = graph
         self._projection = projection
         self._steps = 0
-        #: Pairs of places that were reached, each with the choices that led there and are asked again.
+        #: Pairs of places that were reached, each with the choices that led there and are tested again.
         self._seen: dict[Hashable, set[Hashable]] = {}
         self._asked_below: list[frozenset[Hashable]] = []
         #: Events and loops that met one of another place, each with the world of the other side.
@@ -129,10 +129,10 @@ class Comparison:
         yield from (difference for difference in differences if not self._is_of_unlike_questions(difference))
 
     def _is_of_unlike_questions(self, difference: Difference) -> bool:
-        """Does each arm of the rank test ask a question of its own, and if the answers are alike the events meet?
+        """Does each arm of the rank test have a test of its own, and the events match where both have the same outcome?
 
         ``if mask is not None: broadcast(mask)`` on the one, ``if args.mask: broadcast(mask)`` on the other: two ways to
-        ask for the same.
+        test the same.
         """
         if difference.where is None:
             return False
@@ -171,7 +171,7 @@ class Comparison:
 
     def _in_places(self) -> set[int]:
         """Nodes in one arm of a test of the rank's place along an axis, where both arms communicate over a group of
-        which nothing tells the axis: it may well be that very one, so that one member alone comes there."""
+        whose axis is unknown: it may be the same axis, so that only one member gets there."""
         found: set[int] = set()
         for node in self._graph.nodes if not self._group.axis else ():
             varies = node.condition.varies if isinstance(node, Choice) else None
@@ -212,7 +212,7 @@ class Comparison:
                         yield self._projection.truth(node.condition, 0), chosen
 
     def _leaves_alone(self, condition: Condition, chosen: bool) -> bool:
-        """Does this outcome say that the group has a single member, who waits for nobody?"""
+        """Does this outcome imply that the group has a single member, which waits for no other rank?"""
         counted = alone_in(condition.truths[0])
         if counted is None:
             return leaves_alone(condition.text, chosen, self._group)
@@ -418,10 +418,10 @@ class Comparison:
             one, two = self._advance(one.at(one.node.after), 0), self._advance(two.at(two.node.after), 0)
 
     def _tries_again(self, side: Side, matched: int) -> bool:
-        """Does it go round once more and reach the same events later, however often it does so?
+        """Does it repeat the loop and reach the same events later, for any number of repetitions?
 
         That is so where events always leave the loop (``continue`` until a file is found, then a barrier and `break`),
-        and after a round without events in a loop that only a round with events leaves (ask again for a prompt),
+        and after a round without events in a loop that only a round with events leaves (a prompt that is repeated),
         be they those of another group: what its members agree on ends the loop for all of them.
         """
         loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
@@ -558,7 +558,7 @@ class Comparison:
         return bool(side.own) and self._first_event(side.at(loop.body)) is None
 
     def _excluded(self, choice: Hashable, side: Side) -> bool | None:
-        """False for ``mode == "b"`` on a side that has chosen ``mode == "a"``; None where its choices tell nothing."""
+        """False for ``mode == "b"`` on a side that has chosen ``mode == "a"``; None where its choices do not decide."""
         mine = self._equality(choice)
         if mine is not None:
             others = (self._equality(other) for other, chosen in side.own.items() if chosen)
@@ -604,7 +604,7 @@ class Comparison:
 
     def _ends_in_error(self) -> list[bool]:
         """For each node: does every way from it end in an error, before any event of the group? Then the job ends, and
-        nobody is waited for; a rank that waits for the others first never comes to its error."""
+        no rank waits; a rank that waits for the others before never reaches its error."""
         doomed: list[bool] = []
         for node in self._graph.nodes:
             if isinstance(node, End):
@@ -624,7 +624,7 @@ class Comparison:
         world = one.world if node is one.node else two.world
         key = self._projection.truth(node.condition, world)
         # The last is walked first: a job that shards parameters, since others may not communicate at all, and a value
-        # that is asked for, since there may be no other one.
+        # that is tested for, since there may be no other one.
         listed = self._equality(key) is not None or SHARDED_MODE.search(node.condition.text) is not None
         for chosen in (False, True) if listed else (True, False):
             if self._leaves_alone(node.condition, chosen):
@@ -683,7 +683,7 @@ class Comparison:
         fork = self._fork(one, two, here)
         if here is None or fork is None:
             return None
-        # A call in the very branch is missed, whatever the rank does that passes by.
+        # A call in this branch is missed, regardless of what the other rank does.
         rounds = isinstance(two.node, End) and two.node.what == "break" and not under(here, fork.span)
         return Difference(here, there, one, two, fork, "rounds" if rounds else "missing")
 

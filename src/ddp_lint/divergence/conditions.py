@@ -14,7 +14,7 @@ from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
-from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size
+from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size, of_batches
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     asks_for_any,
@@ -27,6 +27,7 @@ from ddp_lint.divergence.selections import (
 )
 from ddp_lint.divergence.values import (
     ALONE,
+    BATCH,
     COMPARE,
     LARGEST_FORMULA,
     SET,
@@ -60,7 +61,7 @@ def test_of(frame: Frame, node: ast.expr) -> Test:
 
 
 def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
-    """The value of an operand, and its truth: that of ``a or b`` follows from both, whichever of them is its value."""
+    """The value of an operand, and its truth: that of ``a or b`` follows from both operands."""
     if isinstance(node, ast.BoolOp):
         parts, tests = _operands(frame, node)
         test = Test("and" if isinstance(node.op, ast.And) else "or", tuple(tests))
@@ -130,7 +131,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
 
 
 def _asks_for_labels(node: ast.Compare, left: Value, right: Value) -> bool:
-    """``batch["label"][0].item() != -1``: the first one speaks for all, since a split has labels or has none."""
+    """``batch["label"][0].item() != -1``: the first one represents all, since a split has labels or has none."""
     asked = node.left
     if isinstance(asked, ast.Call) and isinstance(asked.func, ast.Attribute) and asked.func.attr == "item":
         asked = asked.func.value
@@ -291,7 +292,7 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
 
 
 def _whether_kept(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
-    """``getattr(self, "group", None) is None``: whatever each rank keeps there, they keep it alike."""
+    """``getattr(self, "group", None) is None``: either all ranks have the attribute or none has it."""
     default = node.comparators[0]
     if left.varies is None or left.varies.cause != "rank" or not isinstance(default, ast.Constant):
         return None
@@ -326,6 +327,8 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
         return False
     if result.even:  # how much the batches hold, unlike the question whether one is empty
         return not (is_size(left) and right.constant in (Known(0), Known(1)))
+    if with_none and left.kind == BATCH and of_batches(left.varies):
+        return False  # a batch of which a collator has left nothing
     if with_none and result.varies.cause in ("host", "clock"):
         return True  # each process has a name, a number and a time of its own, none has none
     return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
@@ -409,7 +412,7 @@ def _operands(frame: Frame, node: ast.BoolOp) -> tuple[list[Value], list[Test]]:
     parts, tests = [first], [test]
     for operand in node.values[1:]:
         if tests[-1].settled is (not conjunction) and parts[-1].constant is not None:
-            break  # the rest is never asked
+            break  # the rest is never evaluated
         outer, frame.effects = frame.effects, []
         value, test = _with_test(frame, operand)
         inner, frame.effects = frame.effects, outer

@@ -183,7 +183,7 @@ def _stores_in(
     return found
 
 
-#: Methods of meters that are told of samples.
+#: Methods of meters that record samples.
 _ADDING = frozenset({"update", "add", "record", "accumulate", "__call__"})
 _ADDED = re.compile(r"(^|_)(counts?|num\w*|n|samples|weights?)(_|$)")
 

@@ -14,7 +14,7 @@ from ddp_lint.project.parts import children
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
 
-#: Calls that ask whether a number is one.
+#: Calls that test for NaN.
 _FINITE = frozenset({"isnan", "isinf", "isfinite"})
 _LEVEL = re.compile(r"^(error|warning)[:!]?\s+", re.IGNORECASE)
 #: Longer texts are no part of a headline.

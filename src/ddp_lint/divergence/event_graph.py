@@ -232,7 +232,7 @@ def _reached(graph: EventGraph, start: Node, places: Mapping[Hashable, int]) -> 
 class Projection:
     """What each world does in one stream: a number for each node, equal when the events from there on are.
 
-    Uniform and open choices stay symbolic, so equal numbers mean equal graphs whatever is chosen alike.
+    Uniform and open choices stay symbolic, so equal numbers mean equal graphs for every common choice.
     """
 
     def __init__(self, graph: EventGraph, stream: Hashable) -> None:

@@ -10,7 +10,7 @@ from ddp_lint.knowledge.communication import Condition
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.tensors.classes import ModuleClasses
 
-#: What a script makes that runs under whatever its launcher is configured for.
+#: What a script creates whose backend the configuration of the launcher decides.
 _SCRIPT = "Accelerator("
 
 
@@ -28,8 +28,8 @@ class Evidence:
         return not when or self._is_shown(facts, owner, when) or (when == "launched" and self._is_among_launched(facts))
 
     def _is_among_launched(self, facts: ModuleFacts) -> bool:
-        """Does a script beside this one cope with FSDP or DeepSpeed? What a script runs under its launcher decides,
-        and scripts of one folder are launched alike."""
+        """Does another script of this folder support FSDP or DeepSpeed? The launcher decides which backend a script
+        runs under, and scripts of one folder are launched in the same way."""
         project = self._linker.project
         folder = posixpath.dirname(facts.source.inside)
         beside = (p for p in project.holding(_SCRIPT) if posixpath.dirname(project.inside(p)) == folder)

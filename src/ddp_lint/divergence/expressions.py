@@ -17,6 +17,7 @@ from ddp_lint.divergence.lengths import (
     cuts_unevenly,
     dealt_evenly,
     dimension_of,
+    grown_by_key,
     of_numbers,
     own_share,
     padded_to,
@@ -39,8 +40,10 @@ from ddp_lint.divergence.selections import (
     runs_to_end,
     selection,
 )
+from ddp_lint.divergence.shards import element_of_parts, part_of
 from ddp_lint.divergence.values import (
     ARITHMETIC,
+    KEYED,
     SET,
     Known,
     Value,
@@ -59,16 +62,17 @@ from ddp_lint.findings import Confidence
 from ddp_lint.program.events import PARAMETER_GROUP
 from ddp_lint.source.syntax import below
 
-#: The settings of a job: one object, whatever functions it is handed to.
+#: The settings of a job: one object, passed to many functions.
 _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
-#: A number that a batch carries with it, for whoever cuts it into pieces: it was configured.
+#: A number that is stored in a batch for code that splits it: it was configured.
 _BATCH_SIZE = re.compile(r"_batch_size$")
 #: Attributes that are a size, of a tensor and of a dictionary of tensors.
 _SHAPES = frozenset({"shape", "batch_size"})
-#: Attributes of a tensor that are the same on all ranks as a rule, whatever the tensor holds.
+#: Attributes of a tensor that are usually the same on all ranks, regardless of its values.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
-_SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
+#: Operators that make a set of a set.
+SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
 
 
 def evaluate(frame: Frame, node: ast.expr | None) -> Value:
@@ -96,7 +100,7 @@ def passed_on(frame: Frame, node: ast.AST, parts: list[Value], key: Hashable = N
 
 
 def _text(frame: Frame, node: ast.JoinedStr) -> Value:
-    """A text that a clock is written into names something: what is found under the name is no time."""
+    """A text with a time in it is a name: what is found under the name is not a time."""
     parts = [evaluate(frame, part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
     return passed_on(frame, node, [part for part in parts if part.varies is None or part.varies.cause != "clock"])
 
@@ -194,12 +198,12 @@ def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, n
 
 
 def _of_own(base: Value, varies: Variation, name: str, path: str) -> Value | None:
-    """The attribute of what is a rank's own data, or says where the rank stands; None of anything else."""
+    """The attribute of rank-local data, or of the rank's position in a group; None for anything else."""
     if base.kind == PLACES or (name in SELECTING and varies.cause == "rank"):
         return divergent((PLACES, path), dataclasses.replace(varies, cause="membership"))
     if not base.open or varies.cause != "data" or name in _STATIC:
         return None
-    if base.even and base.kind != PIECE:  # a list that was written down: it has none, and is not what it is asked of
+    if base.even and base.kind != PIECE:  # a literal list, which has no such attribute
         return None
     size = shape_of(("attribute", path), base) if name in _SHAPES else None
     return size or divergent(("attribute", path), varies)
@@ -221,6 +225,8 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         known_as = given[name]
         return unknown(("attribute", path), known_as) if isinstance(known_as, ref.GroupRef) else constant(known_as)
     value = frame.summaries.variables.attribute_of(of, name)
+    if (part := part_of(frame, of, name, value)) is not None:
+        return part
     if value is not None and (value.varies is not None or value.reference is not None or value.entries is not None):
         return value
     for outside in frame.linker.outside(of):
@@ -264,19 +270,16 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if path and path in frame.env:
         return frame.env[path]
     base, index = evaluate(frame, node.value), evaluate(frame, node.slice)
+    if not isinstance(node.slice, ast.Slice) and (part := element_of_parts(base)) is not None:
+        return part
     if is_padded(base):
         return unknown(("item", base.key, index.key), base.reference if runs_to_end(node.slice) else None)
     if isinstance(node.slice, ast.Slice):
         return _slice(frame, node, node.slice, base)
+    if (entry := _entry_of(frame, node, base, index)) is not None:
+        return entry
     key = index.constant
     reference = base.reference
-    if isinstance(reference, ref.External) and reference.name == "os.environ" and key is not None:
-        return environment(frame, key.value, node)
-    place = key.value if key is not None and isinstance(key.value, int) else None
-    if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
-        return base.items[place]
-    if base.entries is not None and key is not None and key.value in base.entries:
-        return base.entries[key.value]
     dimension = None if isinstance(node.slice, ast.Attribute) else index.constant
     if (length := dimension_of(base, dimension)) is not None:
         return length
@@ -292,6 +295,25 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if is_padded_field(frame, node) and not base.agreed:
         return unknown(("item", base.key, index.key), ref.Instance(PADDED))
     return unknown(("item", base.key, index.key), parameter_group(frame, node.value), agreed=base.agreed)
+
+
+def _entry_of(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value | None:
+    """A variable of the environment, or the element or entry of a container that is known."""
+    key, reference = index.constant, base.reference
+    if key is None:
+        if (
+            base.kind == KEYED
+            and (of := dotted(node.value))
+            and (grown := grown_by_key(frame, node, index)) is not None
+        ):
+            frame.env[of] = grown
+        return None
+    if isinstance(reference, ref.External) and reference.name == "os.environ":
+        return environment(frame, key.value, node)
+    place = key.value if isinstance(key.value, int) else None
+    if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
+        return base.items[place]
+    return base.entries.get(key.value) if base.entries is not None else None
 
 
 def _own_item(frame: Frame, node: ast.Subscript, base: Value, index: Value, varies: Variation) -> Value:
@@ -336,7 +358,7 @@ def environment(frame: Frame, name: object, node: ast.AST) -> Value:
 def _binary(frame: Frame, node: ast.BinOp) -> Value:
     left, right = evaluate(frame, node.left), evaluate(frame, node.right)
     keys = _are_keys(node.left) and _are_keys(node.right)
-    if isinstance(node.op, _SET_OPERATORS) and (keys or is_set(left) or is_set(right)):
+    if isinstance(node.op, SET_OPERATORS) and (keys or is_set(left) or is_set(right)):
         return unordered(frame, node)
     operation = ARITHMETIC.get(type(node.op))
     if operation is None or (isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str)):
@@ -392,11 +414,11 @@ def _sequence(frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
 
 
 def _dictionary(frame: Frame, node: ast.Dict) -> Value:
-    """Each value by its key: what depends on this rank's clock says nothing of the loss beside it."""
+    """Each value by its key: a value that depends on this rank's clock does not affect the loss next to it."""
     keys = [evaluate(frame, key) for key in node.keys if key is not None]
     values = [evaluate(frame, value) for value in node.values]
     value = passed_on(frame, node, [*keys, *values])
-    if keys and value.varies is not None:  # as true and as long on all ranks, whatever it holds
+    if keys and value.varies is not None:  # same truth and length on all ranks, regardless of its values
         value = dataclasses.replace(filled(frame.key(node), value.varies), even=value.even)
     names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
     if len(names) < len(values):

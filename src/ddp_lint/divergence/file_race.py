@@ -14,7 +14,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import walk
 
-#: Calls that only wait: where a file is missing they wait for whoever makes it.
+#: Calls that only wait: where a file is missing, they wait for the rank that creates it.
 _WAITS = frozenset({"barrier", "monitored_barrier", "rendezvous"})
 _LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MISSES = "except FileNotFoundError"
@@ -32,11 +32,11 @@ MADE: Final = "made"
 
 
 def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> Variation:
-    """The variation, as a race with whoever makes the file where it is one.
+    """The variation; a race with the rank that creates the file, where it is one.
 
-    ``if not exists(path): (rank 0 makes it); barrier()``: a rank that looks once the file is there goes past the
-    barrier. It takes no local disk, unlike other conditions on files: the code itself changes the answer. An early
-    return is no such wait: what it looked for may be made much later, or never (a path that must not be a file).
+    ``if not exists(path): (rank 0 makes it); barrier()``: a rank that looks after the file was created skips the
+    barrier. It requires no local disk, unlike other conditions on files: the code itself changes the answer. An early
+    return is no such wait: its file may be created much later, or never (a path that must not be a file).
     """
     text = difference.fork.condition.text
     if not under(difference.event, difference.fork.span):
@@ -53,7 +53,7 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
 
 
 def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
-    """Can nobody have made the file when the others look for it?
+    """Is it impossible that the file exists when the others look for it?
 
     Those that miss it make another one or none (``if not exists(given): torch.save(x, initial)``), or wait for each
     other before they do anything; or all of them make it, no one of them for the others (of those that were read,

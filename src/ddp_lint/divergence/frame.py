@@ -92,6 +92,8 @@ class Frame:
     loops: int = 0
     #: Set within a loop that has the order of a set.
     order: Variation | None = None
+    #: Set within a loop that ranks run a different number of times.
+    uneven: Variation | None = None
     depth: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
@@ -101,7 +103,7 @@ class Frame:
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
     turned: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: What names hold is all that is asked for: no constructor is entered for what it does.
+    #: Only the values of names are needed: constructors are not evaluated for their effects.
     values_alone: bool = False
 
     @property
@@ -110,7 +112,7 @@ class Frame:
 
     @property
     def single(self) -> bool:
-        """Has the function set up a job of one process? Then there is nobody to communicate with."""
+        """Has the function set up a job of one process? Then there is no other rank to communicate with."""
         size = self.env.get(JOB_SIZE)
         return size is not None and size.constant in _ONE
 
@@ -134,7 +136,7 @@ class Frame:
             del self.env[name]
 
     def rank_value(self, entry: Rank, node: ast.AST, group: str = "", text: str = "") -> Value:
-        """The value of an expression that asks which rank this is."""
+        """The value of an expression that reads the rank."""
         scope = {"world": "world", "node": "node"}.get(entry.scope, entry.scope)
         if entry.value in ("local_rank", "is_local_first", "is_local_last"):
             scope = "node"

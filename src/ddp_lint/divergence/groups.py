@@ -172,7 +172,7 @@ _ALL = "*"
 
 
 def leaves_alone(test: str, chosen: bool, group: Group) -> bool:
-    """Does this outcome of a test say that the group has a single member, who waits for nobody?"""
+    """Does this outcome of a test imply that the group has a single member, which waits for no other rank?"""
     name, many = _counted_by(test)
     if not name or chosen is many:
         return False

@@ -1,4 +1,4 @@
-"""Methods that a framework calls with a batch of each rank's own, whatever the parameter is called."""
+"""Methods that a framework calls with a batch of each rank's own; the name of the parameter does not matter."""
 
 from __future__ import annotations
 

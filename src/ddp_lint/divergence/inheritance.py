@@ -1,9 +1,9 @@
-"""What a method does for an object of one class, taken over for another class that has the method from the same place.
+"""Reuse of the summary of a method for another class that inherits the method from the same place.
 
-A method of a base class does the same for all classes below that answer alike whatever it asks of its object: which
-method a name stands for, what an attribute holds. What is asked is noted while the method is evaluated for the first
-class; for the next one the questions are put again, which is far cheaper. In a library of models, each with a base
-class that does much when it is made, that is most of the work.
+A method of a base class does the same for all subclasses that answer its questions about its object identically: which
+method a name refers to, what an attribute holds. The questions are recorded while the method is evaluated for the first
+class; for the next one only the questions are evaluated, which is much cheaper. In a library of models, whose base
+classes have large constructors, this saves most of the work.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class Question(NamedTuple):
-    """What is asked of a class: its method of a name (the next one behind a class, for `super()`), the value of an
-    attribute or of a variable of the class, the bases outside of the project, all of its own methods, what of it the
-    configuration lists."""
+    """A question about a class: its method of a name (the next one after a class, for `super()`), the value of an
+    attribute or of a variable of the class, the bases outside of the project, all of its own methods, its names in the
+    configuration."""
 
     of: ClassRef
     what: Literal["method", "attribute", "variable", "bases", "members", "listed"]
@@ -42,14 +42,14 @@ Answers = Mapping[Question, Any]
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Is it the same answer, as far as it matters to who asks?"""
+    """Is it the same answer for the purpose of an evaluation?"""
     if isinstance(first, Value) and isinstance(second, Value):
         return first is second or argument_key(first) == argument_key(second)
     return bool(first == second)
 
 
 class Questions:
-    """Notes what is asked of classes."""
+    """Records the questions about classes."""
 
     def __init__(self) -> None:
         self._noted: dict[Question, Any] | None = None
@@ -63,7 +63,7 @@ class Questions:
             self._noted.update(answers)
 
     def apart(self, make: Callable[[], T]) -> tuple[T, Answers]:
-        """`make()`, with what was asked meanwhile; what goes on around it does not depend on that."""
+        """`make()`, with the questions asked during the call; the surrounding evaluation does not depend on them."""
         outer, self._noted = self._noted, {}
         noted = self._noted
         try:

@@ -23,8 +23,13 @@ from ddp_lint.divergence.frame import Frame, Handlers, reference_of
 from ddp_lint.divergence.lengths import assigned_once, dealt_alike, of_batches, own_length, own_share
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients, kind_of, own_gradients, own_size
+from ddp_lint.divergence.shards import element_of_parts
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
+    BATCH,
+    ELEMENT,
+    FIELD,
+    GROWN,
     INDEX,
     NEVER,
     SHARDED,
@@ -111,7 +116,13 @@ def emptiness(frame: Frame, node: ast.expr, value: Value) -> Value:
 
 
 def _lacks_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> bool:
-    """``[p.grad for p in parameters if p.grad is not None]``: which parameters have one a rank's own batch decides."""
+    """``[p.grad for p in parameters if p.grad is not None]``: which parameters have one a rank's own batch decides.
+
+    The parameters themselves are listed to average the gradients of replicas, all of which lack the same.
+    """
+    element = None if isinstance(node, ast.DictComp) else node.elt
+    if isinstance(element, ast.Name):
+        return False
     tests = (test for generator in node.generators for test in generator.ifs)
     return any(
         isinstance(test, ast.Compare)
@@ -167,21 +178,35 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
             return _zipped(frame, node, parts)
     if isinstance(iterable.reference, ref.Enumerated):
         return pair(frame, node, iterable.reference.element)
+    if (part := element_of_parts(iterable)) is not None:
+        method = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+        return (
+            part
+            if method != "items"
+            else dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=(unknown(frame.key(node, "key")), part))
+        )
+    if of_batches(iterable.varies) and iterable.open and _is_field(node):
+        return divergent((FIELD, frame.key(node)), iterable.varies)
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
-        return unknown(("element", frame.key(node)))
+        return unknown((ELEMENT, frame.key(node)))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
         # ranks that go round together count alike
-        return dataclasses.replace(unknown(("element", frame.key(node))), missing=NEVER)
+        return dataclasses.replace(unknown((ELEMENT, frame.key(node))), missing=NEVER)
     if (entry := _entry(frame, node)) is not None:
         return entry
     if iterable.varies is not None and iterable.open:
-        return divergent(("element", frame.key(node)), iterable.varies)
+        return divergent((ELEMENT, frame.key(node)), iterable.varies)
     if is_loader(iterable, path):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
-        return divergent(("element", frame.key(node)), varies)
+        return divergent((BATCH, frame.key(node)), varies)
     whole = isinstance(iterable.reference, ref.Instance) and iterable.reference.whole
-    return unknown(("element", frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
+    return unknown((ELEMENT, frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
+
+
+def _is_field(node: ast.expr) -> bool:
+    """``batch["dataset"]``: one entry for each sample. A loop over ``batch`` or its items goes through its keys."""
+    return isinstance(node, ast.Subscript) and isinstance(getattr(node.slice, "value", None), str)
 
 
 def _entry(frame: Frame, node: ast.expr) -> Value | None:
@@ -194,7 +219,7 @@ def _entry(frame: Frame, node: ast.expr) -> Value | None:
     held = next((value for value in (of.entries or {}).values() if kind_of(value)), None) if of is not None else None
     if held is None or method.attr == "values":
         return held
-    return dataclasses.replace(unknown(("element", frame.key(node))), items=(unknown(frame.key(node, "key")), held))
+    return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=(unknown(frame.key(node, "key")), held))
 
 
 def _called(node: ast.expr) -> str:
@@ -204,7 +229,7 @@ def _called(node: ast.expr) -> str:
 def pair(frame: Frame, node: ast.AST, element: Value) -> Value:
     """What ``enumerate()`` hands out: a number, the same on all ranks in one round, and an element."""
     items = (dataclasses.replace(unknown((INDEX, frame.key(node))), missing=NEVER), element)
-    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+    return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=items)
 
 
 def _numbered(value: Value) -> Value:
@@ -220,7 +245,7 @@ def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) ->
         for argument, target in zip(node.args, targets, strict=False)
     )
     frame.effects = outer  # the arguments were evaluated as the loop's iterable already
-    return dataclasses.replace(unknown(("element", frame.key(node))), items=items)
+    return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=items)
 
 
 def _is_rank(value: Value) -> bool:
@@ -232,7 +257,7 @@ def is_loader(iterable: Value, text: str) -> bool:
     reference = iterable.reference
     if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
         return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
-    return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers, of whatever they count
+    return _LOADER.search(text.lower()) is not None and not text.startswith("range(")  # numbers
 
 
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
@@ -253,7 +278,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return None
     if iterable.varies.cause == "data" and _goes_deeper(frame, target):
         return None  # lists within lists: what they hold differs between ranks, how they are built does not
-    counted = iterable.kind == "grown" or (isinstance(node, ast.Call) and dotted(node.func) == "range")
+    counted = iterable.kind == GROWN or (isinstance(node, ast.Call) and dotted(node.func) == "range")
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
     if _method_in(node) in _OF_DICTIONARY and not counted:
@@ -292,8 +317,8 @@ def _method_in(node: ast.expr) -> str:
 
 
 def _is_count_from_sampler(frame: Frame, node: ast.expr) -> bool:
-    """``range(batch["pieces"])``: a number that the sampler hands out beside the samples, for all ranks to be done at
-    once; no number of what is in them."""
+    """``range(batch["pieces"])``: a number that the sampler stores with the samples, so that all ranks finish at the
+    same time; it does not depend on the samples."""
     bounds = node.args if isinstance(node, ast.Call) and dotted(node.func) == "range" else []
     picked = [assigned_once(frame, bound) for bound in bounds if not isinstance(bound, ast.Constant)]
     fields = (each.slice for each in picked if isinstance(each, ast.Subscript))

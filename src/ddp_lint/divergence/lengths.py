@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import iterated, known
-from ddp_lint.divergence.values import Known, Symbol, Value, Variation, divergent, unknown
+from ddp_lint.divergence.values import FIELD, GROWN, Known, Symbol, Value, Variation, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
@@ -42,8 +42,8 @@ _EQUALISED = re.compile(
 def own_length(
     frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None, *, ends: bool = False
 ) -> Variation | None:
-    """Why the number of batches is a rank's own, if it is: a loader over a stream, or by name an iterator; whatever
-    its name where it `ends` the loop."""
+    """Why the number of batches is a rank's own, if it is: a loader over a stream, or an iterator by its name; its
+    name does not matter where it `ends` the loop."""
     reference = iterable.reference
     streamed = isinstance(reference, ref.Instance) and reference.streams
     if not streamed and not (reference is None or isinstance(reference, ref.Generator)):
@@ -85,7 +85,7 @@ def equalising(text: str) -> str:
 
 
 def streams(frame: Frame, dataset: Value | None) -> bool:
-    """Is it a dataset of the project that is iterated over, and ends after a number that only the data tell?"""
+    """Is it an iterable dataset of the project whose length depends on the data?"""
     reference = dataset.reference if dataset is not None else None
     if not isinstance(reference, ref.Instance) or not isinstance(reference.of, ref.ClassRef):
         return False
@@ -130,6 +130,16 @@ def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
     return varies is not None and varies.aspect == "batches"
 
 
+def grown_by_key(frame: Frame, at: ast.AST, key: Value) -> Value | None:
+    """A dictionary once it has a key for each that the rank's own batches have, ``hits[name] += 1``; None where the key
+    is none of these."""
+    if key.kind not in (FIELD, "item") or not of_batches(key.varies):
+        return None
+    origin = Label(frame.span(at), "a key here follows from each rank's own batches")
+    varies = Variation("data", "which keys this rank's own batches have", origin=origin, confidence=Confidence.MEDIUM)
+    return divergent((GROWN, frame.key(at)), varies)
+
+
 def size_of(of: Hashable, varies: Variation) -> Value:
     """How many samples a batch holds, or its shape, of which that is the first number.
 
@@ -144,7 +154,7 @@ _SHAPE_OF_PIECE: Final = "shape of a piece"
 
 
 def length_of(value: Value, of: Value) -> Value:
-    """How many there are in `of`, as far as the ranks' batches tell: a piece of one is as long on all ranks."""
+    """How many there are in `of`: a piece of a batch has the same length on all ranks."""
     if value.varies is None:
         return value
     return dataclasses.replace(value, even=True) if of.kind == PIECE else size_of(value.key, value.varies)
@@ -298,7 +308,7 @@ def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | 
 
 
 def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
-    """What a name of the function stands for, where one assignment says so; else the expression itself."""
+    """The value of a name of the function that is assigned once; else the expression itself."""
     if not isinstance(node, ast.Name) or not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return node
     values = assigned_in(frame.function, node.id)
@@ -350,7 +360,27 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 
 
 __all__ = [
-    "PIECE", "agrees_to_stop", "assigned_once", "cuts_unevenly", "deals", "dealt_alike", "dealt_evenly", "dimension_of",
-    "extent_of", "follows_from_extent", "is_share", "is_size", "is_whole", "length_of", "of_batches", "of_numbers",
-    "own_length", "own_share", "padded_to", "shape_of", "size_of", "streams",
+    "PIECE",
+    "agrees_to_stop",
+    "assigned_once",
+    "cuts_unevenly",
+    "deals",
+    "dealt_alike",
+    "dealt_evenly",
+    "dimension_of",
+    "extent_of",
+    "follows_from_extent",
+    "grown_by_key",
+    "is_share",
+    "is_size",
+    "is_whole",
+    "length_of",
+    "of_batches",
+    "of_numbers",
+    "own_length",
+    "own_share",
+    "padded_to",
+    "shape_of",
+    "size_of",
+    "streams",
 ]  # fmt: skip

@@ -91,7 +91,7 @@ class Mismatch:
     skips: bool = False
     #: What the program itself says as it leaves ("remote sync failed"), '' where it says nothing.
     excuse: str = ""
-    #: Whether the test of the exit asks for numbers that are none.
+    #: Whether the test of the exit is for NaN.
     sees_nan: bool = False
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()

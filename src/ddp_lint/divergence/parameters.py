@@ -17,6 +17,7 @@ from ddp_lint.divergence.iteration import emptiness
 from ddp_lint.divergence.references import ClassRef, FunctionRef, GroupRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients
+from ddp_lint.divergence.shards import is_input
 from ddp_lint.divergence.values import NEVER, Value, Variation, constant, divergent, holding, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
@@ -108,6 +109,7 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
         if ranked is not None:
             return ranked
     named_so = parameter.arg in _BATCHES and getattr(function.node, "name", "") != "__init__"  # there it is a size
+    named_so = named_so or (heuristic and is_input(summaries.linker.project, function, parameter))
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
         label = Label(span_of(function.facts, parameter), "each rank gets its own batch here")
         return divergent(("parameter", parameter.arg), Variation.of_data("batches", label, Confidence.MEDIUM))

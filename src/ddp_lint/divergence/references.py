@@ -52,6 +52,8 @@ class Instance:
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
     filled: Any = dataclasses.field(default=None, compare=False)
+    #: Of a part of a model that is sharded by itself, or a list of such parts: the attribute's name.
+    unit: str = ""
     #: Attributes that the constructor was given as a flag or a group, and nothing sets again.
     given: tuple[tuple[str, bool | GroupRef | None], ...] = ()
 
@@ -135,7 +137,7 @@ class Dynamic:
 
 @dataclasses.dataclass(frozen=True)
 class Enumerated:
-    """``enumerate(x)``, under whatever name: pairs of a number and an `element` of what `of` refers to."""
+    """``enumerate(x)``: pairs of a number and an `element` of what `of` refers to."""
 
     of: Any
     element: Any = dataclasses.field(default=None, compare=False)

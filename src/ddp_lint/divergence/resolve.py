@@ -15,7 +15,7 @@ from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 
 _ANCESTORS = 40
-#: Names that mean the rank on whatever object has them.
+#: Names that mean the rank on any object.
 _TELLING = re.compile(r"global_rank|local_rank|is_.*(zero|main|process|master)|process_index")
 
 
@@ -31,7 +31,7 @@ class Linker:
         self._names: dict[str, Answered[Reference]] = {}
         self._named_classes: dict[ClassRef, Answered[tuple[tuple[str, ...], frozenset[str]]]] = {}
         self._only_methods: dict[str, Answered[FunctionRef | None]] = {}
-        #: What is asked of classes, of objects of theirs.
+        #: The questions about classes and their objects.
         self.questions = Questions()
 
     def class_ref(self, node: ast.ClassDef, facts: ModuleFacts) -> ClassRef:

@@ -101,7 +101,7 @@ def kind_of(value: Value) -> str:
 def tensor_in(value: Value) -> ref.Instance | None:
     """What such a tensor refers to, or one of a list of them; None for anything else.
 
-    What is listed beside it may fill it up to one length: ``[x, zeros(longest - len(x))]``.
+    Another element may pad it to a common length: ``[x, zeros(longest - len(x))]``.
     """
     reference = value.reference
     if isinstance(reference, ref.Instance) and reference.of in LISTED:

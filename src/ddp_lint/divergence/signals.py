@@ -1,4 +1,4 @@
-"""Flags that a signal handler sets: each rank hears of the signal between steps of its own."""
+"""Flags that a signal handler sets: each rank receives the signal between different steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The statements of a method that decide what it stores in one attribute of its object: a backward slice.
 
-What `train()` stores as `self.fetcher` depends on little of what training does. The rest is left out where only the
-attribute is asked for.
+What `train()` stores as `self.fetcher` depends on few of its statements. The others are left out where only the
+attribute is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from ddp_lint.divergence.names import is_agreement
+from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import walk
@@ -29,7 +29,7 @@ _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _NAMING = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Exits before a store that are looked at; where there are more, it is taken to be reached.
 _MOST_EXITS = 64
-#: What tells one object of a class from another one: ``Timer(group=group, is_main=rank == 0)``.
+#: What distinguishes two objects of a class: ``Timer(group=group, is_main=rank == 0)``.
 _TELLING = re.compile(r"group|pg$|mesh|rank|main|master|primary|world|sync|distrib|^is_|model|sampler|loader")
 #: Statements that a store may depend on; where there are more, the names in it are unknown.
 _MOST = 60

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.calls_by_name import is_collective_name, is_wrapped
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.definitions import made_anew
 from ddp_lint.divergence.effects import (
@@ -26,11 +27,18 @@ from ddp_lint.divergence.effects import (
     matters,
     of_shards,
 )
-from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, visible
+from ddp_lint.divergence.expressions import (
+    SET_OPERATORS,
+    as_long_as,
+    dotted,
+    evaluate,
+    is_set,
+    unordered,
+    visible,
+)
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
-from ddp_lint.divergence.names import is_collective_name, is_wrapped
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
@@ -294,13 +302,14 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = reference_of(iterable)
 
     def once() -> tuple[list[Effect], dict[str, Value], bool]:
-        # Anew in each round, whatever the last one left in it.
+        # Set again in each round.
         bind(frame, node.target, element, node.iter, counted=True)
         return _arm(frame, node.body, _round_test(frame, node))
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
+    around, frame.uneven = frame.uneven, _own_rounds(rounds) or frame.uneven
     body, env = _rounds(frame, node, once)
-    frame.order = outer
+    frame.order, frame.uneven = outer, around
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
     if rounds is not None and (
@@ -316,6 +325,13 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node.body):
         frame.alive = False
+
+
+def _own_rounds(rounds: Condition | None) -> Variation | None:
+    """Why a rank goes round a loop as often as its own data say, if it does."""
+    varies = rounds.varies if rounds is not None else None
+    own = varies is not None and (varies.cause == "length" or varies.aspect == "share")
+    return varies if own else None
 
 
 def _leaves_at_once(body: list[Effect]) -> bool:
@@ -406,7 +422,7 @@ _ROOT = re.compile(r"[.\[]")
 
 
 def _set_again(env: dict[str, Value], before: dict[str, Value], entry: dict[str, Value]) -> None:
-    """What the head of a loop sets for each round, such as its target, is so once more."""
+    """What the head of a loop sets for each round, such as its target, is set again."""
     for name in before.keys() | entry.keys():
         if name not in entry:
             env.pop(name, None)
@@ -679,7 +695,7 @@ def _is_context_event(frame: Frame, call: ast.Call, effects: list[Effect]) -> bo
 
 
 def _replaced(frame: Frame, call: ast.Call) -> str:
-    """The last name of what a mock stands for: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
+    """The last name of what a mock replaces: ``patch("package.module.load")``, ``patch.object(dist, "barrier")``."""
     resolved = frame.facts.imports.resolve(dotted(call.func)) if dotted(call.func) else None
     place = _MOCKS.get(resolved or "")
     target = call.args[place] if place is not None and len(call.args) > place else None
@@ -795,6 +811,9 @@ def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
 def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     left, right = evaluate(frame, node.target), evaluate(frame, node.value)
     function = ARITHMETIC.get(type(node.op))
+    if isinstance(node.op, SET_OPERATORS) and (is_set(left) or is_set(right)):
+        bind(frame, node.target, unordered(frame, node), node)
+        return
     if function is None:
         return
     key = ("augmented", type(node.op).__name__, left.key, right.key)

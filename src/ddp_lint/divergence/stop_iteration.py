@@ -1,5 +1,5 @@
-"""What a rank's own batches make it catch: their end, as at the end of a `for` (``except StopIteration`` around
-``next(batches)``), and an exception of the project by which the model refuses a batch."""
+"""Exceptions that a rank catches because of its own batches: their end, as at the end of a `for`
+(``except StopIteration`` around ``next(batches)``), and an exception of the project by which a model rejects one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own_end(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, names: froz
 
 
 def _asked(body: list[ast.stmt]) -> Iterator[tuple[ast.expr, ast.AST]]:
-    """What ``batch = next(source)`` asks, and what it gives it to."""
+    """The source and the target of ``batch = next(source)``."""
     for statement in body:
         for child in (statement, *children(statement)):
             call = child.value if isinstance(child, ast.Assign) else None

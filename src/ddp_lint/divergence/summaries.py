@@ -13,8 +13,9 @@ from ddp_lint.divergence import closures, conditions, expressions, iteration, ta
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
+from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.collectives import agree, communicate, turn
-from ddp_lint.divergence.compaction import compacted, whole_if_parted
+from ddp_lint.divergence.compaction import compacted, whole_if_diverging
 from ddp_lint.divergence.definitions import is_generator, is_never_none, literals_yielded, returns_pairs, stores_in
 from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.event_graph import TooLarge
@@ -22,13 +23,12 @@ from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
-from ddp_lint.divergence.memory import Key, Memory, Summary
-from ddp_lint.divergence.names import is_agreement
 from ddp_lint.divergence.parameters import bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
 from ddp_lint.divergence.statements import run
+from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
     NEVER,
     WORLD_SIZE,
@@ -112,7 +112,7 @@ class Summaries:
         self._memory.forget_dropped()
 
     def let_go_of_stale(self) -> None:
-        """Let go of what was kept beside summaries that are not kept any more."""
+        """Drop what was stored for summaries that are no longer cached."""
         self._memory.forget_dropped()
         self._decided = {key: components for key, components in self._decided.items() if key in self._memory}
 
@@ -174,7 +174,7 @@ class Summaries:
         outer, frame.effects = frame.effects, []
         result = invoke(frame, decorated, shifted, node)
         inner, frame.effects = frame.effects, outer
-        frame.effects += whole_if_parted(inner, function.name) if self.whole else inner
+        frame.effects += whole_if_diverging(inner, function.name) if self.whole else inner
         return result
 
     def _returned(
@@ -185,7 +185,7 @@ class Summaries:
         returned = _in_group(leaving(summary.returned), frame, arguments)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
-            return named_rank  # whatever the body does: the name says along which axis
+            return named_rank  # the name gives the axis, regardless of the body
         agrees = is_agreement(function.name) or _AGGREGATES in function.name
         if summary.effects and returned.constant is None and agrees:
             return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
@@ -227,7 +227,7 @@ class Summaries:
     def _rank_by_name(self, frame: Frame, function: FunctionRef, node: ast.Call) -> Value | None:
         """A project's own `get_rank()` whose body shows nothing: what its name says.
 
-        A name that stands for a pair (rank, world size) says nothing of a function that returns another tuple.
+        A name for a pair (rank, world size) does not describe a function that returns another tuple.
         """
         entry = known().rank("call", f"*.{function.name}")
         if entry is None or node.args or (entry.item >= 0 and not returns_pairs(function.node)):
@@ -341,7 +341,7 @@ class Summaries:
         summary = self._kept(key, function, env)
         if not summary.deciding:
             return summary
-        # The same whatever is known of the arguments, but not whichever they are: a condition has to be the caller's.
+        # It depends on which arguments there are, not on what is known of them: a condition belongs to the caller.
         components = tuple((name, leaves(env[name])) for name in summary.deciding)
         exact = key._replace(deciding=components)
         first = self._decided.setdefault(key, components)
@@ -368,7 +368,7 @@ class Summaries:
         )  # fmt: skip
 
     def _key(self, function: FunctionRef, env: dict[str, Value], left: str = "") -> Key:
-        # In the order of the names, whatever order the call has them in; an object comes first.
+        # Sorted by name, regardless of their order in the call; an object comes first.
         given = list(env)
         first = int(function.receiver is not None)
         arguments = tuple((name, argument_key(env[name])) for name in (*given[:first], *sorted(given[first:])))
@@ -493,7 +493,7 @@ def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> 
 
 
 def _is_unknown(returned: Value) -> bool:
-    """Is it of no known kind, or what stands for a rank or a group where no job runs?"""
+    """Is it of unknown kind, or the value of a rank or a group where no job runs?"""
     plain = isinstance(returned.reference, ref.Method) and not returned.reference.of
     return (returned.reference is None or plain) and (returned.constant is None or is_absent(returned))
 
@@ -504,7 +504,7 @@ def _is_of_part(varies: Variation) -> bool:
 
 
 def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
-    """A rank that a function was asked for with a group at hand is the rank in that group."""
+    """The rank that a function returns for a group argument is the rank in that group."""
     if value.varies is None or value.varies.cause != "rank" or value.varies.scope != "world":
         return value
     names = [frame.text(node) for node in arguments.nodes.values()]
@@ -525,7 +525,7 @@ def _own_attributes(frame: Frame, method: FunctionRef) -> dict[str, Value]:
 
 
 def _is_within(frame: Frame, function: FunctionRef) -> bool:
-    """Is the function defined in the one that calls it, or beside it in another function?"""
+    """Is the function defined in the one that calls it, or in the same function as its caller?"""
     if function.closure is None or frame.function is None or frame.facts is not function.facts:
         return False
     beside = reference_of((frame.closure or {}).get(function.name))

@@ -9,7 +9,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers
-from ddp_lint.divergence.lengths import extent_of, is_size, size_of
+from ddp_lint.divergence.lengths import extent_of, grown_by_key, is_size, size_of
 from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, divergent, filled, holding, is_new_container, unknown
@@ -70,7 +70,10 @@ def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: 
         return
     own = passed_on(frame, target, [value]).varies
     if key.constant is None:
-        fill(frame, path, target, own)
+        if (grown := grown_by_key(frame, target, key)) is not None:
+            frame.env[path] = grown
+        else:
+            fill(frame, path, target, own)
         return
     entries = {**base.entries, key.constant.value: value}
     varies = base.varies if base.varies is not None and base.open else own

@@ -45,7 +45,7 @@ class Symbol:
     __slots__ = ("key",)
     key: Hashable
     _of: ClassVar[dict[Hashable, Symbol]] = {}
-    #: As many symbols as make it worth while to look for those that nobody has any more.
+    #: Number of symbols from which on it pays to look for unused ones.
     _many: ClassVar[int] = 50_000
 
     def __new__(cls, key: Hashable) -> Symbol:
@@ -243,11 +243,21 @@ SET: Final = Test("atom", atom=Condition((True,) * worlds.COUNT, "is set"))
 
 
 #: How the key of a part of something begins, which may be a collection but hardly a number.
-_PARTS = frozenset({"item", "element", "attribute", "part"})
+_PARTS = frozenset({"item", "element", "batch", "attribute", "part"})
 #: How the key of an object begins that a constructor has just made.
 MADE: Final = "object"
 
 
+#: How the key begins of what a loop hands out.
+ELEMENT: Final = "element"
+#: ... of the batch that it hands out of a loader.
+BATCH: Final = "batch"
+#: ... of what it hands out of a field of a rank's own batch: ``for name in batch["dataset"]``.
+FIELD: Final = "field"
+#: How the key of a list or a dictionary begins that has become longer on some ranks.
+GROWN: Final = "grown"
+#: ... of a dictionary that has a key once it was asked for one.
+KEYED: Final = "keyed"
 #: How the key of the number of a round begins, which an ``enumerate()`` hands out.
 INDEX: Final = "index"
 #: How the key of a number of ranks begins, followed by the group that it counts ("" is the world).
@@ -334,7 +344,7 @@ class Value:
     test: Test | None = None
     #: A collective has made it the same on all ranks.
     agreed: bool = False
-    #: As long on all ranks, whatever it holds; of a number: how much a batch holds, or what follows from that.
+    #: Same length on all ranks, regardless of its values; of a number: the size of a batch, or what follows from it.
     even: bool = False
     #: When it is None, where assignments of None and of something else show it.
     missing: Test | None = None
@@ -508,7 +518,7 @@ def _multiplied(left: Any, right: Any) -> Any:
 
 
 def _remainder(left: Any, right: Any) -> Any:
-    if isinstance(left, (str, bytes)):  # a format, which may ask for any width
+    if isinstance(left, (str, bytes)):  # a format, which may have any width
         raise TypeError
     return left % right
 
@@ -552,7 +562,7 @@ def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: H
             result = Known(function(*(part.value for part in parts if isinstance(part, Known))))
             hash(result)
             return result
-        except Exception:  # whatever the operands raise
+        except Exception:  # anything that the operands raise
             pass
     return Symbol((key, unknowns))
 
@@ -560,7 +570,7 @@ def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: H
 _CEILING = 24
 #: The largest formula that a value is known by: flags of flags of flags double it with each assignment.
 LARGEST_FORMULA: Final = 400
-#: What stands for the number of ranks where nothing is distributed.
+#: The number of ranks where nothing is distributed.
 _UNCOUNTED = (Known(1), Known(0), Known(-1))
 
 
@@ -705,7 +715,7 @@ def _with_other_keys(varies: Variation, yes: Value, no: Value, key: Hashable) ->
     """What two dictionaries are of which one has an entry that the other lacks; None for anything else."""
     if yes.entries is None or no.entries is None or yes.entries.keys() == no.entries.keys():
         return None
-    return divergent(("grown", key), varies)
+    return divergent((GROWN, key), varies)
 
 
 def _is_empty(value: Value) -> bool:

@@ -165,7 +165,7 @@ class Variables:
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
-        """While a function is asked for what it leaves in its module: its callees see whatever it has set by then."""
+        """While a function is evaluated for what it leaves in its module: its callees see what it has set by then."""
         outer, self._following = self._following, True
         try:
             with self.switched({}):
@@ -224,7 +224,7 @@ class Variables:
         return False
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
-        """Apart: who asks for the attribute depends on its value, not on what that takes."""
+        """Evaluated separately: a reader of the attribute depends on its value, not on how it was computed."""
         return self._summaries.linker.questions.apart(lambda: self._joined_stores(of, name))[0]
 
     def _joined_stores(self, of: ClassRef, name: str) -> Value | None:
@@ -257,7 +257,7 @@ class Variables:
         if result is not None and result.constant is not None and result.constant.value is not None:
             return unknown(("self", of.node.name, name))
         if emptied and result is not None and result.open and result.missing is None:
-            # Whether it is set by now follows from how far the object is, whatever it is set to.
+            # Whether it is set by now follows from the state of the object, not from the value.
             choice = (("missing", of.node.name, name),) * worlds.COUNT
             return dataclasses.replace(result, missing=Test("atom", atom=Condition(choice, f"{name} is None")))
         return result

@@ -98,7 +98,7 @@ def _confidence(event: Event, varies: Variation, difference: Difference) -> Conf
 
 
 def _may_be_split(event: Event, varies: Variation) -> bool:
-    """Is the group one of whose members the condition tells nothing?"""
+    """Is the membership in the group independent of the condition?"""
     return bool(event.group.key) and not event.group.axis and varies.scope != f"group:{event.group.key}"
 
 
@@ -219,7 +219,7 @@ def _trace(
 
 
 def _does(event: Event, *, waits: bool = False) -> str:
-    """What a rank does there: a step of its own optimizer keeps nobody waiting, and a learning rate is no call."""
+    """What a rank does there: no rank waits for the step of another one's optimizer, and a learning rate is no call."""
     verb = "sets" if event.op == LEARNING_RATE else "waits in" if waits and event.kind != "step" else "calls"
     return f"{verb} {as_written(event.call, event.op)}"
 

@@ -27,12 +27,13 @@ Kind = Literal["collective", "group", "p2p", "local", "forward", "backward", "st
 LEARNING_RATE = "learning rate"
 
 #: When the call communicates; '' is always.
-Condition = Literal["", "sharded", "buffers", "metric-sync", "statistics", "launched"]
+Condition = Literal["", "sharded", "zero3", "buffers", "metric-sync", "statistics", "launched"]
 
 #: How the words of `Condition` read in a message, after "it communicates".
 CONDITIONS: Mapping[str, str] = {
     "": "",
     "sharded": "under FSDP and ZeRO-3",
+    "zero3": "under ZeRO-3",
     "buffers": "if the model has buffers",
     "metric-sync": "as the metric syncs on compute",
     "statistics": "if the module trains in a group",

@@ -25,7 +25,7 @@ EVENTS = ("collective", "type", "gate", "group", "rank", "source", "uniform")
 #: original parameters), fsdp2 (fully_shard: parameters become DTensors), either (configuration decides).
 Kind = Literal["ddp", "fsdp1", "fsdp2", "either"]
 #: What the text of a file can show, besides that it wraps models.
-Shown = Literal["wraps", "sharded", "buffers", "metric-sync", "statistics", "launched"]
+Shown = Literal["wraps", "sharded", "zero3", "buffers", "metric-sync", "statistics", "launched"]
 _T = TypeVar("_T")
 
 
@@ -48,11 +48,12 @@ class Launch:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shows:
     """Patterns of a file's text. `wraps`: it wraps models for several ranks; the others are the conditions (`when`) of
-    events: it shards models, has modules with buffers, metrics that ranks synchronise, modules that share statistics,
-    a launcher that may configure sharding."""
+    events: it shards models, with ZeRO-3, has modules with buffers, metrics that ranks synchronise, modules that share
+    statistics, a launcher that may configure sharding."""
 
     wraps: tuple[str, ...] = ()
     sharded: tuple[str, ...] = ()
+    zero3: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     metric_sync: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 class Signature:
     """A known error text.
 
-    `kind` is what happened, a name under `[kinds]`; `role` is own, parted, hang, exit, launcher, secondary (another
+    `kind` is what happened, a name under `[kinds]`; `role` is own, diverged, hang, exit, launcher, secondary (another
     rank's fault), warning or note; `subkind` what this text shows of a kind that has several, '' for nothing.
     """
 

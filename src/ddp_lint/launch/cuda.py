@@ -77,10 +77,7 @@ def _is_text(node: ast.AST, start: str) -> bool:
 def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[ModuleFacts, ast.AST] | None:
     """The function or class of the project that a name stands for, with its module."""
     name = facts.qualified(func)
-    found = project.split(project.canonical(name)) if name else None
-    if found is None or "." in found[1] or found[1] not in found[0].definitions:
-        return None
-    return found[0], found[0].definitions[found[1]]
+    return project.definition(project.canonical(name)) if name else None
 
 
 #: Calls below torch.cuda that do not make a context on a GPU.

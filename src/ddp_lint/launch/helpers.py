@@ -45,7 +45,5 @@ def helper_of(module: Module, call: cst.Call) -> Helper | None:
     if owner is not None and isinstance(call.func, cst.Attribute) and dotted(call.func).count(".") == 1:
         method = project.method(module.name_of(owner), call.func.attr.value)
         return Helper(method[0].module, method[1]) if method is not None else None
-    name = module.callee(call)
-    found = project.split(name) if name else None
-    node = found[0].definitions.get(found[1]) if found is not None else None
-    return Helper(found[0], node) if found is not None and isinstance(node, ast.FunctionDef) else None
+    found = project.definition(module.callee(call))
+    return Helper(found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None

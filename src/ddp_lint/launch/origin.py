@@ -48,7 +48,7 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in _CASTS and node.args:
         return rank_source(module, node.args[0].value, section, depth)
     variable = variable_read(module, node)
-    if variable in _known(section, "environment") or _is_told(module, node, variable, section):
+    if variable in _known(section, "environment") or _is_configured(module, node, variable, section):
         return node
     if isinstance(node, cst.Call):
         group = next((a for a in node.args if a.keyword is None or a.keyword.value == "group"), None)
@@ -65,7 +65,7 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
     return known[node, section, depth]
 
 
-def _is_told(module: Module, node: cst.BaseExpression, variable: str, section: str) -> bool:
+def _is_configured(module: Module, node: cst.BaseExpression, variable: str, section: str) -> bool:
     """Whether the configuration says that an expression, or the environment variable that it reads, holds the rank."""
     if module.project is None or not module.project.own.ranks:
         return False

@@ -68,9 +68,8 @@ def _imports(project: Project, facts: ModuleFacts, home: str, name: str) -> bool
 def returned_by(module: Module, call: cst.CSTNode) -> ast.expr | None:
     """What the function of the project that is called returns, where it has one `return`: what ``exists(x)`` asks."""
     name, project = module.callee(call) if isinstance(call, cst.Call) else "", module.project
-    found = project.split(project.canonical(name)) if name and project is not None else None
-    function = found[0].definitions.get(found[1]) if found is not None else None
-    returned = [n.value for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
+    found = project.definition(project.canonical(name)) if name and project is not None else None
+    returned = [n.value for n in walk(found[1]) if isinstance(n, ast.Return)] if found is not None else []
     return returned[0] if len(returned) == 1 else None
 
 

@@ -75,9 +75,9 @@ def render(run: Run, output_format: str) -> str:
         errors = [(path, visible(reason)) for path, reason in run.errors]
         run = dataclasses.replace(run, findings=[visible_finding(finding) for finding in run.findings], errors=errors)
     text: str = module.render(run)
-    if output_format in ("json", "sarif", "gitlab"):  # such characters are within strings alone
-        return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-    return _UNSEEN.sub(lambda match: f"&#x{ord(match[0]):x};", text) if output_format == "junit" else text
+    if output_format in ("json", "sarif", "gitlab"):
+        return in_json(text)
+    return in_markup(text) if output_format == "junit" else text
 
 
 # ---- text of strangers: names of files and of classes, source
@@ -85,16 +85,42 @@ def render(run: Run, output_format: str) -> str:
 #: What a terminal takes for orders, or shows in another order than it is written: C1 controls, marks of direction.
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _CONTROLS = {code: 0x2400 + code for code in range(32) if code != 10}
-#: For ``##[``, with which GitHub's older commands begin anywhere in a line.
-BRACKET = "##\N{LIGHT LEFT TORTOISE SHELL BRACKET ORNAMENT}"
-_COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
+#: What a service that runs jobs takes for an order to itself in the output of a step: `::` at the start of a line
+#: (GitHub; a carriage return starts one too), and a bracket behind `##` anywhere in it (older ones of GitHub, `##vso`
+#: of Azure Pipelines, `##teamcity`).
+_COMMAND = re.compile(r"(?:^|(?<=\r))([^\S\r\n]*)::", re.MULTILINE)
+_HASHES = re.compile(r"(##(?:vso|teamcity)?)\[", re.IGNORECASE)
+#: For the bracket of such an order.
+_BRACKET = "\N{LIGHT LEFT TORTOISE SHELL BRACKET ORNAMENT}"
 
 
 def visible(text: str) -> str:
     """Text that a terminal shows as it is: control characters as pictures, marks of direction as replacement
-    characters; and that is no workflow command to GitHub, which reads the logs of its actions."""
-    text = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text.translate(_CONTROLS))
-    return _COMMAND.sub(r"\1./::", text.replace("##[", BRACKET))
+    characters; and that is no workflow command to the service that runs the job."""
+    return without_commands(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text.translate(_CONTROLS)))
+
+
+def without_commands(text: str) -> str:
+    """Text without workflow commands, and else as it is."""
+    return _COMMAND.sub(r"\1./::", without_brackets(text))
+
+
+def without_brackets(text: str) -> str:
+    """Text, of the same width, without the commands that need not be at the start of a line."""
+    return _HASHES.sub(rf"\1{_BRACKET}", text)
+
+
+def in_json(text: str) -> str:
+    """JSON whose strings hold what `visible` would change as escapes: for programs it is the same."""
+    text = _HASHES.sub(r"\1\\u005b", text)
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def in_markup(text: str) -> str:
+    """XML or HTML, likewise; control characters, which it cannot hold, as pictures."""
+    text = text.translate({code: picture for code, picture in _CONTROLS.items() if code != 9})
+    text = _COMMAND.sub(r"\1&#58;:", _HASHES.sub(r"\1&#91;", text))
+    return _UNSEEN.sub(lambda match: f"&#x{ord(match[0]):x};", text)
 
 
 def one_line(text: str) -> str:

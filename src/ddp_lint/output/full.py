@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.findings import Applicability, Confidence, Finding, Fix, Label, Span
 from ddp_lint.fixes import preview
-from ddp_lint.output import BRACKET, Run, Sources, call_paths, one_line
+from ddp_lint.output import Run, Sources, call_paths, one_line, without_brackets
 from ddp_lint.output.style import Style
 
 #: Lines of context before and after the primary span.
@@ -174,7 +174,7 @@ class _Line:
     """A source line as the terminal shows it: tabs as spaces, wide characters two columns wide, long lines cut."""
 
     def __init__(self, text: str, marked: Sequence[int]) -> None:
-        cells = [_cell(c) for c in text.replace("##[", BRACKET)]
+        cells = [_cell(c) for c in without_brackets(text)]
         widths = [_width(cell) for cell in cells]
         first, last = 0, len(cells)
         if sum(widths) > _WIDTH:

@@ -17,7 +17,7 @@ from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
-from ddp_lint.project.facts import CannotParse, ClassFacts, ModuleFacts, parse
+from ddp_lint.project.facts import CannotParse, ClassFacts, Definition, ModuleFacts, parse
 from ddp_lint.project.framework_imports import FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.parts import (
@@ -418,7 +418,7 @@ class Project:
             what = rest.partition(":")[0]
             text = kind in (SAYS, SHOWS, TESTED)
             if (kind in (STORES, CALLS) and changed) or (
-                text and self._said(kind, what, old) != self._said(kind, what, file)
+                text and self._answer_of(kind, what, old) != self._answer_of(kind, what, file)
             ):
                 gone.add(question)
         self._forget([*gone, *self._about_frameworks(key), *self._about_words(before, key)])
@@ -446,7 +446,7 @@ class Project:
             del self._answers[question]
         return [item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}")]
 
-    def _said(self, kind: str, what: str, file: SourceFile | None) -> str:
+    def _answer_of(self, kind: str, what: str, file: SourceFile | None) -> str:
         """What the text of a file says to a question about it that is not about its syntax."""
         if kind == SAYS:
             return str(int(file is not None and what in file.text))
@@ -527,6 +527,12 @@ class Project:
             head, _, last = head.rpartition(".")
             rest = f"{last}.{rest}" if rest else last
         return None
+
+    def definition(self, name: str) -> tuple[ModuleFacts, Definition] | None:
+        """The function or class of the project with a canonical dotted name, with its module."""
+        found = self.split(name) if name else None
+        node = found[0].definitions.get(found[1]) if found is not None else None
+        return (found[0], node) if found is not None and node is not None else None
 
     def canonical(self, name: str) -> str:
         """Follow re-exports: `pkg.all_reduce` -> `torch.distributed.all_reduce` where pkg/__init__ imports it.
@@ -787,7 +793,7 @@ class Project:
             kind, what, inside = question.split(":", 2)
             path = self.absolute(inside)
             if kind in (SAYS, SHOWS, TESTED):
-                self._answers[question] = self._said(kind, what, self._content(path))
+                self._answers[question] = self._answer_of(kind, what, self._content(path))
             elif kind in (STORES, CALLS):
                 with self.recording(apart=True):
                     facts = self._facts_of(path)

@@ -53,10 +53,9 @@ class Types:
         owner, _, last = name.rpartition(".")
         if self._project.class_facts(name) is not None:
             return name
-        found = self._project.split(name)
-        function = found[0].definitions.get(found[1]) if found else None
-        if found and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return self._of_return(function, found[0], None, depth - 1)
+        facts, function = self._project.definition(name) or (None, None)
+        if facts is not None and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return self._of_return(function, facts, None, depth - 1)
         if owner and is_class_name(owner):
             method = self._project.method(owner, last)
             if method is not None:

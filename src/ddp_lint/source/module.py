@@ -137,6 +137,10 @@ class Module:
             up = parents.get(up)
         return up
 
+    def scope_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
+        """The nearest enclosing `def`, else the file."""
+        return self.function_of(node) or self.tree
+
     def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The nearest enclosing class, also from inside one of its methods."""
         return next((a for a in self.ancestors(node) if type(a) is cst.ClassDef), None)

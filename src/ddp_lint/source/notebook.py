@@ -224,7 +224,8 @@ def _replaced(raw: str, before: str, after: str) -> str:
 def _as_python(cell: str) -> str:
     """A cell with a statement for each line that is not Python's."""
     lines = cell.split("\n")
-    first = next((line for line in lines if line.strip()), "")
+    # Colab reads a cell magic below comments too, such as its `#@title`
+    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
     if first.startswith("%%") and not _PYTHON_CELLS.match(first):
         return "\n".join(f"pass  {_IPYTHON}{line}" if line.strip() else line for line in lines)
     if not any(map(_stand_in, lines)) or _parses(cell):

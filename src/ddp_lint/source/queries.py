@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from ddp_lint.source.module import Module
-from ddp_lint.source.tree import DEFINITIONS, children, descendants, dotted, names_in
+from ddp_lint.source.tree import DEFINITIONS, children, descendants, dotted, method_of, names_in
 
 
 def enclosing(
@@ -41,6 +41,16 @@ def last_name(node: cst.BaseExpression) -> str:
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
+
+
+def options(values: Iterable[cst.BaseExpression]) -> list[cst.BaseExpression]:
+    """The expressions, and of a conditional one both arms."""
+    return [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+
+
+def returned_values(function: cst.FunctionDef) -> list[cst.BaseExpression]:
+    """What the `return` statements of a function, and of those in it, give."""
+    return [n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None]
 
 
 def path_of(node: cst.CSTNode) -> str:
@@ -102,7 +112,7 @@ def calls_as_run(node: cst.CSTNode) -> list[cst.Call]:
 def methods(scope: cst.CSTNode, name: str) -> Iterator[cst.Call]:
     """The calls ``x.name(...)`` anywhere below `scope`."""
     for node in descendants(scope):
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name:
+        if isinstance(node, cst.Call) and method_of(node) == name:
             yield node
 
 

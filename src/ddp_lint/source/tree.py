@@ -126,3 +126,14 @@ def dotted(node: cst.CSTNode | None) -> str:
 def called(call: cst.Call) -> str:
     """The last part of what is called, on whatever: `step` of ``optimizers[i].step()`` and of ``step()``."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+
+
+def method_of(node: cst.CSTNode | None) -> str:
+    """`step` of the call ``optimizers[i].step()``; '' for any other call or node."""
+    return node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
+
+
+def parameters_of(function: cst.FunctionDef | cst.Lambda) -> list[cst.Param]:
+    """The parameters that have a name of their own: all but ``*args`` and ``**kwargs``."""
+    params = function.params
+    return [*params.posonly_params, *params.params, *params.kwonly_params]

@@ -218,6 +218,16 @@ def constant_arguments(module: Module, function: cst.FunctionDef) -> dict[str, b
     return found
 
 
+def comes_first(module: Module, use: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Do all who call the methods that the two lie in call the one of `use` first?"""
+    user, later = module.function_of(use), module.function_of(other)
+    if user is None or later is None or user is later or module.project is None:
+        return False
+    if "__init__" in (user.name.value, later.name.value):
+        return False
+    return order_of(module.project, user.name.value, later.name.value) == "before"
+
+
 def order_of(project: Project, first: str, second: str) -> str:
     """In which order the functions of a project call two methods that they both call: "before" where all call `first`
     before `second`, "after" where all do it the other way round, '' where they differ or none calls both."""

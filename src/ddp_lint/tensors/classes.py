@@ -178,12 +178,8 @@ class ModuleClasses:
         """The module class of the project that a canonical dotted name stands for."""
         if self._project is None or not qualified:
             return None
-        found = self._project.split(qualified)
-        if found is None:
-            return None
-        facts, rest = found
-        node = facts.definitions.get(rest)
-        return self._built(facts, node) if isinstance(node, ast.ClassDef) else None
+        facts, node = self._project.definition(qualified) or (None, None)
+        return self._built(facts, node) if facts is not None and isinstance(node, ast.ClassDef) else None
 
     def resolve(self, name: str, facts: ModuleFacts) -> ModuleClass | None:
         """The module class that a dotted name means inside a file of the project."""
@@ -193,6 +189,15 @@ class ModuleClasses:
             node = facts.definitions[name]
             return self._built(facts, node) if isinstance(node, ast.ClassDef) else None
         return self.imported(self.qualified(name, facts))
+
+    def function(self, name: str, facts: ModuleFacts) -> tuple[ModuleFacts, ast.FunctionDef] | None:
+        """The top-level function of the project that a dotted name means inside one of its files."""
+        found: tuple[ModuleFacts, ast.AST | None] | None = None
+        if name in facts.definitions:
+            found = facts, facts.definitions[name]
+        elif self._project is not None and (target := self._project.split(self.qualified(name, facts))) is not None:
+            found = target[0], target[0].definitions.get(target[1])
+        return (found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None
 
     def qualified(self, name: str, facts: ModuleFacts) -> str:
         """The canonical dotted name of a name inside a file of the project; '' when it was not imported."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -13,8 +14,9 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.tree import children, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors import operations
-from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, ModuleClasses, Role
-from ddp_lint.tensors.operations import layer_kind, names
+from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
+from ddp_lint.tensors.kept import NOTHING, Keeping, Kept
+from ddp_lint.tensors.operations import layer_kind, names, words_of
 from ddp_lint.tensors.state import Save, State
 from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, group, join
 
@@ -52,7 +54,7 @@ class Evaluator:
         module: Module,
         function: Code,
         owner: ModuleClass | None,
-        classes: ModuleClasses,
+        keeping: Keeping,
         written: Written,
         on_host: frozenset[str] = frozenset(),
     ) -> None:
@@ -60,7 +62,8 @@ class Evaluator:
         self._module = module
         self._function = function
         self._owner = owner
-        self._classes = classes
+        self._classes = keeping.classes
+        self._keeping = keeping
         self._written = written
         self._given_on_host = on_host
         self._storages = itertools.count(1)
@@ -76,11 +79,22 @@ class Evaluator:
         for param in _parameters(self._function):
             name = param.name.value
             found[name] = self._argument(param, name in used)
+        given = [p.name.value for p in _parameters(self._function) if p.name.value != "self"]
+        if given and self._is_loss(self._function) and not words_of(given[0]) & names("in_place", "written_arguments"):
+            found[given[0]] = dataclasses.replace(found[given[0]], learned=True)
         for name in (self._lengths_of_packed(self._function) | self._given_on_host) & found.keys():
             found[name] = dataclasses.replace(found[name], on_host=True)
         if self._owner is not None:
             found.pop("self", None)
         return found
+
+    def _is_loss(self, function: cst.FunctionDef) -> bool:
+        """The forward of a loss, whose first argument is what the model predicts: gradients flow through it."""
+        return (
+            self._owner is not None
+            and function.name.value == "forward"
+            and bool(words_of(self._owner.name) & names("losses", "words"))
+        )
 
     def _argument(self, param: cst.Param, used_as_tensor: bool) -> Value:
         name = param.name.value
@@ -187,6 +201,8 @@ class Evaluator:
         base = self.value(node.value, state)
         if base.kind is Kind.LAYER:
             return self._attribute_of_layer(base, name, attribute, state)
+        if name in self._parameters_set:
+            return Value(Kind.PARAMETER, self._storage_of(name, state), name=name)
         if attribute in names("python_values", "attributes"):
             return PYTHON
         if attribute in names("packed", "host"):
@@ -199,6 +215,21 @@ class Evaluator:
         if base.tensorish and attribute == "grad":
             return Value(Kind.LIKELY, inputs=base.inputs)
         return Value(Kind.UNKNOWN, inputs=base.inputs)
+
+    @functools.cached_property
+    def _parameters_set(self) -> frozenset[str]:
+        """The attributes of other objects that the function makes parameters of: ``layer.bias = nn.Parameter(b)``. What
+        they held before is one too."""
+        if not self._module.file.holds("Parameter"):
+            return frozenset()
+        made = (n for n in descendants(self._function) if isinstance(n, cst.Assign) and isinstance(n.value, cst.Call))
+        targets = (
+            dotted(target.target)
+            for assign in made
+            if self._module.qualified(cst.ensure_type(assign.value, cst.Call).func) in PARAMETER_MAKERS
+            for target in assign.targets
+        )
+        return frozenset(name for name in targets if "." in name and not name.startswith("self."))
 
     def _attribute_of_layer(self, layer: Value, name: str, attribute: str, state: State) -> Value:
         if attribute in ("weight", "bias"):
@@ -379,9 +410,9 @@ class Evaluator:
         called = self.value(node.func, state)
         if called.kind is Kind.LAYER:
             return self._layer_call(node, called, operands, state)
-        return self._local_call(node, operands)
+        return self._local_call(node, operands, state)
 
-    def _local_call(self, node: cst.Call, operands: list[Value]) -> Value:
+    def _local_call(self, node: cst.Call, operands: list[Value], state: State) -> Value:
         name = dotted(node.func)
         if name in _PYTHON_CALLS:
             return PYTHON
@@ -394,7 +425,37 @@ class Evaluator:
         if name in ("max", "min", "sum", "abs"):
             flat = [v.element if v.kind is Kind.GROUP else v for v in operands]
             return self.binary(flat) if flat else UNKNOWN
-        return self._unknown_call(operands)
+        return self._project_call(node, operands, state)
+
+    def _project_call(self, node: cst.Call, operands: list[Value], state: State) -> Value:
+        """A call of a function of the project, or of a method of the same object."""
+        name = dotted(node.func)
+        own = self._owner is not None and name.startswith("self.") and name.count(".") == 1
+        if own and self._owner is not None:
+            kept = self._keeping.of_method(self._owner, name[5:])
+        else:
+            facts = self._module.facts
+            kept = self._keeping.of_function(name, facts) if facts is not None and name else NOTHING
+        same = operands[kept.same] if kept.same is not None and kept.same < len(operands) else UNKNOWN
+        result = same if same.tensorish else self._unknown_call(operands)
+        if kept.output is not None and kept.same is None:
+            made = computed_from(operands, Kind.TENSOR, next(self._storages))
+            result = dataclasses.replace(made, learned=made.learned or kept.learned)
+        self._keep_by_call(node, kept, operands, result, name, state)
+        return result if state.gradient else result.without_gradient()
+
+    def _keep_by_call(
+        self, node: cst.Call, kept: Kept, operands: list[Value], result: Value, name: str, state: State
+    ) -> None:
+        """What the body of a call saves for backward."""
+        flows = any(_carries_gradient(v) for v in operands if v.tensorish)
+        for place, save in kept.inputs.items():
+            given = operands[place] if place < len(operands) and node.args[place].keyword is None else UNKNOWN
+            if given.tensorish:
+                self._keep(node, [given], f"{save.what} in {name}", state, certain=save.certain or flows)
+        if kept.output is not None:
+            certain = kept.output.certain or flows
+            self._keep(node, [result], f"{kept.output.what} in {name}", state, certain=certain, as_output=True)
 
     def _unknown_call(self, operands: Iterable[Value]) -> Value:
         """The result of a function that is not read: likely a tensor if it got one that is computed."""
@@ -420,7 +481,7 @@ class Evaluator:
         if layer_kind(qualified):
             return Value(Kind.LAYER, maker=qualified)
         if not operations.is_tensor_function(qualified):
-            return UNKNOWN if qualified.startswith("torch.") else self._unknown_call(operands)
+            return UNKNOWN if qualified.startswith("torch.") else self._project_call(node, operands, state)
         first = operands[0] if operands else UNKNOWN
         if qualified in names("views", "functions") and first.tensorish:
             return first.view()
@@ -463,7 +524,13 @@ class Evaluator:
         if kind:
             certain = kind in names("saves_input", "parametric")
             self._operation(node, layer.maker, operands, result, state, called=layer.name, certain=certain)
+        if not kind or kind == "Sequential":
+            self._keep_by_call(node, self._kept_by(layer), operands, result, layer.name, state)
         return result if state.gradient else result.without_gradient()
+
+    def _kept_by(self, layer: Value) -> Kept:
+        attribute = self._owner.attribute(layer.name[5:]) if self._owner and layer.name.startswith("self.") else None
+        return self._keeping.of_attribute(attribute) if attribute is not None else NOTHING
 
     def _layer_works_in_place(self, layer: Value) -> bool:
         attribute = self._owner.attribute(layer.name[5:]) if self._owner and layer.name.startswith("self.") else None
@@ -474,7 +541,7 @@ class Evaluator:
         assert isinstance(node.func, cst.Attribute)
         method = node.func.attr.value
         if dotted(node.func.value) == "self":
-            return self._unknown_call(operands)
+            return self._project_call(node, operands, state)
         if receiver.kind is Kind.PYTHON or method in names("python_values", "methods"):
             return PYTHON
         if method in ("items", "values", "keys"):

@@ -17,6 +17,7 @@ from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, without_gradient
 from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
+from ddp_lint.tensors.kept import Keeping
 from ddp_lint.tensors.state import Write
 
 
@@ -53,6 +54,11 @@ class TensorFile:
     def classes(self) -> ModuleClasses:
         return ModuleClasses(self.facts, self._module.project)
 
+    @functools.cached_property
+    def keeping(self) -> Keeping:
+        """What calls of the project's own code save for backward."""
+        return Keeping(self.classes)
+
     def owner(self, function: Code) -> ModuleClass | None:
         """The `nn.Module` class that a function is a method of, None when it is none's."""
         if isinstance(function, cst.Module):
@@ -65,7 +71,7 @@ class TensorFile:
         """The reading of a function, with the arguments `on_host` taken to lie there."""
         key = function, on_host
         if key not in self._flows:
-            self._flows[key] = Flow(self._module, function, self.owner(function), self.classes, on_host)
+            self._flows[key] = Flow(self._module, function, self.owner(function), self.keeping, on_host)
         return self._flows[key]
 
     def writes(self, function: Code) -> list[Write]:

@@ -10,9 +10,10 @@ import libcst as cst
 
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.syntax import starting_with
-from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
+from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
 from ddp_lint.tensors.evaluation import Code, Evaluator
+from ddp_lint.tensors.kept import Keeping
 from ddp_lint.tensors.state import State, Write
 from ddp_lint.tensors.values import UNKNOWN, Value
 
@@ -28,7 +29,7 @@ class Flow:
         module: Module,
         function: Code,
         owner: ModuleClass | None,
-        classes: ModuleClasses,
+        keeping: Keeping,
         on_host: frozenset[str] = frozenset(),
     ) -> None:
         self.function = function
@@ -36,7 +37,7 @@ class Flow:
         self._writes: dict[cst.CSTNode, Write] = {}
         self._module = module
         self._loops = 0
-        self._evaluator = Evaluator(module, function, owner, classes, self._written, on_host)
+        self._evaluator = Evaluator(module, function, owner, keeping, self._written, on_host)
         state = State(self._evaluator.arguments(), gradient=not without_gradient(module, function))
         self._run(function.body if isinstance(function, cst.Module) else function.body.body, state)
 

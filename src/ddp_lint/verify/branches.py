@@ -15,7 +15,7 @@ from ddp_lint.source.imports import last_part
 from ddp_lint.verify.match import Call, Cells, Kind, Mismatch, Streams, messages, place
 from ddp_lint.verify.trace import Collective, Frame, Round
 
-#: Conditions that are named at most: where there are more, the call stands too deep to tell which of them it is.
+#: The largest number of conditions that are named: with more of them, any one could be the cause.
 _MOST = 3
 #: What functions call the rank that sends, or receives.
 _ROOTS = ("src", "dst", "group_src", "group_dst")
@@ -39,14 +39,14 @@ def between(mismatch: Mismatch) -> str:
 
 
 def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
-    """Of calls that met by op and shape: the condition that one rank came past and another one did not, and where."""
+    """For calls that match by op and shape: the condition that one rank passed and another did not, and where."""
     calls = [call for call in cells.values() if call is not None]
     for one, another in itertools.combinations(calls, 2):
         here = _first_apart(one.frames, another.frames)
         if here is not None and _first_apart(another.frames, one.frames) is not None:
             met = Mismatch(Kind.ORDER, one.group, -1, cells)
-            told = between(met) or passed_by(met, ())
-            return (told, here) if told else None
+            text = between(met) or passed_by(met, ())
+            return (text, here) if text else None
     return None
 
 
@@ -69,7 +69,7 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
             before = earlier[-1].get(rank) if earlier else None
             anew = _begun_anew(before, one) if before is not None else None
             if anew is not None and there.line in _lines(anew.body):
-                continue  # it had left the loop as well, and came past the other one's line
+                continue  # it had left the loop as well, and passed the other one's line
             if loops and there.line > loops[-1].lineno:
                 return _out_of(loops[-1], rank, other, here)
             inner = _inner_loop(one, here, anew) if there.line > here.line else None
@@ -146,9 +146,9 @@ def unlike_root(mismatch: Mismatch) -> str:
         and node.lineno < frame.line
         and ast.unparse(node.targets[0]) == ast.unparse(word.value)
     ]
-    said = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
+    described = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
     of = f" (line {made[-1].lineno}: `{ast.unparse(made[-1])}`)" if made else ""
-    return f"`{word.arg}={ast.unparse(word.value)}` is {said}{of}: each rank chooses the sender by itself"
+    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses its own sender"
 
 
 def joined(mismatch: Mismatch) -> str:
@@ -168,15 +168,15 @@ def joined(mismatch: Mismatch) -> str:
         )
         if not {"Join", "join"}.isdisjoint(asked):
             return (
-                f"rank {rank} has no batches left and answers in the Join of line {here.line} for what is joined there "
-                f"alone; the {another.api or another.op} of rank {other} (line {place(another)[1]}) is none of that"
+                f"rank {rank} has no batches left, and its Join of line {here.line} answers only for what is joined "
+                f"there, not for the {another.api or another.op} of rank {other} (line {place(another)[1]})"
             )
     return ""
 
 
 def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
     """Of calls that met and are not the same: the conditions on the way to the one that comes next in the program
-    after the last calls that belong together, which the other rank went past; or those in the round of a loop, where
+    after the last calls that belong together, which the other rank skipped; or those in the round of a loop, where
     both ranks are at one line with different tensors."""
     calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
     for one, other in itertools.combinations(calls, 2):
@@ -191,16 +191,16 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
         ways.sort(key=lambda way: _flow(way[2].line, since))
         # At the line of the last call a rank may be in the same round, or in the next one.
         ways = ways if since in (here.line, there.line) else ways[:1]
-        told = next(filter(None, itertools.starmap(_went_past, ways)), "")
-        if told:
-            return told
+        text = next(filter(None, itertools.starmap(_went_past, ways)), "")
+        if text:
+            return text
     return ""
 
 
 def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
     """`here` and `there`: the outermost frames in which the stacks of two calls differ."""
     frames = one.collective.frames
-    gates = _told(gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
+    gates = _tests_of(gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
     if not gates:
         return ""
     of = f" of {pathlib.Path(frames[0].path).name}" if frames[0].path != there.path else ""
@@ -210,7 +210,7 @@ def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
 
 def _at_one_line(one: Call, other: Call) -> str:
     frame = next(iter(one.collective.frames), None)
-    gates = _told(_gates(frame, in_round=True)) if frame is not None else ""
+    gates = _tests_of(_gates(frame, in_round=True)) if frame is not None else ""
     if frame is None or not gates:
         return ""
     met = " meets ".join(_tensor_of(call) for call in (one, other))
@@ -244,10 +244,9 @@ def made_of(mismatch: Mismatch) -> str:
         if made & wanted and len(found) <= _MOST:
             found.append(node)
             wanted = wanted - made | _names(node.value)
-    said = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
-    return (
-        f"both ranks are in the same iteration, where the tensor has a different size on each: {said}" if said else ""
-    )
+    sizes = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
+    text = "both ranks are in the same iteration, where the tensor has a different size on each"
+    return f"{text}: {sizes}" if sizes else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +262,7 @@ class RoundsApart:
 
 
 def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | None:
-    """The first calls on one line that met although the loops around them stood at unlike names or numbers, with the
+    """The first calls on one line that matched although the loops around them had different names or numbers, with the
     outermost of those loops; or those that met in the end, by the loops around what their stacks have in common."""
     for cells in (*earlier, mismatch.calls):
         calls = [(rank, call) for rank, call in cells.items() if call is not None]
@@ -280,7 +279,7 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     values = f"{mine.value} on rank {rank} and {value} on rank {other}"
                     text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
                     frame = one.frames[mine.depth]
-                    skips = _told((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
+                    skips = _tests_of((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
                     caught = _handler(loop, frame.line) if part is not None else None
                     text += f"; line {caught.lineno} continues it after an exception" if caught is not None else ""
@@ -291,7 +290,8 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
 
 def _left_first(call: Collective, outer: Round, loop: _Loop) -> LeftLoop | None:
     """Calls of one line are in different rounds of a loop: that in it around the call ends at different times. Of
-    several that is the outermost one, if it is known that the ranks would else have parted in its rounds before."""
+    several that is the outermost one, if it is known that the ranks would otherwise have diverged in its earlier
+    rounds."""
     frames = call.frames[: outer.depth + 1]
     found = [inner for frame in reversed(frames) for inner in _loops(frame)]
     inside = [inner for inner in found[found.index(loop) + 1 :] if not _counted(inner)] if loop in found else []
@@ -322,7 +322,7 @@ def asked_anew(mismatch: Mismatch) -> str:
 
 
 def polling(here: Frame) -> str:
-    """Of a line at which a rank stands: the loop around it that sleeps until something is there."""
+    """For the line at which a rank waits: the loop around it that polls with `sleep`."""
     loops = [loop for loop in _loops(here) if isinstance(loop, ast.While)]
     for loop in reversed(loops):
         if any(isinstance(node, ast.Call) and last_part(node.func) == "sleep" for node in ast.walk(loop)):
@@ -332,7 +332,7 @@ def polling(here: Frame) -> str:
 
 def used_below(files: Sequence[str], classes: Mapping[str, str], names: Sequence[str]) -> str:
     """Of parameters: the conditions that every use of the parts of a model is below which hold them, '' where one of
-    those is used whatever happens. `classes` are those of its modules by name: a part that is always used may have a
+    those is always used. `classes` are those of its modules by name: a part that is always used may have a
     forward that uses its own parts below a condition."""
     for depth in range(max((name.count(".") for name in names), default=0)):
         found = dict.fromkeys(_part_below(files, classes, name, depth) for name in names)
@@ -354,18 +354,18 @@ def _used_at(parts: Sequence[_Part]) -> str:
     """Of parts that are used below the same conditions."""
     names = ", ".join(part.name for part in parts)
     lines = sorted({line for part in parts for line in part.lines})
-    said = f"{names} {'are' if len(parts) > 1 else 'is'} used at line{'s' * (len(lines) > 1)} "
-    return f"{said}{', '.join(map(str, lines))} past {' and '.join(parts[0].gates)} alone"
+    used = f"{names} {'are' if len(parts) > 1 else 'is'} used only at line{'s' * (len(lines) > 1)} "
+    return f"{used}{', '.join(map(str, lines))}, depending on {' and '.join(parts[0].gates)}"
 
 
 def _part_below(files: Sequence[str], classes: Mapping[str, str], name: str, depth: int) -> _Part | None:
-    """The part at this depth that holds a parameter; None where it is used whatever happens."""
+    """The part at this depth that holds a parameter; None where it is always used."""
     path = name.split(".")
     if depth >= len(path) - 1:
         return None
     owner = classes.get(".".join(path[:depth]), "") if depth else ""
     uses = [frame for file in files for frame in _uses(file, path[depth], owner)] if owner or not depth else []
-    gates = tuple(dict.fromkeys(_told(_gates(frame)) for frame in uses))
+    gates = tuple(dict.fromkeys(_tests_of(_gates(frame)) for frame in uses))
     if not gates or not all(gates):
         return None
     return _Part(".".join(path[: depth + 1]), tuple(frame.line for frame in uses), gates)
@@ -412,8 +412,8 @@ def on_the_way_out(mismatch: Mismatch) -> str:
         return ""
     rank, call = amid[0]
     at, here = call.raised[0], call.frames[0] if call.frames else Frame("", 0, "")
-    told = f"rank {rank} has raised {call.amid} at line {at.line} in {at.function}, and communicates before it lets"
-    return f"{told} that pass, at line {here.line} in {here.function}: the others have met no exception"
+    text = f"rank {rank} has raised {call.amid} at line {at.line} in {at.function}, and communicates before it lets"
+    return f"{text} that pass, at line {here.line} in {here.function}: the others have met no exception"
 
 
 def unlike_messages(streams: Streams) -> str:
@@ -479,9 +479,9 @@ def _rank_words() -> frozenset[str]:
 def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
     """The loop of which a new round began between two calls of a rank; None where that is not known.
 
-    Loops that count, or go through names, tell it by what they bind, the others by the order of the lines.
+    Known from the variables of loops that count or iterate over names, else from the order of the lines.
     """
-    stood = {one[:3]: one.value for one in before.rounds}
+    earlier = {one[:3]: one.value for one in before.rounds}
     apart = _first_apart(call.frames, before.frames)
     found: list[_Loop] = []
     for depth in range(len(call.frames) - 1, -1, -1):
@@ -493,7 +493,7 @@ def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
             bound = [one for one in call.rounds if (one.depth, one.line) == (depth, loop.lineno)]
             if since not in _lines(loop.body):
                 continue
-            if any(_stood(one, call, before, stood) != one.value for one in bound):
+            if any(_value_at(one, call, before, earlier) != one.value for one in bound):
                 return loop
             if not bound:
                 found.append(loop)
@@ -502,9 +502,9 @@ def _begun_anew(before: Collective, call: Collective) -> _Loop | None:
     return found[0] if len(found) == 1 else None
 
 
-def _stood(one: Round, call: Collective, before: Collective, stood: dict[tuple[int, int, str], str]) -> str:
+def _value_at(one: Round, call: Collective, before: Collective, earlier: dict[tuple[int, int, str], str]) -> str:
     """What the same variable held at the earlier call, whose stack may be of another depth."""
-    return stood.get((one.depth + len(before.frames) - len(call.frames), one.line, one.name), one.value)
+    return earlier.get((one.depth + len(before.frames) - len(call.frames), one.line, one.name), one.value)
 
 
 def _only_loop(call: Collective) -> _Loop | None:
@@ -543,8 +543,8 @@ def _tensor_of(call: Call) -> str:
 _Gate = tuple[str, bool]
 
 
-def _told(gates: Iterator[_Gate]) -> str:
-    """Some tests in words, those alone that ask for the rank where there are any; '' where they are too many."""
+def _tests_of(gates: Iterator[_Gate]) -> str:
+    """Tests as text, only those of the rank where there are any; '' where there are too many."""
     known = list(gates)
     asked = [text for text, asks in known if asks] or [text for text, _ in known]
     return " and ".join(asked) if len(asked) <= _MOST else ""
@@ -552,7 +552,7 @@ def _told(gates: Iterator[_Gate]) -> str:
 
 def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Iterator[_Gate]:
     """The tests on the way to a line of its function (of the innermost loop around it), the outermost first: those
-    that it is below (if asked for), and those before it that leave. With each whether it asks for the rank."""
+    that it is below (with `below`), and those before it that leave. With each whether it tests the rank."""
     blocks = [_tree(frame).body]
     found: list[ast.If] = []
     while blocks:
@@ -585,7 +585,7 @@ def _functions(tree: ast.AST) -> list[ast.FunctionDef]:
 
 def kept_apart(site: Frame) -> str:
     """Of a line that copies what an object keeps: the function of its file that updates that, where it is called below
-    a test that asks for the rank, and the test."""
+    a test of the rank, and the test."""
     tree = _tree(site)
     read = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.lineno == site.line}
     kept = {node.attr for node in read} - {
@@ -595,7 +595,7 @@ def kept_apart(site: Frame) -> str:
         if function.name == "__init__" or site.line in _lines(function.body) or not _updates(function, kept):
             continue
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_part(n.func) == function.name]
-        gates = [_told(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in calls]
+        gates = [_tests_of(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in calls]
         if gates and all(gates):
             what = ", ".join(sorted(kept & _names(function)))
             return f"{what} is updated by {function.name} (line {function.lineno}), which is called below {gates[0]}"

@@ -1,4 +1,4 @@
-"""Why replicas drifted apart, as far as the traces tell: pure functions of what each rank recorded."""
+"""Why replicas drifted apart, as far as the traces show: pure functions of what each rank recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cause:
 
 
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
-    """The cause of a desync of gradients or parameters; None when the traces do not tell."""
+    """The cause of a desync of gradients or parameters; None if the traces do not show it."""
     if desync.wrap == COPY:
         return _copied_early(desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
@@ -113,7 +113,7 @@ def _left_to_each(traces: Sequence[Trace]) -> Passed | None:
     if len(ran) < len(traces) or any(len({part.name for part in row}) > 1 for row in rows):
         return None
     sums = {c.module for t in traces for c in t.of(Collective) if c.phase == "forward" and c.step == 0}
-    healed: list[str] = []  # an output that is one on all ranks, whatever is in it
+    healed: list[str] = []  # an output that is the same on all ranks
     for row in rows:
         name, given, made = row[0].name, {part.given for part in row}, {part.made for part in row}
         healed += [name] * (len(made) == 1)
@@ -146,10 +146,11 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
                 rates.setdefault(event.step, {})[trace.rank] = event
     for step, events in rates.items():
         if len({event.rates for event in events.values()}) > 1:
-            said = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
+            described = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
             fix = "make the input of the learning rate the same on all ranks (all_reduce the loss before it)"
             site = next(iter(events.values())).site
-            return Cause(f"the ranks use different learning rates from optimizer step {step} on: {said}", fix, site)
+            text = f"the ranks use different learning rates from optimizer step {step} on: {described}"
+            return Cause(text, fix, site)
     return None
 
 
@@ -161,8 +162,8 @@ def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     steps = {trace.rank: updates(trace).get(before, 0) for trace in traces}
     if len(set(steps.values())) == 1:
         return None
-    said = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
-    text = f"inside Join the optimizers made different numbers of steps ({said}): Join makes the parameters equal "
+    described = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
+    text = f"inside Join the optimizers made different numbers of steps ({described}): Join makes the parameters equal "
     text += "afterwards, but not the state of the optimizers (momentum, Adam's averages)"
     return Cause(
         text, "broadcast the state_dict of the optimizer that made the most steps (broadcast_object_list)", None
@@ -170,7 +171,7 @@ def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 
 def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
-    """A rank left an optimizer step out: it came to its next one with the gradients of a later round."""
+    """A rank skipped an optimizer step: it reached its next one with the gradients of a later round."""
     if desync.wrap not in ("ddp", BY_HAND):
         return None
     rounds = {trace.rank: _reduced_before_steps(trace) for trace in traces}
@@ -203,7 +204,7 @@ def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     site = next(iter(loads.values()), None)
     if site is not None and len(loads) < len(traces):
         ranks = f"rank{'s' * (len(loads) > 1)} {', '.join(map(str, loads))}"
-        text += f"; {ranks} alone loaded a state (line {site.line})"
+        text += f"; only {ranks} loaded a state (line {site.line})"
     text += ". No wrapper sends the optimizer state (momentum, Adam's averages) to other ranks"
     return Cause(text, "load the optimizer's state on all ranks, or broadcast it from the one that has it", site)
 

@@ -38,8 +38,8 @@ REPLICAS_EQUAL = ("after_wrap", "after_step", "at_end")
 @dataclasses.dataclass(frozen=True)
 class Desync:
     """Tensors that should be equal on all ranks and are not, at one moment. `names` in the module's order: none where
-    only the fingerprint of that step tells, and no later look found a tensor that differs. `site` is the user's
-    line that updated them."""
+    only the fingerprint of that step shows it, and no later comparison found a tensor that differs. `site` is the
+    user's line that updated them."""
 
     what: str
     when: str
@@ -225,10 +225,10 @@ def _fingerprints(
 
 def _unlike_fingerprints(traces: Sequence[Trace], when: tuple[str, ...], wraps: tuple[str, ...]) -> Iterator[Desync]:
     """The first step of each model after which its replicas differ."""
-    told: set[Replicas] = set()
+    reported: set[Replicas] = set()
     for (model, update, _), prints in _fingerprints(traces, wraps).items() if "after_step" in when else ():
-        if model not in told and len({event.digest for event in prints.values()}) > 1:
-            told.add(model)
+        if model not in reported and len({event.digest for event in prints.values()}) > 1:
+            reported.add(model)
             first = next(iter(prints.values()))
             ranks = tuple(sorted(prints))
             yield Desync("parameters", "after_step", model[0], first.step, (), ranks, *model[1:], first.site, update)

@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.verify.finding_context import Guard
 from ddp_lint.verify.oracles import Case, line_counts, real
-from ddp_lint.verify.situation import Guard
 from ddp_lint.verify.trace import Lines, Trace
 
 
@@ -111,7 +111,7 @@ def _unmet_guard(case: Case, guard: Guard) -> str:
 
 
 def _decided_by(case: Case, guard: Guard) -> str:
-    """Which options of the command line decide a condition: one that is asked for alone is the way to meet it."""
+    """Which options of the command line decide a condition: a single one is the way to meet it."""
     test, options = _parsed(case, guard)
     asked = [options[name] for node in ast.walk(test) if (name := last_part(node)) in options]
     if not asked:

@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
-from ddp_lint.verify.apart import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.branches import (
     asked_anew,
     between,
@@ -28,14 +27,15 @@ from ddp_lint.verify.branches import (
 )
 from ddp_lint.verify.causes import Cause, cause_of, statistics_cause, switched_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, spoken
-from ddp_lint.verify.explain import cpu_limit, on_one_line
+from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
 from ddp_lint.verify.match import Kind, Mismatch, describe, place, unrelated, walked_apart
-from ddp_lint.verify.needs import FILES
+from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.oracles import shown
-from ddp_lint.verify.oracles._across import moment
+from ddp_lint.verify.oracles._across_ranks import moment
+from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, never_told, overlap, told, unlike_parts
+from ddp_lint.verify.sampling import copies, describe_order, epoch_not_set, overlap, unlike_parts
 from ddp_lint.verify.statistics import assigned, evaluated, unshared
 from ddp_lint.verify.trace import (
     COPY,
@@ -90,7 +90,7 @@ _LOCKED = (
     "no thread is left to release the lock: the thread that took it has not released it (an exception in between?)",
     "use `with lock:`, which always releases it",
 )
-#: What to do where one rank has left a loop, and where the ranks are in different rounds or past unlike conditions.
+#: What to do where one rank has left a loop, and where the ranks are in different rounds or under different conditions.
 _EQUALLY_OFTEN = (
     "run it the same number of times on all ranks: equally many batches, or a decision that they all_reduce"
 )
@@ -117,9 +117,9 @@ _UNLIKE_ORDER = (
 _SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
 #: What gloo aborts over, as tensors of different size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)
-#: Cause and fix where each rank looks at its own clock.
+#: Cause and fix where each rank reads its own time.
 _CLOCK = (
-    "each rank decides by its own clock whether to continue: this time all left in the same iteration; a rank that "
+    "the clock of each rank decides whether it continues: this time all left in the same iteration; a rank that "
     "runs one more waits for the others forever",
     "let one rank decide, and broadcast it in each iteration; or all_reduce the flag",
 )
@@ -169,7 +169,7 @@ _LET_PASS = (
     "communicate only without an exception (`if exc_type is None`): the exception then ends the job on all ranks"
 )
 _ONE_LOSS = "all_reduce the loss (and the gradients) in it, so that all ranks search equally, or use no line search"
-#: What the calls that met and the source at their stacks tell alone, and what to do then.
+#: What the calls that matched and the source at their stacks show by themselves, and what to do then.
 _BY_THE_CALLS = (
     (joined, _OUTSIDE), (on_the_way_out, _LET_PASS), (unlike_root, _ONE_ROOT), (asked_anew, _ONE_LOSS)
 )  # fmt: skip
@@ -210,8 +210,8 @@ _OWN_PARTS = (
     "some samples are on several ranks, some may be on none",
     "shuffle with the same seed on all ranks before the data is divided: random.Random(0).shuffle(...)",
 )
-#: The rule of a sampler that is not told the epoch, and of a group that not all ranks make.
-_NEVER_TOLD, _OWN_GROUPS = "DDP701", "DDP106"
+#: The rule of a sampler without `set_epoch`, and of a group that not all ranks create.
+_EPOCH_NOT_SET, _OWN_GROUPS = "DDP701", "DDP106"
 #: Signals by which the ranks of a run are ended that the user interrupts.
 _ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
 _ON_CUDA = "run on GPUs with --device cuda, or let the script use the CPU without a GPU"
@@ -220,7 +220,7 @@ _ON_CUDA = "run on GPUs with --device cuda, or let the script use the CPU withou
 def discover(runs: Sequence[Examined], judged: Sequence[Judged]) -> list[Discovery]:
     """Damage of plain runs that no confirmed finding of the same run explains, once for all wraps.
 
-    A run with a stimulus discovers nothing: it was asked for trouble.
+    A run with a stimulus discovers nothing: the stimulus provokes failures.
     """
     explained = _explained(judged)
     found: dict[tuple[str, str], list[Discovery]] = {}
@@ -345,21 +345,23 @@ def _own_groups(examined: Examined, first: Mismatch, evidence: Evidence) -> Disc
     """A group that is made by its members alone: the ranks no longer count their groups alike."""
     made = {rank: call for rank, call in first.calls.items() if call is not None and call.op == "new_group"}
     if first.kind is Kind.MEMBERS:
-        told = ", ".join(f"rank {rank} calls {describe(call)}" for rank, call in made.items())
-        message = f"the ranks create different groups (line {evidence.line}): {told}"
+        calls = ", ".join(f"rank {rank} calls {describe(call)}" for rank, call in made.items())
+        message = f"the ranks create different groups (line {evidence.line}): {calls}"
         why = "groups are named by a counter: these have the same name, and their members connect to the wrong peers"
     else:
         others = ", ".join(str(rank) for rank in first.calls if rank not in made)
-        message = f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first.told}"
+        message = (
+            f"new_group is called by rank {', '.join(map(str, made))} and not by rank {others}: {first.description}"
+        )
         why = "; ".join(filter(None, (between(first), "all ranks must create each group, members or not")))
     if examined.completed:
-        message += "; this run came to its end, the next group that the ranks make will not fit"
+        message += "; this run completed, the next group that the ranks make will not fit"
     fix = "create all groups in the same order on all ranks, or pass use_local_synchronization=True"
     return Discovery("mismatch", message, _OWN_GROUPS, why, fix, (evidence,))
 
 
 def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
-    """Cause and fix of a mismatch, as far as the calls and the source above them tell."""
+    """Cause and fix of a mismatch, as far as the calls and the source above them show it."""
     for outcome in examined.run.ranks:
         left = outcome.trace.last(Exit)
         if outcome.rank in first.absent and left is not None and left.site is not None:
@@ -381,20 +383,20 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
     built = _unlike_models(examined, first)
     if built:
         return built, _ONE_MODEL
-    told = next(((text, fix) for asked, fix in _BY_THE_CALLS if (text := asked(first))), None)
-    if told is not None:
-        return told
+    known = next(((text, fix) for explain_calls, fix in _BY_THE_CALLS if (text := explain_calls(first))), None)
+    if known is not None:
+        return known
     earlier = examined.before(first)
     apart = rounds_apart(first, earlier)
     rounds = apart.text if apart is not None else ""
-    parted = between(first)
-    skipped = apart is not None and apart.skips  # a rank went past the call in a round, and has left no loop too early
-    over = left_loop(first, earlier) if not parted and not skipped else None
-    if apart is not None and apart.inner is not None and not parted and (over is None or over.line != apart.inner.line):
+    branch = between(first)
+    skipped = apart is not None and apart.skips  # a rank skipped the call in a round, and has left no loop too early
+    over = left_loop(first, earlier) if not branch and not skipped else None
+    if apart is not None and apart.inner is not None and not branch and (over is None or over.line != apart.inner.line):
         over = apart.inner
     loop = over.text if over is not None else ""
-    passed = passed_by(first, earlier) if not (parted or loop or rounds) else ""
-    cause = "; ".join(filter(None, (parted or loop or passed, rounds)))
+    passed = passed_by(first, earlier) if not (branch or loop or rounds) else ""
+    cause = "; ".join(filter(None, (branch or loop or passed, rounds)))
     if loop:
         return cause, _EQUALLY_OFTEN
     return cause, _SAME_CALLS if passed or rounds else ""
@@ -427,9 +429,9 @@ def _unlike_models(examined: Examined, first: Mismatch) -> str:
         for name in sorted(inside & set.union(*map(set, classes.values()))):
             found = {rank: of.get(name, "nothing") for rank, of in classes.items()}
             if len(set(found.values())) > 1:
-                said = " and ".join(f"{kind} on rank {rank}" for rank, kind in found.items())
+                kinds = " and ".join(f"{kind} on rank {rank}" for rank, kind in found.items())
                 where = f" (wrapped at line {models[0].site.line})" if models[0].site is not None else ""
-                return f"the ranks have built different models{where}: `{name}` is {said}"
+                return f"the ranks have built different models{where}: `{name}` is {kinds}"
     return ""
 
 
@@ -477,8 +479,8 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                 continue
             where = "" if event.where == "main" else f" in a {event.where}"
             missing = _without_gradient(outcome, known)
-            said = on_one_line(text).partition(". ")[0] if missing else on_one_line(text)
-            message = f"rank {outcome.rank} raised {said}{where}{missing}"
+            error = on_one_line(text).partition(". ")[0] if missing else on_one_line(text)
+            message = f"rank {outcome.rank} raised {error}{where}{missing}"
             evidence = _evidence(examined, outcome.rank, "exception", on_one_line(text), event.site)
             if limit:
                 yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
@@ -528,7 +530,8 @@ def _frozen(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, st
 
 def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple[str, str, str] | None:
     """One rank missed a file that another one did not miss, and may have been about to make."""
-    others = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    missed_not = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    others = [one for one in missed_not if one.how != "stopped" or not is_behind(one, outcome)]
     at = others[0].last.frame if others else None
     if event.type not in FILES or at is None:
         return None
@@ -561,7 +564,7 @@ def _misled(examined: Examined) -> tuple[str, str, str]:
     """Messages that no longer belong together, or do not fit, which an error of one rank may come of."""
     unlike = next((one for one in examined.mismatches if one.direct and one.kind is Kind.SHAPE), None)
     if unlike is not None:
-        return "", f"a message does not fill the tensor that it is received into: {unlike.told}", _FITTING
+        return "", f"a message does not fill the tensor that it is received into: {unlike.description}", _FITTING
     cause = unlike_messages({one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks})
     return "", cause, "send and receive equally often in each iteration" if cause else ""
 
@@ -588,10 +591,10 @@ def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, 
     wrapped = [call.arguments for call in outcome.trace.of(Call) if call.name == "wrapped"]
     files = {path for model in wrapped for path in model.get("files", ())}
     classes = {name: kind for model in wrapped for name, kind in model.get("classes", {}).items()}
-    told = used_below(sorted(files), classes, names) if names else ""
-    if known is None or not told:
+    conditions = used_below(sorted(files), classes, names) if names else ""
+    if known is None or not conditions:
         return None
-    return known.code, f"{told}: in a step without that they get no gradient, and DDP waits for it", known.fix
+    return known.code, f"{conditions}: in a step without that they get no gradient, and DDP waits for it", known.fix
 
 
 def _deaths(examined: Examined) -> Iterator[Discovery]:
@@ -622,20 +625,20 @@ def _deaths(examined: Examined) -> Iterator[Discovery]:
 
 
 def _known(known: Signature | None) -> tuple[str, str, str]:
-    """The rule that looks for what a death tells of, its cause and what to do."""
+    """The rule for what an exception shows, its cause and what to do."""
     if known is None or known.role == "secondary":
         return "", "", ""
     return known.code, known.cause, known.fix
 
 
 def _how(outcome: RankOutcome) -> str:
-    said = {
+    end = {
         "signal": f"died of {outcome.signal}",
         "oom": "was killed by the system's out-of-memory killer",
         "exit": f"ended itself with status {outcome.exit} before its end",
         "not_started": "never started",
     }[outcome.how]
-    return f"{said}: {on_one_line(outcome.message)}" if outcome.message else said
+    return f"{end}: {on_one_line(outcome.message)}" if outcome.message else end
 
 
 def _stalls(examined: Examined) -> Iterator[Discovery]:
@@ -656,8 +659,8 @@ def _joining(examined: Examined, outcome: RankOutcome) -> str:
     if call is None or call.name != "init_process_group":
         return ""
     asked = call.arguments.get("world_size", -1)
-    told = f" for {asked} ranks" if isinstance(asked, int) and asked > examined.world else ""
-    return f" in init_process_group, which waits{told}: {examined.world} were started"
+    expected = f" for {asked} ranks" if isinstance(asked, int) and asked > examined.world else ""
+    return f" in init_process_group, which waits{expected}: {examined.world} were started"
 
 
 def _hidden(examined: Examined) -> Iterator[Discovery]:
@@ -719,10 +722,10 @@ def _in_another_order(examined: Examined) -> Iterator[Discovery]:
 
 
 def _one_device(examined: Examined) -> Iterator[Discovery]:
-    """A script that speaks of NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
-    GPUs, nothing else tells."""
+    """A script that requests NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
+    GPUs, nothing else shows it."""
     ranks = examined.run.ranks
-    speaks = all(any(event.said.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
+    speaks = all(any(event.requested.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
     shares = examined.run.shared_gpus and examined.run.wrap == "script"
     hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in ranks for e in one.trace.of(Environment))
     if len(ranks) == 1 or hides or not (speaks or shares):
@@ -742,12 +745,14 @@ def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
     for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
         yield call.arguments["device"].rpartition(":")[2]
     if shares and any(tensor.device.startswith("cuda") for c in outcome.trace.of(Collective) for tensor in c.tensors):
-        yield from (event.said.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.said[:5] == "cuda:")
+        yield from (
+            event.requested.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.requested[:5] == "cuda:"
+        )
         yield "0"
 
 
 def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
-    """A loop with collectives in it that a rank has left by its clock: this time all of them did in one round."""
+    """A loop with collectives in it whose end depends on the time: in this run all ranks left in the same round."""
     for outcome in examined.run.ranks if examined.completed and examined.run.nproc > 1 else ():
         calls = [call for call in outcome.trace.of(Collective) if len(call.ranks) > 1]
         for event in outcome.trace.of(Clocked):
@@ -759,9 +764,8 @@ def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
             inside = [n for n, found in lines.items() if any(line in range(first, last + 1) for line in found)]
             agreed = any(at.line in found for found in lines.values())
             if inside and not agreed and max(inside) < event.since:
-                message = (
-                    f"rank {outcome.rank} left a loop by its own clock (line {at.line}), and ranks communicate in it"
-                )
+                left = f"rank {outcome.rank} left a loop because of its own clock (line {at.line})"
+                message = f"{left}, and ranks communicate in it"
                 evidence = _evidence(examined, outcome.rank, "sequence", message, at)
                 yield Discovery("clock", message, "", *_CLOCK, evidence=(evidence,))
                 return
@@ -781,7 +785,7 @@ def _unlike_modes(examined: Examined) -> Iterator[Discovery]:
 
 
 def _silent(examined: Examined) -> Iterator[Discovery]:
-    """What no error tells: only runs that came to their end are compared."""
+    """Damage without an error: only runs that completed are compared."""
     if not examined.completed:
         return
     traces = [outcome.trace for outcome in examined.run.ranks]
@@ -830,8 +834,9 @@ def _mixed(examined: Examined, desync: Desync) -> Cause | None:
         calls = [call for call in row.calls.values() if call is not None and call.op in _SUMS]
         found = paths_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
         if found is not None:
-            told, site = found
-            return Cause(f"{calls[0].op} of unlike lines met, and what they sum is mixed: {told}", _SAME_CALLS, site)
+            text, site = found
+            mixed = f"{calls[0].op} of different lines matched, and what they sum is mixed: {text}"
+            return Cause(mixed, _SAME_CALLS, site)
     return None
 
 
@@ -872,13 +877,13 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         cause += "and what one rank holds out another one trains on"
         fix = "use the same split on all ranks: random_split(..., generator=torch.Generator().manual_seed(0))"
         yield Discovery("samples", message, "", cause, fix, (evidence,))
-    events = never_told(traces) if copied is None else ()
+    events = epoch_not_set(traces) if copied is None else ()
     if events:
-        message = told(events)
+        message = describe_order(events)
         evidence = _evidence(examined, None, "epochs", message, events[0].site)
         cause = "it shuffles by the epoch number, which was never set"
         fix = "call sampler.set_epoch(epoch) before each epoch"
-        yield Discovery("epochs", message, _NEVER_TOLD, cause, fix, (evidence,))
+        yield Discovery("epochs", message, _EPOCH_NOT_SET, cause, fix, (evidence,))
 
 
 def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery:
@@ -892,7 +897,7 @@ def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery
 
 
 def placed(discoveries: Sequence[Discovery], path: pathlib.Path) -> list[Discovery]:
-    """The discoveries, each with a place: where a run tells of none, the line of the target that makes the parameter
+    """The discoveries, each with a place: where a run shows none, the line of the target that creates the parameter
     or defines the model."""
     return [_placed(discovery, path) for discovery in discoveries]
 

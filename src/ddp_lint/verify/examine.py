@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from ddp_lint.verify.apart import averaged_flat
 from ddp_lint.verify.match import mismatches, rows
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.outcome import aligned
+from ddp_lint.verify.replica_drift import averaged_flat
 from ddp_lint.verify.results import Examined
 
 

@@ -19,9 +19,9 @@ from typing import Any
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
-from ddp_lint.verify.ownranks import starts_own_ranks
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import may_fork
+from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.spec import Spec
 from ddp_lint.verify.target import Target
 
@@ -29,7 +29,7 @@ Progress = Callable[[str], None]
 
 SCRIPT = "script"
 _STEPS_OF_A_MODEL = 3
-#: Seconds after which a reader is told how a script can be cut short.
+#: Seconds after which the user is shown how a script can be cut short.
 _PATIENCE = 60.0
 _STILL_RUNNING = "still running: --steps N ends it after N optimizer steps, Ctrl-C prints the results so far"
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 class Launcher:
-    """Runs a target as often as it is asked to, in one pool of processes. A context manager."""
+    """Runs a target, any number of times, in one pool of processes. A context manager."""
 
     def __init__(
         self, target: Target, options: Options, progress: Progress = lambda _: None, pool: Pool | None = None
@@ -200,9 +200,9 @@ class Launcher:
         remind_at = [time.monotonic() + _PATIENCE] if spec.kind == SCRIPT and not spec.steps else []
 
         def poll() -> None:
-            parted = live.poll()
-            if parted is not None:
-                self.progress(f"the ranks diverge: {parted}")
+            mismatch = live.poll()
+            if mismatch is not None:
+                self.progress(f"the ranks diverge: {mismatch}")
             if remind_at and time.monotonic() > remind_at[0]:
                 remind_at.clear()
                 self.progress(_STILL_RUNNING)

@@ -1,7 +1,7 @@
 """Follows a run while it runs: where the ranks' collectives part is known when it happens, not after a timeout.
 
 The launcher reads what the ranks write to their traces, off the training path. Once the ranks of a group have called
-what cannot meet, and none of them moves any more, it tells them (`Marks` parted) to dump their stacks and to end.
+calls that cannot match, and none of them moves any more, it makes them (`Marks` diverged) dump their stacks and end.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pathlib
 import time
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.lateness import Lateness
 from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
+from ddp_lint.verify.polling_delay import Lateness
 from ddp_lint.verify.spec import Marks
 from ddp_lint.verify.trace import Awaited, Collective, Orphaned, decode
 
@@ -48,8 +48,8 @@ class Live:
         self._last: dict[int, Collective] = {}
         #: (rank, number) of the messages sent asynchronously that a rank waits for.
         self._awaited: set[tuple[int, int]] = set()
-        self.parted: Mismatch | None = None
-        self._told = False
+        self.mismatch: Mismatch | None = None
+        self._diverged = False
         self._orphaned = False
         self._late = Lateness(_POLL, _SLACK)
 
@@ -61,9 +61,9 @@ class Live:
         return {rank: _Tail(self._marks.directory / f"rank{rank}.jsonl") for rank in ranks}
 
     def poll(self) -> Mismatch | None:
-        """Read what has been written since; where the ranks were told to end because of a mismatch, that."""
+        """Read what has been written since; the mismatch, if the ranks have to end because of one."""
         self._late.poll(time.time())
-        if self._told or any(self._marks.has(rank, "dying") for rank in self._tails):
+        if self._diverged or any(self._marks.has(rank, "dying") for rank in self._tails):
             return None
         if self._ranks is None and self._marks.has(0, "world"):
             self._ranks = range(int(self._marks.path(0, "world").read_text(encoding="utf-8") or 0))
@@ -77,16 +77,16 @@ class Live:
                 else:
                     self._take(rank, event)
         # Where the ranks went on after what could not meet, what they wait in now comes of it.
-        found = (one for one in (self.parted, self._missing()) if one is not None)
-        parted = next(filter(self._hangs, found), None)
-        if parted is None and not any(
+        found = (one for one in (self.mismatch, self._missing()) if one is not None)
+        mismatch = next(filter(self._hangs, found), None)
+        if mismatch is None and not any(
             (self._locked(), self._incomplete(), self._waits_for_a_fork(), self._waits_for_threads())
         ):
             return None
-        self._told = True
+        self._diverged = True
         for rank in self._tails:
-            self._marks.set(rank, "parted")
-        return parted
+            self._marks.set(rank, "diverged")
+        return mismatch
 
     # ---- calls
 
@@ -103,8 +103,8 @@ class Live:
         while all(waiting.values()):
             cells = {member: calls.popleft() for member, calls in sorted(waiting.items())}
             kind = next(iter(differences(cells, {})), None)
-            if kind in _HANGS and kind is not None and (self.parted is None or _goes_on(self.parted, kind)):
-                self.parted = Mismatch(kind, call.group, call.seq, cells)
+            if kind in _HANGS and kind is not None and (self.mismatch is None or _goes_on(self.mismatch, kind)):
+                self.mismatch = Mismatch(kind, call.group, call.seq, cells)
             if kind is not None and kind.breaks_the_order:
                 self._broken.add(call.group)
                 return
@@ -130,7 +130,7 @@ class Live:
         return unanswered(self._direct, over) or self._circle()
 
     def _circle(self) -> Mismatch | None:
-        """Every rank waits in a call for one that waits as well: nobody will come."""
+        """Every rank waits in a call for one that waits as well: none will proceed."""
         waits: dict[int, tuple[Collective, set[int]]] = {}
         for group, waiting in self._waiting.items():
             absent = {member for member, calls in waiting.items() if not calls}
@@ -163,12 +163,12 @@ class Live:
         return bool(locked) and all(self._age(self._marks.moved(rank)) > patience for rank in living)
 
     def _waits_for_a_fork(self) -> bool:
-        """A process that a rank has forked communicates, in vain, and no rank moves any more."""
+        """A process that a rank has forked tries to communicate, and no rank moves any more."""
         living = [rank for rank in self._tails if not self._ended(rank)]
         return self._orphaned and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
 
     def _waits_for_threads(self) -> bool:
-        """All threads of all ranks wait in collectives, not only main ones, of which the traces tell: none is left."""
+        """All threads of all ranks wait in collectives, not only the main ones, which the traces show."""
         living = [rank for rank in self._tails if not self._ended(rank)]
         waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
         return (
@@ -178,7 +178,7 @@ class Live:
         )
 
     def _incomplete(self) -> bool:
-        """Every rank waits for a group that asks for more ranks than there are."""
+        """Every rank waits for a group that requires more ranks than there are."""
         return bool(self._tails) and all(self._marks.has(rank, "incomplete") for rank in self._tails)
 
     def _ended(self, rank: int) -> bool:
@@ -189,18 +189,18 @@ class Live:
         as if it computed."""
         return self._marks.time(rank, "left") > self._marks.time(rank, "joined")
 
-    def _hangs(self, parted: Mismatch) -> bool:
+    def _hangs(self, mismatch: Mismatch) -> bool:
         """No rank that lives has moved for a while, and at least one waits in what has diverged."""
         living = [rank for rank in self._tails if not self._ended(rank)]
-        waiting = [rank for rank, call in parted.calls.items() if call is not None and rank in living]
+        waiting = [rank for rank, call in mismatch.calls.items() if call is not None and rank in living]
         if not waiting:
             return False
-        exact = parted.direct or not parted.kind.breaks_the_order
-        own_groups = parted.kind is Kind.MEMBERS  # what hangs is a call in such a group, or the making of the next one
-        inside = [rank for rank in waiting if self._last[rank] is parted.calls[rank]]
+        exact = mismatch.direct or not mismatch.kind.breaks_the_order
+        own_groups = mismatch.kind is Kind.MEMBERS  # a call in such a group hangs, or the creation of the next
+        inside = [rank for rank in waiting if self._last[rank] is mismatch.calls[rank]]
         if exact and not own_groups and not all(rank in inside or self._waits_for(rank, inside) for rank in waiting):
             return False  # the rank went on
-        if own_groups or any(call is not None and call.op == "send" for call in parted.calls.values()):
+        if own_groups or any(call is not None and call.op == "send" for call in mismatch.calls.values()):
             return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
         return all(self._age(self._marks.time(rank, "beat")) > _STILL for rank in living)
 
@@ -213,9 +213,9 @@ class Live:
         return self._late.age(since, time.time())
 
 
-def _goes_on(parted: Mismatch, kind: Kind) -> bool:
+def _goes_on(mismatch: Mismatch, kind: Kind) -> bool:
     """Calls have met after those that could not meet, and did so by another fault that leaves no way on."""
-    return kind.breaks_the_order and not parted.kind.breaks_the_order
+    return kind.breaks_the_order and not mismatch.kind.breaks_the_order
 
 
 def _reached(waits: dict[int, tuple[Collective, set[int]]], first: set[int]) -> set[int]:

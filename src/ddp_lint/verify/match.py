@@ -1,12 +1,12 @@
-"""Where the ranks' streams of collectives part: pure functions of what each rank recorded.
+"""Where the ranks' streams of collectives diverge: pure functions of what each rank recorded.
 
-Collectives of one process group meet in the order in which each member calls them, whatever the call sites. So the
+Collectives of one process group match in the order in which each member calls them, regardless of call sites. So the
 streams of one group are zipped: the first position at which op, shape, dtype, root, reduce op or buffer differ, or at
 which a member has nothing left to offer, is where the group parts. What follows a broken order in that group is its
 consequence and is not reported.
 
 The place where a group parts is not always the cause: an extra all_reduce on rank 0 pairs with rank 1's next one when
-the shapes agree, and only the last one hangs. So the streams are aligned once more, on (op, shape, call site): the
+the shapes agree, and only the last one hangs. So the streams are aligned again, on (op, shape, call site): the
 `culprits` are the calls that some members made and others did not. Call sites are a hint, never a mismatch: two arms
 of a rank branch that call the same sequence are legal.
 """
@@ -105,10 +105,10 @@ class Mismatch:
         return tuple(rank for rank, call in self.calls.items() if call is None)
 
     def __str__(self) -> str:
-        return f"{self.kind.value}: {self.told}"
+        return f"{self.kind.value}: {self.description}"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What each rank does there."""
         return ", ".join(f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items())
 
@@ -187,7 +187,7 @@ def exchanged(streams: Streams, lines: frozenset[tuple[str, int]]) -> Exchange |
 
     Equal shapes hide this from everything else. What a call is for says its label (the tensor's name, the variables of
     the loops around it), else its line. Two arms of a rank branch may do the same with other names: whether they do
-    knows only who has read the source, hence the restriction to lines that a finding names.
+    is known only from the source, which is why it is restricted to lines that a finding names.
     """
     for group in _groups(streams):
         for cells in group.cells():
@@ -304,7 +304,7 @@ def _groups(streams: Streams) -> list[_Group]:
 
 
 def _unanswered_in(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
-    """The point-to-point call that its peer does not answer, where somebody waits in one."""
+    """The point-to-point call that its peer does not answer, where a rank waits in one."""
     waiting = {}
     for pair, ways in messages(streams).items():
         met = min(len(ways["send"]), len(ways["recv"]))
@@ -359,7 +359,7 @@ def _both_ways(found: Mismatch, waiting: Mapping[tuple[int, int], Sequence[Colle
 
 
 def _order_of(streams: Streams) -> Callable[[Cells], int]:
-    """A sort key for cells: the earliest position at which any rank stood when it made its call."""
+    """A sort key for cells: the earliest position at which any rank made its call."""
     position = {(rank, call.n): n for rank, calls in streams.items() for n, call in enumerate(calls)}
 
     def order(cells: Cells) -> int:

@@ -1,4 +1,4 @@
-"""What the user asked of `ddp-lint verify`, and what one run came to."""
+"""The options of `ddp-lint verify`, and the result of one run."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class RankOutcome:
     """How a rank ended. `exit` is the process's exit code (None: killed by a signal, or it never started), `signal`
     the name of the signal that ended it; `how` is one of
 
-    completed (reached its end, whatever happened afterwards) · exception · exit (ended itself early) · signal ·
-    oom (the kernel's OOM killer) · stalled · slow (busy, and given up) · stopped (by the launcher, because another rank
-    failed first: never a cause) · not_started.
+    completed (reached its end, regardless of what happened afterwards) · exception · exit (ended itself early) ·
+    signal · oom (the kernel's OOM killer) · stalled · slow (busy, and given up) · stopped (by the launcher, because
+    another rank failed first: never a cause) · not_started.
     """
 
     rank: int
@@ -139,7 +139,7 @@ class RunResult:
     shared_gpus: int = 0
     #: What the model was called with and trained on, in words; "" for a script and where nothing is known.
     inputs: str = ""
-    #: Parameters that the guessed inputs do not reach: frozen, so that nothing is said of them.
+    #: Parameters that the guessed inputs do not reach: frozen, so that nothing is reported about them.
     left_out: tuple[str, ...] = ()
     #: A way of training that the model has and that was not run.
     not_run: str = ""

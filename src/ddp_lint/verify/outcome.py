@@ -18,7 +18,7 @@ from ddp_lint.verify.spec import STALLED, Marks
 from ddp_lint.verify.trace import Call, Collective, Done, Event, Exit, Frame, Raised, Stall, Start, Trace
 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
-_PARTED = "stuck in a call that no peer answers"
+_NO_PEER = "stuck in a call that no peer answers"
 _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 #: Where a rank was that neither ended nor ran its watchdog, by whether the last line of its program had run.
 _WHERE = {True: "in the teardown after its last line", False: "and its watchdog could not end it"}
@@ -46,14 +46,14 @@ _STEPS = Call | Collective | Done | Exit | Raised
 def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     """How one rank ended, from what it left in the run's directory."""
     marks = Marks(directory)
-    told = marks.time(rank, "parted")
-    trace = _until(told, Trace.load(directory, rank))
+    diverged = marks.time(rank, "diverged")
+    trace = _until(diverged, Trace.load(directory, rank))
     end = _json(marks.path(rank, "exit"))
     code = end.get("code")
     name = _signal_name(-code) if code is not None and code < 0 else ""
     how, message = _how(trace, end, code, name)
-    if how in ("completed", "exit") and 0 < told < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
-        how, message = "stalled", _PARTED  # it was stuck until its peers were ended
+    if how in ("completed", "exit") and 0 < diverged < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
+        how, message = "stalled", _NO_PEER  # it was stuck until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
         how, message = "stalled", f"hangs outside of Python code, {_WHERE[marks.has(rank, 'leaving')]}"
     return RankOutcome(
@@ -69,14 +69,14 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     )
 
 
-def _until(told: float, trace: Trace) -> Trace:
-    """Without what the rank did after it was told to end (seconds since the epoch; 0: it was not).
+def _until(diverged: float, trace: Trace) -> Trace:
+    """Without what the rank did after it had to end (seconds since the epoch; 0: it had not).
 
     The peers' ends fail the calls that it waits in: a thread lets go, and the program goes on to the next call.
     """
-    if not told:
+    if not diverged:
         return trace
-    kept = (event for event in trace.events if event.t <= told or not isinstance(event, _STEPS))
+    kept = (event for event in trace.events if event.t <= diverged or not isinstance(event, _STEPS))
     return dataclasses.replace(trace, events=tuple(kept))
 
 
@@ -87,7 +87,7 @@ def _time(trace: Trace, end: Mapping[str, Any]) -> float:
 
 
 def _uncaught(event: Event) -> bool:
-    # What a worker of a DataLoader raised is raised once more in the rank.
+    # What a worker of a DataLoader raised is raised again in the rank.
     return isinstance(event, Raised) and event.where in ("main", "worker")
 
 
@@ -96,9 +96,9 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
     stall = next((event for event in trace.of(Stall) if event.stuck or event.reason == "slow"), None)
     left = trace.last(Exit)
-    # A rank that was told to end may raise or go on before it does: its peers have closed their connections.
+    # A rank that has to end may raise or continue before it does: its peers have closed their connections.
     if stall is not None and (raised is None or raised.n > stall.n):
-        return _stood(stall)
+        return _describe_stall(stall)
     if trace.ended:
         return "completed", f"completed, then {name}" if name else "completed"
     if raised is not None:
@@ -118,14 +118,14 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     return "exit", f"left by {left.how}({left.status})" if left else f"left with exit code {code}"
 
 
-def _stood(stall: Stall) -> tuple[str, str]:
+def _describe_stall(stall: Stall) -> tuple[str, str]:
     if stall.reason == "slow":
         doing = stall.doing or "moves"
         return "slow", f"is slow, not stuck: it still {doing} after {stall.seconds:.0f} s; raise --timeout"
     if stall.reason == "lock":
         return "stalled", "waits for a lock that no remaining thread can release"
     if stall.reason == "mismatch":
-        return "stalled", _PARTED
+        return "stalled", _NO_PEER
     return "stalled", f"no progress for {stall.seconds:.0f} s"
 
 
@@ -139,7 +139,7 @@ def aligned(ranks: Sequence[RankOutcome]) -> tuple[dict[int, tuple[Collective, .
 def left_waiting(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
     """The same with those ranks stalled that wait for one that completed without them.
 
-    gloo tells them so, as soon as its connection is closed, and NCCL lets them wait: it is the same hang.
+    gloo raises as soon as its connection is closed, and NCCL lets them wait: it is the same hang.
     """
     absent = {}
     for mismatch in mismatches(*aligned(ranks)):
@@ -164,8 +164,8 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
         return rank
     peers = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
     # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
-    told = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {told}")
+    error = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
+    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {error}")
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
@@ -180,9 +180,9 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
     causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")]
     if not causes:
-        return _given_up(ranks), _told(list(ranks))
+        return _given_up(ranks), _describe_ends(list(ranks))
     first = min(causes, key=_precedence)
-    return _OUTCOMES[first.how], _told(sorted(ranks, key=lambda rank: rank is not first))
+    return _OUTCOMES[first.how], _describe_ends(sorted(ranks, key=lambda rank: rank is not first))
 
 
 def _given_up(ranks: Sequence[RankOutcome]) -> str:
@@ -198,8 +198,8 @@ def _precedence(rank: RankOutcome) -> tuple[bool, bool, float, int]:
     return rank.how != "slow", secondary(rank.message), rank.ended_at, rank.rank
 
 
-def _told(ranks: list[RankOutcome]) -> str:
-    """How each rank ended; one text for ranks of which the same is to be said but for numbers in it."""
+def _describe_ends(ranks: list[RankOutcome]) -> str:
+    """How each rank ended; one text for ranks whose texts differ in numbers only."""
     alike: dict[str, list[RankOutcome]] = {}
     for rank in ranks:
         alike.setdefault(re.sub(r"\d+", "0", rank.message), []).append(rank)
@@ -216,9 +216,9 @@ def _communicates(rank: RankOutcome) -> bool:
 
 
 def _idle(rank: RankOutcome) -> str:
-    """What a rank said that completed without a process group: many scripts leave where GPUs are missing."""
-    said = [line.strip() for line in rank.log.splitlines() if line.strip()]
-    last = f"; the last that rank {rank.rank} printed: {said[-1][:200]}" if said else ""
+    """What a rank printed that completed without a process group: many scripts leave where GPUs are missing."""
+    printed = [line.strip() for line in rank.log.splitlines() if line.strip()]
+    last = f"; the last that rank {rank.rank} printed: {printed[-1][:200]}" if printed else ""
     return f" without a process group: nothing distributed ran{last}"
 
 

@@ -31,7 +31,7 @@ from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Mar
 _START_LIMIT = 120.0
 #: Seconds more that the nodes of a job wait for each other.
 _NODES_LIMIT = 600.0
-#: Seconds for processes to end after they were told to.
+#: Seconds for processes to end after a request.
 _GRACE = 10.0
 _POLL = 0.05
 #: What Python imports at the start of each process of a program that starts its own ranks.
@@ -139,7 +139,7 @@ class Pool:
         """Ask the first rank's supervisor to run the probe; the log of it. There is no answer when it died."""
         launch = self._ready()
         log = launch.call(request, answer)
-        if log is None:  # there is no launch, which the runs will tell of: the probe needs none
+        if log is None:  # there is no launch, which the runs will report: the probe needs none
             log = answer.with_suffix(".log")
             command = [sys.executable, "-m", "ddp_lint.verify.child.probe", str(request), str(answer)]
             with processes(answer.parent) as environment, log.open("wb") as file:
@@ -222,7 +222,7 @@ class _Launch:
         names = {option.partition("=")[0].replace("_", "-") for option in given}
         alone = not names & {"--nnodes", "--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--master-port"}
         if self.options.several_nodes:
-            # A node that is through with one launch shall not meet one that is still in it.
+            # A node that has finished one launch must not meet one that is still in it.
             identity = next((option.partition("=")[2] for option in given if option.startswith("--rdzv-id=")), "verify")
             given.append(f"--rdzv-id={identity}-{title}")
         if alone:
@@ -259,7 +259,7 @@ class _Launch:
         self._number += 1
 
     def _code(self, run: _Run) -> int:
-        """What torchrun says of a run that it has seen, or would have said."""
+        """What torchrun reports of a run that it has seen, or would have reported."""
         code = self._process.poll()
         if code is not None:
             return code
@@ -268,7 +268,7 @@ class _Launch:
     # ---- the end
 
     def close(self) -> None:
-        """End it at once: no run is in it any more, and what its processes would do at their end helps nobody."""
+        """End it at once: no run is in it any more, and what its processes would do at their end is not needed."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None and not self._begun:
@@ -282,7 +282,7 @@ class _Launch:
             self._process.wait(seconds)
 
     def stop(self) -> None:
-        """End torchrun, and with it whatever it started."""
+        """End torchrun and all processes that it started."""
         if self.ended:
             return
         self._process.terminate()
@@ -303,7 +303,7 @@ class _Run:
         self.interrupted = False
 
     def ranks(self) -> range:
-        """The ranks of this machine: those that torchrun numbered, else (none came up) as many as were asked for."""
+        """The ranks of this machine: those that torchrun numbered, else (none came up) the requested number."""
         numbers = self.began()
         if self._spec.own_ranks:
             return range(max(numbers, default=-1) + 1)
@@ -372,9 +372,9 @@ class _Run:
         return True
 
     def _overdue(self, rank: int) -> bool:
-        parted = self.marks.time(rank, "parted")
-        if parted:  # it was told to end
-            return time.time() - parted > _GRACE
+        diverged = self.marks.time(rank, "diverged")
+        if diverged:  # it has to end
+            return time.time() - diverged > _GRACE
         ending = max(self.marks.time(rank, mark) for mark in ("leaving", "dumped", "over"))
         moved = max(ending, self.marks.moved(rank), self.marks.time(rank, "pid"))
         patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
@@ -414,7 +414,7 @@ def workspace(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
-    """The environment for the processes of a launch; whatever still carries its token afterwards is ended.
+    """The environment for the processes of a launch; processes that still carry its token afterwards are ended.
 
     Each rank has a session of its own, so that no process group holds them all: the token does.
     """

@@ -1,7 +1,7 @@
 """What a rank may find imported when it starts: from a process that has torch it is forked in milliseconds.
 
-A program that sets environment variables before it imports torch shall have the effect that it has without us, so one
-that touches the environment gets a Python of its own. So does one that may walk a set or asks for a hash: forked ranks
+A program that sets environment variables before it imports torch must have the same effect as without verify, so one
+that touches the environment gets its own Python. So does one that may iterate over a set or call `hash`: forked ranks
 have one seed for the hashes of strings, where processes of their own have one each. Reads the source only.
 """
 
@@ -24,7 +24,7 @@ _READ_AT_IMPORT = (
 )  # fmt: skip
 _WRITERS = frozenset({"putenv", "unsetenv", "load_dotenv"})
 _SETS = frozenset({"set", "frozenset"})
-#: What gives the same for a set in whatever order it is walked.
+#: What returns the same for a set in any order of iteration.
 _ORDERLESS = frozenset({"sorted", "len", "min", "max", "sum", "any", "all", "bool", "isinstance"})
 #: What walks its argument.
 _WALKS = frozenset({"list", "tuple", "iter", "enumerate", "map", "zip", "join", "chain", "extend"})
@@ -50,7 +50,7 @@ def uses_streams(target: Target) -> bool:
 
 def _depends_on_hashes(tree: ast.Module) -> bool:
     """It makes a set that it does more with than to look into it, to count or to sort it, walks one that it fills
-    later, or asks for a hash."""
+    later, or calls `hash`."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     walked = set(_walked(tree))
     for node in ast.walk(tree):

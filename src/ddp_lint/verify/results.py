@@ -151,7 +151,7 @@ class Verification:
         """0: every run completed and nothing was confirmed or discovered; 2: the target could not run, or a part
         of it was not run and the rest shows nothing; 1 otherwise.
 
-        How a run with a stimulus ended does not count: it was asked for trouble.
+        How a run with a stimulus ended does not count: the stimulus provokes failures.
         """
         confirmed = any(judged.verdict is Verdict.CONFIRMED for judged in self.findings)
         if self.lacks:

@@ -26,8 +26,8 @@ def same_order(trace: Trace) -> Sequence[Samples]:
     return ()
 
 
-def told(events: Sequence[Samples]) -> str:
-    """What `same_order` and `never_told` have found, in words."""
+def describe_order(events: Sequence[Samples]) -> str:
+    """What `same_order` and `epoch_not_set` have found, in words."""
     return f"{events[0].sampler} gave the same order in all {len(events)} epochs: {list(events[0].first[:8])} ..."
 
 
@@ -44,8 +44,8 @@ def _in_order(event: Samples) -> bool:
     return list(event.first) == sorted(event.first)
 
 
-def never_told(traces: Sequence[Trace]) -> Sequence[Samples]:
-    """The epochs that a training made in one order, as its sampler was never told their number."""
+def epoch_not_set(traces: Sequence[Trace]) -> Sequence[Samples]:
+    """The epochs of a training in the same order, as `set_epoch` of its sampler was never called."""
     for trace in traces:
         events = same_order(trace)
         if events and events[0].takes_epoch and all(event.steps for event in events):
@@ -76,7 +76,7 @@ def unlike_parts(traces: Sequence[Trace]) -> Samples | None:
 
 
 def unlike_data(one: Samples, other: Samples) -> bool:
-    """Equal numbers of samples stand for unlike samples on two ranks: no part of them is alike (what augments leaves
+    """Equal indices are different samples on two ranks: no part of them is equal (what augments leaves
     the labels), but for parts that are the same in all samples."""
     there = dict(zip(other.first, other.rows, strict=False))
     pairs = [

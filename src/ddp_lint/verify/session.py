@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from ddp_lint.changes import since
 from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Finding
@@ -13,15 +14,14 @@ from ddp_lint.project import Project
 from ddp_lint.project.dependents import imported_files
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import dry_run, launch
-from ddp_lint.verify.changes import changed_only
 from ddp_lint.verify.discovery import discover, placed
 from ddp_lint.verify.examine import examine
-from ddp_lint.verify.needs import lacking
+from ddp_lint.verify.finding_context import Situation, situation, watch
+from ddp_lint.verify.missing_requirements import lacking
 from ddp_lint.verify.options import Options, RunResult
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.preload import uses_streams
 from ddp_lint.verify.results import Examined, Verification
-from ddp_lint.verify.situation import Situation, situation, watch
 from ddp_lint.verify.target import Target, resolve
 from ddp_lint.verify.verdicts import judge, wanted_stimuli
 
@@ -40,7 +40,10 @@ def verify(
 ) -> Verification:
     """Everything that the runs say about a target. `pool` as for `prove`. Raises UsageError when it cannot be run."""
     target = resolve(text, options)
-    findings = changed_only(lint(target, settings), options.since, target.path)
+    findings = lint(target, settings)
+    if options.since:
+        change = since(options.since, target.path.resolve().parent)
+        findings = [finding for finding in findings if change.meets(finding.span)]
     progress(f"{len(findings)} finding{'s' * (len(findings) != 1)} to check in {text}")
     situations = [situation(finding, sources.lines(finding.span.path)) for finding in findings]
     if options.world:
@@ -49,7 +52,7 @@ def verify(
 
 
 def _dry(text: str, target: Target, at: Sequence[Situation], options: Options, progress: Progress) -> Verification:
-    """The same on a process group that communicates with nobody."""
+    """The same on a process group that does not communicate."""
     rules = all_rules()
     oracles = {s.finding.code: tuple(rules[s.finding.code].oracles) for s in at}
     examined = dry_run.run(target, options, watch(at, {name for names in oracles.values() for name in names}), progress)

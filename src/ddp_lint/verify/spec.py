@@ -1,4 +1,4 @@
-"""What the launcher tells the processes that it starts: one JSON file. Nothing here imports torch."""
+"""What the launcher passes to the processes that it starts: one JSON file. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BUSY_FACTOR, _BUSY_LIMIT = 6, 90.0
 
 
 def longest_wait(timeout: float) -> float:
-    """Seconds for which a rank that records nothing is waited for at most, whatever it is busy with."""
+    """The longest time in seconds to wait for a rank that records nothing, regardless of what it does."""
     return max(_BUSY_FACTOR * timeout, _BUSY_LIMIT)
 
 
@@ -82,7 +82,7 @@ class Spec:
     #: A dry run as `ranks` of a job of this size; 0: a real run.
     world: int = 0
     ranks: tuple[int, ...] = ()
-    #: Ranks to a machine, of a dry run, and (as asked for) of a program that starts its ranks by itself.
+    #: Ranks per machine, of a dry run, and (as requested) of a program that starts its ranks by itself.
     local_world: int = 1
 
     def save(self, path: pathlib.Path) -> None:
@@ -95,7 +95,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Jobs:
-    """What the supervisors of a launch are asked to do, one file for each job, numbered from 0: {"spec": path} runs a
+    """The jobs of the supervisors of a launch, one file for each job, numbered from 0: {"spec": path} runs a
     rank, {"probe": [request, answer, log, done], "cwd": path} the probe on the first one."""
 
     directory: pathlib.Path
@@ -117,13 +117,13 @@ class Jobs:
 
 @dataclasses.dataclass(frozen=True)
 class Marks:
-    """Files by which the ranks of one machine tell each other and the launcher where they are.
+    """Files by which the ranks of one machine show each other and the launcher where they are.
 
     pid (the supervisor started) · ready (torch is imported) · incomplete (it waits for a group of more ranks than there
     are) · joined (the default group is made) · left (it is destroyed) · watch (its process, and the thread in it that
     watches) · beat (its time: when it recorded something) · busy (its time: when it did what is not recorded) · locked
     (it waits for a lock for ever) · waits (each of its threads waits in a collective) ·
-    trained · leaving (its last line has run) · parted (the launcher saw that its calls
+    trained · leaving (its last line has run) · diverged (the launcher saw that its calls
     meet no others, and that nothing moves) · dying (with
     the reason) · dumped · over · overdue (the launcher gave it up) · exit.
     """

@@ -21,11 +21,11 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
         return
     with workspace(None) as folder, Pool(folder, options) as pool:
         pool.start()
-        from ddp_lint.verify import launch, ownranks, preload, target  # while torch is imported there
+        from ddp_lint.verify import launch, preload, self_launching, target  # while torch is imported there
 
         found = target.resolve(text, options)
         device, _, _ = launch.device_of(options)
-        if ownranks.starts_own_ranks(found):
+        if self_launching.starts_own_ranks(found):
             pool.close()
             yield None
             return

@@ -1,6 +1,6 @@
 """torchrun; where all ranks are on this machine, its stores listen on the loopback interface alone, as do the ranks'.
 
-PyTorch's own listen on every interface, where whoever reaches the port can read and write what the ranks agree on.
+PyTorch's own listen on every interface, where any process that reaches the port can read and write their contents.
 Besides, it forks the zygote of the launch. `python -m ddp_lint.verify.torchrun` imports torch and then reads from its
 standard input, as one line of JSON, what to do: {"fork", "arguments", "environment"}. It ends where there is none.
 """

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 #: What a model is wrapped in whose gradients the user's own code averages over all ranks.
 BY_HAND = "by_hand"
-#: What stands for the wrap of a model without one: a copy of a model under DDP (an average of it, a teacher, a target
+#: The name of the wrap of a model without one: a copy of a model under DDP (an average of it, a teacher, a target
 #: network), and one whose layers tensor parallelism splits (the parameters that it does not split are replicas).
 COPY, TENSOR_PARALLEL = "copy", "tensor_parallel"
-#: The same of a model in whose forward the user's own code sums over all ranks, and whose gradients nobody averages.
+#: The same of a model in whose forward the user's own code sums over all ranks, and whose gradients are not averaged.
 SPLIT_BY_HAND = "split_by_hand"
 #: Wraps that keep one replica of the model on each rank.
 REPLICATED = ("ddp", BY_HAND, COPY, TENSOR_PARALLEL, SPLIT_BY_HAND)
@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Where a loop around a call stands: the number of the frame (0: the innermost), the loop's line, the name that it
+    """The state of a loop around a call: the number of the frame (0: the innermost), the loop's line, the name that it
     binds and what that holds."""
 
     depth: int
@@ -150,7 +150,7 @@ class Collective(Event):
     overlapping: bool = False
     #: What the user's own call is for, where its line says it: the variables of the loops around it ("name='loss'").
     label: str = ""
-    #: Where the loops around the call stand, those that count or go through names.
+    #: The state of the loops around the call that count or iterate over names.
     rounds: tuple[Round, ...] = ()
     #: In the first forwards of a model that the user's code splits: the state of torch's random numbers.
     random: str = ""
@@ -188,7 +188,7 @@ class Crossing(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clocked(Event):
-    """The test of a `while`, or of an `if` that left a loop (at `asked`), has read the clock of this rank, the last
+    """The test of a `while`, or of an `if` that left a loop (at `asked`), has read the time on this rank, the last
     time when `since` events had been written; `body` are the first and the last line of the loop's body. Written at
     the end of the run."""
 
@@ -210,9 +210,9 @@ class Orphaned(Event):
 class Race(Event):
     """A tensor of the asynchronous collective `of` was read or written (`access`) before its `wait()`.
 
-    Written at the access, with the tensor's first element then as `before`; and once more when the wait is reached
+    Written at the access, with the tensor's first element then as `before`; and again when the wait is reached
     (`waited`), with the same element re-read as `after`. Equal values prove nothing: it is a race. `access` never:
-    nobody waited until the end of the run, and nobody looked (`frames` are those of the collective).
+    there was no wait until the end of the run, and no read (`frames` are those of the collective).
     """
 
     kind: ClassVar[str] = "race"
@@ -329,7 +329,7 @@ class Hashes(Event):
     for which equality across ranks is neither expected nor a proof. `wrap` is ddp, fsdp1, fsdp2, by_hand (then
     the tensors are those whose gradients the user's code averages), copy, tensor_parallel or none: what this very model
     is wrapped in (a script may hold several models; `model` is its number among those of its wrap, `update` how many
-    optimizer steps it has seen: what is compared has the same ones on all ranks, whatever else a rank has made or
+    optimizer steps it has seen: what is compared has the same ones on all ranks, whichever others a rank has made or
     trained). `among` are the ranks that hold replicas of it, none for all. The ranks may make different numbers of
     steps inside of `Join`: `joins` counts how often it has ended, and `update` begins again then.
     """
@@ -481,7 +481,7 @@ class Recompile(Event):
 class Sync(Event):
     """The host waited for the device (on CPU: it would on CUDA). `cause` is the operation; `device` of the tensor.
 
-    `value` is what was read, for `.item()` and its kin; `sharded`: of a DTensor or of a parameter that FSDP shards;
+    `value` is what was read, for `.item()` and the like; `sharded`: of a DTensor or of a parameter that FSDP shards;
     `again`: re-read after `torch.cuda.synchronize()`, where side streams are in use (another value is a race).
     """
 
@@ -523,14 +523,14 @@ class Samples(Event):
     members: str = ""
     first: tuple[int, ...] = ()
     dataset: int | None = None
-    #: Digests of the first batches that the loop was given, whatever drew them.
+    #: Digests of the first batches that the loop received, from any loader.
     batches: tuple[str, ...] = ()
     #: Of the samples that `first` names digests of what the loop was given, a word for each part of a batch; fewer
-    #: where a batch does not tell its samples apart.
+    #: where a batch does not distinguish its samples.
     rows: tuple[str, ...] = ()
     #: Optimizer steps between its first and its last batch.
     steps: int = 0
-    #: The sampler asks to be told the epoch (it has a `set_epoch`).
+    #: The sampler has a `set_epoch`.
     takes_epoch: bool = False
     #: Among how many ranks a DistributedSampler divides the data, 0 where it is none.
     replicas: int = 0
@@ -541,7 +541,7 @@ class Samples(Event):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Environment(Event):
     """User code wrote an environment variable. The facts say what had happened before; `in_force` is what the reader
-    of the variable uses now, where it can be asked (at the write, and again at the end of the run as `final`)."""
+    of the variable uses now, where it can be read (at the write, and again at the end of the run as `final`)."""
 
     kind: ClassVar[str] = "environment"
     name: str = ""
@@ -568,7 +568,7 @@ class Value(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lines(Event):
-    """How often lines ran since the start: `counts` maps a path to {line: times}, for the lines asked for.
+    """How often lines ran since the start: `counts` maps a path to {line: times}, for the watched lines.
 
     `guards` maps a path to {line: [times true, times false]}; `values` to {line: {name: repr}} of the names in the
     guard when it was last tested (a guard whose body is on its own line has no outcome). Written every second
@@ -614,7 +614,7 @@ class Stall(Event):
     recorded for several timeouts, but `doing` says what the rank was busy with), peer (another rank is dying).
 
     The event's own `frames` are the user frames of the main thread; `pending` are the event numbers of collectives
-    that have not completed as far as can be told, the oldest first; `seconds` since the last progress;
+    that are not known to have completed, the oldest first; `seconds` since the last progress;
     `recorder` are the last entries of torch's Flight Recorder, where it is on.
     """
 
@@ -642,17 +642,17 @@ class Note(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mapped(Event):
-    """The user's code asked for a device or backend that the run does not use (`said`: cuda, nccl) and got another one
-    (`meant`: cpu, gloo). Written once for each pair, at its first use."""
+    """The user's code requested a device or backend that the run does not use (`requested`: cuda, nccl) and got another
+    one (`actual`: cpu, gloo). Written once for each pair, at its first use."""
 
     kind: ClassVar[str] = "mapped"
-    said: str = ""
-    meant: str = ""
+    requested: str = ""
+    actual: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MadeUp(Event):
-    """In a dry run the program read (`op`) a value that in a real one comes from another rank and that nobody knows
+    """In a dry run the program read (`op`) a value that in a real one comes from another rank and is unknown
     here. What it does from here on may differ from a real run."""
 
     kind: ClassVar[str] = "made_up"
@@ -766,7 +766,7 @@ _DECODERS: Mapping[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """All events of one rank, and the questions asked most often of them."""
+    """All events of one rank, and the most frequent queries about them."""
 
     rank: int
     events: tuple[Event, ...]

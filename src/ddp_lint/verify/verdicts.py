@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import conditions
-from ddp_lint.verify.explain import undecided
+from ddp_lint.verify.cpu_limits import undecided
+from ddp_lint.verify.finding_context import Situation
 from ddp_lint.verify.oracles import Case, Opinion, real, testify
 from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.situation import Situation
 from ddp_lint.verify.spec import STIMULI
 from ddp_lint.verify.trace import Clocked
 
@@ -153,13 +153,13 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
 
 
 def _by_its_clock(case: Case) -> str:
-    """A rank has left a loop by its clock at a line that the finding names: that none stood still is luck."""
+    """The time decided on a rank when to leave a loop at a line that the finding names: that none hung is luck."""
     for trace in case.traces:
         for event in trace.of(Clocked):
             at = event.asked[0]
             if (real(at.path), at.line) in case.situation.named:
                 luck = "this time all left in the same iteration"
-                return f"rank {trace.rank} left a loop by its own clock (line {at.line}): {luck}"
+                return f"rank {trace.rank} left a loop because of its own clock (line {at.line}): {luck}"
     return ""
 
 
@@ -174,7 +174,7 @@ def _settle(rulings: list[Ruling]) -> list[Ruling]:
     """Damage of the run as a whole is one finding's when nothing else explains it.
 
     Where a finding of the run is tied to the damage by place or name, the others are not confirmed by the mere
-    presence of damage; where several are tied by nothing, it cannot be told which of them it is.
+    presence of damage; where several are not linked to it, it is unknown which of them is the cause.
     """
     untied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and not r.linked]
     tied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and r.linked]
@@ -200,17 +200,17 @@ def _over_runs(at: Situation, rulings: Sequence[Ruling]) -> Judged:
     skewed = [r for r in rulings if r.case.run.stimuli]
     confirmed = [r for r in rulings if r.verdict is Verdict.CONFIRMED]
     if confirmed:
-        return Judged(at.finding, Verdict.CONFIRMED, _told(confirmed), _merged(confirmed))
+        return Judged(at.finding, Verdict.CONFIRMED, _text(confirmed), _merged(confirmed))
     if not plain:
         return Judged(at.finding, Verdict.INCONCLUSIVE, "nothing ran")
     decided = [*plain, *(r for r in skewed if r.verdict is Verdict.REFUTED)]
     undecided_runs = [r for r in plain if r.verdict is Verdict.INCONCLUSIVE and not _settled(r, skewed)]
     if undecided_runs:
-        return Judged(at.finding, Verdict.INCONCLUSIVE, _told(undecided_runs), _merged(plain + skewed))
+        return Judged(at.finding, Verdict.INCONCLUSIVE, _text(undecided_runs), _merged(plain + skewed))
     refuted = [r for r in decided if r.verdict is Verdict.REFUTED]
     if refuted:
-        return Judged(at.finding, Verdict.REFUTED, _told(refuted), _merged(refuted))
-    return Judged(at.finding, Verdict.NOT_REACHED, _told(plain), _merged(plain + skewed))
+        return Judged(at.finding, Verdict.REFUTED, _text(refuted), _merged(refuted))
+    return Judged(at.finding, Verdict.NOT_REACHED, _text(plain), _merged(plain + skewed))
 
 
 def _settled(ruling: Ruling, skewed: Sequence[Ruling]) -> bool:
@@ -218,7 +218,7 @@ def _settled(ruling: Ruling, skewed: Sequence[Ruling]) -> bool:
     return ruling.open and any(r.verdict is Verdict.REFUTED for r in skewed)
 
 
-def _told(rulings: Sequence[Ruling]) -> str:
+def _text(rulings: Sequence[Ruling]) -> str:
     """The reason of the first ruling, with the stimulus as its precondition and the wraps that share it."""
     first = rulings[0]
     wraps = list(dict.fromkeys(r.case.run.wrap for r in rulings if r.case.run.wrap != "script"))

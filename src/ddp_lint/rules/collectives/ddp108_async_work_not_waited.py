@@ -15,7 +15,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, last_name
 from ddp_lint.source.syntax import defaults, walk
-from ddp_lint.source.tree import descendants, names_in, subtree
+from ddp_lint.source.tree import descendants, method_of, names_in, parameters_of, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 
@@ -147,7 +147,7 @@ class AsyncWorkNotWaited(Rule):
     def _handed_on(self, node: cst.Call) -> Collective | None:
         """The collective whose work a method of the project passes on, if it is asked for: ``comm.all_reduce(x,
         async_op=True)``."""
-        project, name = self.module.project, node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+        project, name = self.module.project, method_of(node)
         entry = load().collectives.get(f"torch.distributed.{name}")
         if entry is None or project is None or dotted(argument(node, None, "async_op")) != "True":
             return None
@@ -322,7 +322,7 @@ def _takes_flag(function: ast.FunctionDef) -> bool:
 
 
 def _false_by_default(function: cst.FunctionDef) -> set[str]:
-    params = (*function.params.posonly_params, *function.params.params, *function.params.kwonly_params)
+    params = parameters_of(function)
     return {p.name.value for p in params if isinstance(p.default, cst.Name) and p.default.value == "False"}
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from ddp_lint.divergence import Mismatch
-from ddp_lint.rules.collectives.mismatch import MismatchRule
+from ddp_lint.rules.collectives.mismatch import MismatchRule, by_exception
 
 
 class CollectiveSkippedByException(MismatchRule):
@@ -80,7 +80,7 @@ class CollectiveSkippedByException(MismatchRule):
     ## When it is silent
 
     Handlers that raise again or end the program, because the launcher then ends the other ranks. The rule is off by
-    default: most exceptions that code handles occur on all ranks at once, or never.
+    default: most exceptions that code handles, a lack of memory included, occur on all ranks at once, or never.
 
     ## How to confirm
 
@@ -98,4 +98,4 @@ class CollectiveSkippedByException(MismatchRule):
     default = False
 
     def concerns(self, mismatch: Mismatch) -> bool:
-        return mismatch.cause == "exception" and mismatch.caught
+        return mismatch.caught and by_exception(mismatch)

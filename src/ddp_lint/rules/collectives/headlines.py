@@ -134,7 +134,7 @@ def _leaves(mismatch: Mismatch) -> str:
 def _leaver(mismatch: Mismatch) -> str:
     if mismatch.cause in ("rank", "membership"):
         return mismatch.ranks[1]
-    return "a rank that sees a NaN" if mismatch.sees_nan else f"by its own `{mismatch.condition}` a rank"
+    return "a rank that sees a NaN" if mismatch.sees_nan else f"if `{mismatch.condition}` differs, a rank"
 
 
 def _depends(mismatch: Mismatch) -> str:
@@ -180,7 +180,7 @@ def _loop(mismatch: Mismatch) -> str:
     what = called(mismatch)
     if mismatch.exit is not None:
         line, depends = mismatch.exit.line, _depends(mismatch)
-        return f"if a rank leaves the loop at line {line} by {depends}, the others hang in {what}"
+        return f"the exit from the loop at line {line} depends on {depends}: the others hang in {what}"
     loop = f"the loop over `{mismatch.condition}`" if mismatch.condition else "the loop"
     return f"ranks leave {loop} after different numbers of iterations: the longest hangs in {what}"
 

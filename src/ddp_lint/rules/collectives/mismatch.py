@@ -56,7 +56,7 @@ class MismatchRule(Rule):
 
     def concerns(self, mismatch: Mismatch) -> bool:
         """Mismatches by files and by exceptions have rules of their own: they need more than the code to be real."""
-        return mismatch.kind is self.kind and mismatch.cause not in ("file", "exception")
+        return mismatch.kind is self.kind and mismatch.cause != "file" and not by_exception(mismatch)
 
     def _is_meant(self, around: list[str]) -> bool:
         """Does a test let its ranks diverge on purpose, by the name of the file or function?"""
@@ -64,6 +64,13 @@ class MismatchRule(Rule):
             return False
         name = self.module.file.path.rpartition("/")[2].partition(".")[0]
         return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
+
+
+def by_exception(mismatch: Mismatch) -> bool:
+    """Does an exception decide? A lack of memory does so too, as ranks mostly allocate alike: of its readings at a
+    collective none was real. What it does to a backward or a step is another matter: there most were."""
+    out_of_memory = mismatch.cause == "memory" and mismatch.caught and mismatch.kind is Kind.CONDITION
+    return mismatch.cause == "exception" or out_of_memory
 
 
 def _names_around(line: int, tree: ast.Module) -> list[str]:

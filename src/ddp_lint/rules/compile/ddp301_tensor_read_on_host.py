@@ -3,8 +3,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence
-from ddp_lint.rules.compile.host import HostRule, Place
-from ddp_lint.rules.compile.need import avoidable, repeated
+from ddp_lint.rules.compile.host import HostRule, Place, read_by
+from ddp_lint.rules.compile.host_reads import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -12,8 +12,6 @@ from ddp_lint.source.queries import line_around
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
 
-_READS = {"item", "tolist"}
-_CONVERSIONS = {"float", "int", "bool"}
 _COMPARISONS = {"torch.allclose", "torch.is_nonzero"}
 
 
@@ -120,7 +118,7 @@ class TensorReadOnHost(HostRule):
         if read is None or function is None:
             return
         value = self.value(read, function)
-        surely_read = isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS
+        surely_read = isinstance(node.func, cst.Attribute) and read_by(node) is not None
         if not (value.tensor or (surely_read and value.tensorish)):
             return
         place = self.place(node)
@@ -135,13 +133,9 @@ class TensorReadOnHost(HostRule):
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:
         """The expression that a call reads on the host; None when the call reads nothing."""
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS and not node.args:
-            return node.func.value
-        if isinstance(node.func, cst.Name) and node.func.value in _CONVERSIONS and len(node.args) == 1:
-            return node.args[0].value
         if node.args and self.module.qualified(node.func) in _COMPARISONS:
             return node.args[0].value
-        return self._filled_with(node)
+        return read_by(node) or self._filled_with(node)
 
     def _filled_with(self, node: cst.Call) -> cst.BaseExpression | None:
         """The value that ``x.new_full(size, value)`` takes as a number."""

@@ -7,11 +7,12 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.search import returned_by
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
-from ddp_lint.rules.compile.need import repeated
+from ddp_lint.rules.compile.host_reads import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.queries import returned_values
 from ddp_lint.source.tree import descendants, names_in, subtree
 
 
@@ -178,8 +179,7 @@ def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -
         for n in descendants(branch.body)
         if isinstance(n, cst.Assign) and dotted(n.value) in ("True", "False")
     } - {""}
-    returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
-    return bool(flags) and any(flags & names_in(value) for value in returned)
+    return bool(flags) and any(flags & names_in(value) for value in returned_values(function))
 
 
 def _only_raises(branch: cst.CSTNode | None) -> bool:

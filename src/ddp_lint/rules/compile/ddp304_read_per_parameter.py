@@ -9,6 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.compile.host import CONVERSIONS, read_by
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -18,8 +19,6 @@ from ddp_lint.source.tree import subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
 
-_READS = {"item", "tolist"}
-_CONVERSIONS = {"float", "int", "bool"}
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
 
@@ -181,12 +180,10 @@ class ReadPerParameter(Rule):
 
 
 def _read(node: cst.Call) -> cst.BaseExpression | None:
-    if isinstance(node.func, cst.Attribute) and node.func.attr.value in _READS and not node.args:
-        return node.func.value
-    if isinstance(node.func, cst.Name) and node.func.value in _CONVERSIONS and len(node.args) == 1:
-        value = node.args[0].value
-        return value if isinstance(value, cst.Call) and dotted(value.func) not in _CONVERSIONS else None
-    return None
+    value = read_by(node)
+    if isinstance(node.func, cst.Attribute):
+        return value
+    return value if isinstance(value, cst.Call) and dotted(value.func) not in CONVERSIONS else None
 
 
 def _is_reduction(node: cst.BaseExpression) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Span
-from ddp_lint.launch.single import one_process, transforms_samples
+from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.tensors import Reached, TensorFile, Value
@@ -22,6 +22,18 @@ from ddp_lint.tensors.contexts import (
     without_gradient,
 )
 from ddp_lint.tensors.operations import names
+
+_READS = ("item", "tolist")
+#: Builtins that turn a tensor into a Python number.
+CONVERSIONS = ("float", "int", "bool")
+
+
+def read_by(call: cst.Call) -> cst.BaseExpression | None:
+    """The tensor that a call reads on the host: `x` of ``x.item()``, ``x.tolist()`` and ``float(x)``."""
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value in _READS and not call.args:
+        return call.func.value
+    is_conversion = isinstance(call.func, cst.Name) and call.func.value in CONVERSIONS and len(call.args) == 1
+    return call.args[0].value if is_conversion else None
 
 
 def truth_values(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -13,7 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import is_false
+from ddp_lint.source.queries import is_false, returned_values
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
@@ -151,8 +151,7 @@ class SamplerNeverSetEpoch(Rule):
         name, function = assigned_name(self.module, sampler), self.module.function_of(sampler)
         if not name or function is None or self.module.project is None:
             return False
-        returned = (n.value for n in descendants(function.body) if isinstance(n, cst.Return) and n.value is not None)
-        handed_out = any(dotted(part) == name for value in returned for part in subtree(value))
+        handed_out = any(dotted(part) == name for value in returned_values(function) for part in subtree(value))
         return handed_out and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:

@@ -105,7 +105,7 @@ class SamplerBeforeProcessGroup(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if not self._initialises(node):
             return
-        scope = self.module.function_of(node) or self.module.tree
+        scope = self.module.scope_of(node)
         for call in descendants(scope, into_definitions=False):
             if call is node:
                 return
@@ -141,6 +141,5 @@ class SamplerBeforeProcessGroup(Rule):
         return ""
 
     def _definition(self, name: str) -> ast.AST | None:
-        project = self.module.project
-        found = project.split(name) if project is not None and name else None
-        return found[0].definitions.get(found[1]) if found is not None else None
+        found = self.module.project.definition(name) if self.module.project is not None else None
+        return found[1] if found is not None else None

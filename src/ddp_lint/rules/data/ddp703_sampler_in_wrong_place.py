@@ -5,7 +5,9 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADER, is_sampler
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.queries import is_true, literal_text
+from ddp_lint.source import dotted
+from ddp_lint.source.queries import is_true, literal_text, options
+from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
 
@@ -16,7 +18,8 @@ class SamplerInWrongPlace(Rule):
 
     Finds `DataLoader(batch_sampler=DistributedSampler(...))`, the same in options that are passed to a loader
     (`options["batch_sampler"] = DistributedSampler(...)`), and `shuffle=True` next to `sampler=` of a
-    DistributedSampler.
+    DistributedSampler, also one flag for both: `DistributedSampler(data, shuffle=shuffle)`, then
+    `DataLoader(data, shuffle=shuffle, sampler=sampler)`.
 
     ## Why it breaks
 
@@ -59,8 +62,8 @@ class SamplerInWrongPlace(Rule):
 
     ## When it is silent
 
-    `shuffle=sampler is None`, a batch sampler that was built around the sampler (`BatchSampler(sampler, ...)`),
-    samplers of unknown origin.
+    `shuffle=sampler is None`, a flag that is set again after the sampler is made, a batch sampler that was built around
+    the sampler (`BatchSampler(sampler, ...)`), samplers of unknown origin.
 
     ## How to confirm
 
@@ -85,13 +88,32 @@ class SamplerInWrongPlace(Rule):
         if batch_sampler is not None and self._is_sampler(batch_sampler):
             self._report_batches(node)
         shuffle, sampler = argument(node, 2, "shuffle"), argument(node, 3, "sampler")
-        shuffles = is_true(shuffle)
-        if shuffles and sampler is not None and self._is_sampler(sampler):
+        if shuffle is None or sampler is None or not self._is_sampler(sampler):
+            return
+        flag = dotted(shuffle)
+        if is_true(shuffle) or self._hands_on(sampler, flag):
+            what = "shuffle=True is" if is_true(shuffle) else f"`{flag}`, which may be true, is"
             self.report(
                 node,
-                "shuffle=True is combined with a sampler: the constructor raises on every rank of a distributed run",
+                f"{what} combined with a sampler: the constructor raises on every rank of a distributed run",
                 help="let the sampler shuffle, and pass shuffle=(sampler is None)",
             )
+
+    def _hands_on(self, sampler: cst.BaseExpression, name: str) -> bool:
+        """Whether the sampler was given the same flag: ``DistributedSampler(data, shuffle=shuffle)``. Where it is true,
+        the loader raises."""
+        makers = [value for value in self.module.assignments(sampler) if isinstance(value, cst.Call)]
+        calls = makers or ([sampler] if isinstance(sampler, cst.Call) else [])
+        given = [argument(call, 3, "shuffle") for call in calls]
+        alike = [flag for flag in given if flag is not None and dotted(flag) == name]
+        return name not in ("", "False", "None") and bool(alike) and not self._is_cleared(name, calls)
+
+    def _is_cleared(self, name: str, calls: list[cst.Call]) -> bool:
+        """Whether the flag gets another value below the sampler: ``shuffle = False``."""
+        function = self.module.function_of(calls[0])
+        line = max(self.module.span(call).line for call in calls)
+        targets = (n for n in descendants(function or self.module.tree) if isinstance(n, cst.AssignTarget))
+        return any(dotted(n.target) == name and self.module.span(n).line > line for n in targets)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         """``options["batch_sampler"] = DistributedSampler(...)``, options that are handed to a loader elsewhere."""
@@ -111,6 +133,6 @@ class SamplerInWrongPlace(Rule):
     def _is_sampler(self, value: cst.BaseExpression) -> bool:
         """A DistributedSampler in all that the expression can be, but for None and what nothing shows."""
         values = self.module.assignments(value) or [value]
-        arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+        arms = options(values)
         calls = [arm for arm in arms if isinstance(arm, cst.Call)]
         return bool(calls) and all(is_sampler(self.module, call) for call in calls)

@@ -14,7 +14,7 @@ from ddp_lint.rules.data.loading import done_nearby, is_evaluation, is_sampler, 
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import calls_in
+from ddp_lint.source.queries import calls_in, options
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument, assigned_name
@@ -186,7 +186,7 @@ class OneAugmentationSeed(Rule):
     def _is_divided(self, loader: cst.Call) -> bool:
         sampler = argument(loader, None, "sampler")
         values = [sampler, *self.module.assignments(sampler)] if sampler is not None else []
-        arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+        arms = options(values)
         return any(isinstance(arm, cst.Call) and is_sampler(self.module, arm) for arm in arms)
 
     def _has_plain_workers(self, loader: cst.Call) -> bool:
@@ -218,14 +218,13 @@ class OneAugmentationSeed(Rule):
         project = self.module.project
         if project is None or not name:
             return False
-        found = project.split(project.canonical(name))
-        function = found[0].definitions.get(found[1]) if found is not None else None
-        if found is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
+        facts, function = project.definition(project.canonical(name)) or (None, None)
+        if facts is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
             return False
         first = parameters(function)[0].arg
         return any(
             isinstance(call, ast.Call)
-            and found[0].qualified(call.func) in _SEEDERS
+            and facts.qualified(call.func) in _SEEDERS
             and any(dotted_ast(arg) == first for arg in call.args)
             for call in walk(function)
         )

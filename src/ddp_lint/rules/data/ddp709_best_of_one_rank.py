@@ -281,10 +281,9 @@ class _Evaluation:
 
 def _named(project: Project, name: str) -> _Evaluation | None:
     """A function of the project, or a method of a class of it, by its canonical name."""
-    found = project.split(project.canonical(name))
-    function = found[0].definitions.get(found[1]) if found is not None else None
-    if found is not None and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return _Evaluation(project, found[0], None, function)
+    facts, function = project.definition(project.canonical(name)) or (None, None)
+    if facts is not None and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return _Evaluation(project, facts, None, function)
     owner, _, last = name.rpartition(".")
     method = project.method(owner, last) if owner and project.class_facts(owner) is not None else None
     if method is None or not isinstance(method[1], (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -16,6 +16,7 @@ from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
+from ddp_lint.source.queries import options
 
 SAMPLER = "torch.utils.data.DistributedSampler"
 LOADER = "torch.utils.data.DataLoader"
@@ -31,8 +32,7 @@ def is_sampler(module: Module, call: cst.Call) -> bool:
     if not isinstance(call.func, cst.Name):
         return False
     values = module.assignments(call.func)
-    options = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
-    return any(module.qualified(option) == SAMPLER for option in options)
+    return any(module.qualified(option) == SAMPLER for option in options(values))
 
 
 def framework_loads(module: Module) -> bool:

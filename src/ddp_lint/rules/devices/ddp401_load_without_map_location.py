@@ -21,14 +21,14 @@ from ddp_lint.launch.ranks import (
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.saved import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
+from ddp_lint.rules.devices.checkpoint_devices import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import children, descendants, subtree
+from ddp_lint.source.tree import children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
@@ -231,9 +231,7 @@ class LoadWithoutMapLocation(Rule):
     def _is_always_given(self, name: str, call: cst.Call) -> bool:
         """Whether every caller gives the function around a parameter: ``load(path, map_location=device)``."""
         function = self.module.function_of(call)
-        if function is None or name not in {
-            p.name.value for p in (*function.params.params, *function.params.kwonly_params)
-        }:
+        if function is None or name not in {p.name.value for p in parameters_of(function)}:
             return False
         sites = call_sites(self.module, function)
         return bool(sites) and all(site.given(function, name) is not None for site in sites)
@@ -243,11 +241,11 @@ class LoadWithoutMapLocation(Rule):
         function = self.module.function_of(call)
         if function is None:
             return False
-        taken = {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}
+        taken = {p.name.value for p in parameters_of(function)}
         read = any(isinstance(n, cst.Name) and n.value == "map_location" for n in descendants(function.body))
         return "map_location" in taken and not read
 
-    def _is_told_in_vain(self, call: cst.Call) -> bool:
+    def _ignores_map_location(self, call: cst.Call) -> bool:
         """Whether a caller says where the tensors go, and the function around does not pass it on."""
         function = self.module.function_of(call)
         if function is None or not self._drops_location(call):
@@ -311,7 +309,7 @@ class LoadWithoutMapLocation(Rule):
         if self._goes_straight_into_load(call):
             outer = self.module.parent(self.module.parent(call) or call)
             return [_receiver(outer)] if isinstance(outer, cst.Call) else []
-        name, scope = assigned_name(self.module, call), self.module.function_of(call) or self.module.tree
+        name, scope = assigned_name(self.module, call), self.module.scope_of(call)
         if not name:
             return []
         held = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in (name, *self._taken_out(name, scope))))
@@ -326,7 +324,7 @@ class LoadWithoutMapLocation(Rule):
     def _is_doubtful(self, call: cst.Call) -> bool:
         """Whether a word that other things go by as well is all that mentions a model's state."""
         source = argument(call, 0, "f")
-        if source is None or self._is_loaded(call) or self._is_read_by_key(call) or self._is_told_in_vain(call):
+        if source is None or self._is_loaded(call) or self._is_read_by_key(call) or self._ignores_map_location(call):
             return False
         words = {*_words_in(source), *words_of(self._target(call).rpartition(".")[2]), *self._around(call)}
         return not (words & _known("states")) - _known("ambiguous")
@@ -346,7 +344,7 @@ class LoadWithoutMapLocation(Rule):
 
     def _is_read_by_key(self, call: cst.Call) -> bool:
         """Whether a part is read by a key that only checkpoints have: ``torch.load(path)["state_dict"]``."""
-        name, scope = assigned_name(self.module, call), self.module.function_of(call) or self.module.tree
+        name, scope = assigned_name(self.module, call), self.module.scope_of(call)
         for node in descendants(scope):
             if isinstance(node, cst.Subscript) and (node.value is call or (name and dotted(node.value) == name)):
                 keys = [n.evaluated_value for n in descendants(node.slice[0]) if isinstance(n, cst.SimpleString)]
@@ -455,7 +453,7 @@ _TRAINS = {"torch.distributed", "LOCAL_RANK", "RANK", *frameworks.every(lambda e
 def _moves_to(function: cst.Lambda) -> str:
     """`cuda:0` for ``lambda storage, _: storage.cuda(0)``, `cuda` for ``storage.cuda()``, '' for anything else."""
     body = function.body
-    if not isinstance(body, cst.Call) or not isinstance(body.func, cst.Attribute) or body.func.attr.value != "cuda":
+    if not isinstance(body, cst.Call) or method_of(body) != "cuda":
         return ""
     index = body.args[0].value if body.args else None
     if index is None:

@@ -10,13 +10,13 @@ from ddp_lint.launch.cuda import surely_cuda
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import parse_expression
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.saved import saved_from_cpu
+from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import constructions
 
@@ -178,7 +178,7 @@ class CudaInDatasetWorker(Rule):
         for node in descendants(function.body):
             if not isinstance(node, cst.Call):
                 continue
-            method = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+            method = method_of(node)
             name = self.module.qualified(node.func)
             if (method == "cuda" and not name) or (method == "to" and node.args and self._is_gpu(node.args[0].value)):
                 yield node, "puts the sample on a GPU"

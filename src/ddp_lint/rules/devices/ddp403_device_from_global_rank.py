@@ -9,7 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Cause, Confidence, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
-from ddp_lint.launch.single import is_benchmark, on_one_node
+from ddp_lint.launch.single_process import is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions, conjuncts

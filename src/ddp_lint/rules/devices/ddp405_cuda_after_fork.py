@@ -172,7 +172,7 @@ class CudaAfterFork(Rule):
             dotted(up.asname.name) if isinstance(up, cst.WithItem) and up.asname else assigned_name(self.module, pool)
         )
         block = self.module.parent(up) if isinstance(up, cst.WithItem) else None
-        scope = block or self.module.function_of(pool) or self.module.tree
+        scope = block or self.module.scope_of(pool)
         return [
             call
             for call in descendants(scope)
@@ -192,10 +192,9 @@ class CudaAfterFork(Rule):
         cls, of_self = self.module.class_of(at), name.startswith("self.") and name.count(".") == 1
         method = project.method(self.module.name_of(cls), name[5:]) if cls is not None and of_self else None
         owner, node = (method[0].module, method[1]) if method is not None else (facts, facts.definitions.get(name))
-        found = project.split(self.module.meaning(name)) if node is None else None
-        if found is not None and found[1] in found[0].definitions:
-            owner, node = found[0], found[0].definitions[found[1]]
-        if node is None or not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if node is None:
+            owner, node = project.definition(self.module.meaning(name)) or (owner, None)
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             return ""
         place = uses_cuda(project, owner, node)
         return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
@@ -258,7 +257,7 @@ class CudaAfterFork(Rule):
                 return
 
     def _tensor_origin(self, given: cst.BaseExpression) -> cst.CSTNode | None:
-        scope = self.module.function_of(given) or self.module.tree
+        scope = self.module.scope_of(given)
         names, seen = names_in(given), set[str]()
         while names - seen:
             name = (names - seen).pop()

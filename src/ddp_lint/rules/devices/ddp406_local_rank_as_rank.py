@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.origin import rank_source
-from ddp_lint.launch.single import on_one_node
+from ddp_lint.launch.single_process import on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.edits import replace

@@ -7,9 +7,9 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import has_ranks, several_ranks
-from ddp_lint.launch.single import one_process
+from ddp_lint.launch.single_process import one_process
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import (
+from ddp_lint.rules.failures.failure_handling import (
     Exit,
     asks_for_failure,
     caught,

@@ -8,7 +8,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import caught, does_work, only_logs
+from ddp_lint.rules.failures.failure_handling import caught, does_work, only_logs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, last_name, statements

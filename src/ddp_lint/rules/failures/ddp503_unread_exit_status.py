@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.exits import only_logs, starts_ranks
+from ddp_lint.rules.failures.failure_handling import only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -22,7 +22,7 @@ _COMMANDS = ("subprocess.run", "subprocess.call", "os.system", "subprocess.Popen
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
-_TOLD = re.compile(
+_REPORTS_STATUS = re.compile(
     r"\bput(_nowait)?\([^\n]*(exc|err|traceback|fail)|\bset_exception\b|\.send\([^\n]*(exc|err)", re.IGNORECASE
 )
 
@@ -119,7 +119,7 @@ class UnreadExitStatus(Rule):
     oracles = ("exit",)
 
     def start(self) -> None:
-        self._told: set[cst.Call] = set()
+        self._reported: set[cst.Call] = set()
         self._reads_status = bool(_STATUS.search(self.module.file.text))
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -141,11 +141,16 @@ class UnreadExitStatus(Rule):
         return any(isinstance(m, cst.Call) and self.module.qualified(m.func) in _CONTEXTS for m in makers)
 
     def _visit_process(self, node: cst.Call) -> None:
-        if self._reads_status or _TOLD.search(self.module.file.text) or self._is_daemon(node) or self._answers(node):
+        if (
+            self._reads_status
+            or _REPORTS_STATUS.search(self.module.file.text)
+            or self._is_daemon(node)
+            or self._answers(node)
+        ):
             return
         joined, started = (self._next_call_on(node, method) for method in ("join", "start"))
-        if joined is not None and joined not in self._told and not self._is_looked_at(node, joined):
-            self._told.add(joined)
+        if joined is not None and joined not in self._reported and not self._is_looked_at(node, joined):
+            self._reported.add(joined)
             self.report(
                 joined,
                 "a worker that raised or was killed is not noticed: no code reads its `exitcode` after join()",
@@ -156,7 +161,7 @@ class UnreadExitStatus(Rule):
 
     def _answers(self, node: cst.Call) -> bool:
         """Whether the parent asks its workers through pipes, and waits for each answer: it hears of one that died."""
-        scope = self.module.class_of(node) or self.module.function_of(node) or self.module.tree
+        scope = self.module.class_of(node) or self.module.scope_of(node)
         asks, hears, pipes = (next(methods(scope, name), None) for name in ("send", "recv", "Pipe"))
         made = any(isinstance(n, cst.Call) and last_name(n.func) == "Pipe" for n in descendants(scope))
         return asks is not None and hears is not None and (made or pipes is not None)
@@ -164,7 +169,7 @@ class UnreadExitStatus(Rule):
     def _is_looked_at(self, node: cst.Call, joined: cst.Call) -> bool:
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
         line = self.module.span(joined).line
-        scope = self.module.function_of(joined) or self.module.tree
+        scope = self.module.scope_of(joined)
         if any(self._is_ended(call, joined) for name in ("kill", "terminate") for call in methods(scope, name)):
             return True
         later = [n for n in descendants(scope) if isinstance(n, (cst.Name, cst.Assert)) and self._is_below(n, line)]
@@ -222,7 +227,7 @@ class UnreadExitStatus(Rule):
 
     def _calls_on(self, node: cst.Call, method: str) -> Iterator[cst.Call]:
         """The calls of a method of the process: by its name, or by one that iterates over the list it is put in."""
-        scope = self.module.class_of(node) or self.module.function_of(node) or self.module.tree
+        scope = self.module.class_of(node) or self.module.scope_of(node)
         names = set(self._names_of(node))
         for loop in descendants(scope):
             if isinstance(loop, cst.For) and names & names_in(loop.iter):
@@ -245,7 +250,7 @@ class UnreadExitStatus(Rule):
             yield from self._lists_of(name, node)
 
     def _lists_of(self, name: str, node: cst.Call) -> Iterator[str]:
-        for call in appends(self.module.function_of(node) or self.module.tree):
+        for call in appends(self.module.scope_of(node)):
             if call.args and dotted(call.args[0].value) == name:
                 yield dotted(receiver(call))
 

@@ -10,6 +10,7 @@ from ddp_lint.rules.triggers import Triggers
 
 #: The old name of what torchrun exports as 1.
 _EXPORTED = "NCCL_ASYNC_ERROR_HANDLING"
+_ONE = ('"1"', "'1'", "str(1)", "1")
 _AS_EXPORTED = re.compile(rf"""\b{_EXPORTED}\b["']?[=: ]\s*["']?1\b""")
 
 
@@ -92,8 +93,8 @@ class VariableRenamed(NameRule):
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:
         """Whether the file sets the new one, too, or to what torchrun exports as well."""
-        value = self.module.code(write.value).strip("\"'") if write.value is not None else ""
-        return self.module.file.holds(found.right) or (write.name == _EXPORTED and value == "1")
+        value = self.module.code(write.value) if write.value is not None else ""
+        return self.module.file.holds(found.right) or (write.name == _EXPORTED and value in _ONE)
 
     @classmethod
     def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:

@@ -277,7 +277,7 @@ class RanksWriteOneFile(Rule):
 
     def _report(self, call: cst.Call, every: cst.Call) -> None:
         outcome = self._outcome(call)
-        does, help_ = _SAID[outcome]
+        does, help_ = _OUTCOMES[outcome]
         self.report(
             call,
             f"every rank {does} this path at the same time: {outcome.value}",
@@ -287,7 +287,7 @@ class RanksWriteOneFile(Rule):
 
 
 _PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)
-_SAID = {
+_OUTCOMES = {
     _Outcome.WRITTEN: ("writes", "write on rank 0 only and let the others wait, or put the rank into the path"),
     _Outcome.MADE: ("makes", "exist_ok=True"),
     _Outcome.REMOVED: ("removes", "remove it on rank 0 only and let the others wait"),

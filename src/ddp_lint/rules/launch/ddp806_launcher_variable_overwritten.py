@@ -6,7 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.environment import Write
-from ddp_lint.launch.single import starts_its_ranks
+from ddp_lint.launch.single_process import starts_its_ranks
 from ddp_lint.rules.launch.variables import WriteRule, default_instead
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions

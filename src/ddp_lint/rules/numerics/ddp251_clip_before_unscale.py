@@ -121,7 +121,7 @@ class ClipBeforeUnscale(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) not in _CLIPS:
             return
-        function = self.module.function_of(node) or self.module.tree
+        function = self.module.scope_of(node)
         calls = list(calls_in(function))
         earlier = [c for c in calls[: calls.index(node)] if not opposed(self.module, c, node)] if node in calls else []
         scaled = next((c for c in reversed(earlier) if self._scales(c)), None)

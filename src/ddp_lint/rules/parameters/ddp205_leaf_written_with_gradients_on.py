@@ -7,7 +7,8 @@ from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.tensors import Code, Reached, Write
+from ddp_lint.tensors import Code, Reached, TensorFile, Write
+from ddp_lint.tensors.classes import uses_of_self
 
 
 class LeafWrittenWithGradientsOn(InPlaceRule):
@@ -15,8 +16,9 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     ## What it does
 
-    Finds `p.add_(..)` in a hand-written optimizer loop, `self.weight[i] = ..` in `__init__` and `self.scale += ..` in
-    forward, if the target is certainly a trained parameter and not under `torch.no_grad()`.
+    Finds `p.add_(..)` in a hand-written optimizer loop, `self.weight[i] = ..` in `__init__`, `self.scale += ..` in
+    forward, and writes in a method that `__init__` calls (also to a view: `b = layer.bias.view(3, -1); b[:, 4] += 1`),
+    if the target is certainly a trained parameter and not under `torch.no_grad()`.
 
     ## Why it breaks
 
@@ -67,8 +69,8 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     ## When it is silent
 
-    Under `torch.no_grad()`, also as a decorator, through `.data` or `detach()`, in helpers (initialisation, weight
-    conversion, moving averages: their callers usually hold `no_grad`), in tests, for parameters with
+    Under `torch.no_grad()`, also as a decorator, through `.data` or `detach()`, in other helpers (weight conversion,
+    moving averages: their callers usually hold `no_grad`), in tests, for parameters with
     `requires_grad=False`, after a test that ``isinstance(self.x, nn.Parameter)`` is false.
 
     ## How to confirm
@@ -92,15 +94,25 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
         if not value.name or value.detached or not write.gradient or self._is_no_parameter_here(write):
             return
         in_forward = reached is not None and reached.gradient
-        constructs = isinstance(function, cst.FunctionDef) and function.name.value == "__init__"
-        constructs = constructs and value.name.startswith("self.") and "()" not in value.name
-        if in_forward or constructs or self._steps_by_hand(write):
+        if in_forward or self._constructs(function, value.name) or self._steps_by_hand(write):
             self.report(
                 write.node,
                 f"{self.module.quoted(write.target)} is a parameter and gradients are on: this write "
                 "raises on every rank",
                 help="put the write under `with torch.no_grad():`",
             )
+
+    def _constructs(self, function: Code, name: str) -> bool:
+        """Whether the function runs when an object is made: its constructor, which writes to a parameter of it, or a
+        method that the constructor calls with gradients on, for any parameter that has a name."""
+        if not isinstance(function, cst.FunctionDef) or "()" in name:
+            return False
+        if function.name.value == "__init__":
+            return name.startswith("self.")
+        owner = TensorFile.of(self.module).owner(function)
+        cls, constructor = owner.methods.get("__init__", (None, None)) if owner is not None else (None, None)
+        used = uses_of_self(constructor, cls.facts) if constructor is not None and cls is not None else []
+        return (function.name.value, True) in used
 
     def _is_no_parameter_here(self, write: Write) -> bool:
         """Whether a test has shown that the attribute, which is a parameter elsewhere, is none yet."""

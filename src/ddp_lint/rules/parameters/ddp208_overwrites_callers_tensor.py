@@ -3,21 +3,21 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Callable
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.launch.single import transforms_samples
+from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants, subtree
+from ddp_lint.source.tree import descendants, method_of, subtree
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
 from ddp_lint.tensors.callers import CallSite, call_sites
-from ddp_lint.tensors.operations import keeps_input, keeps_output, names, words_of
+from ddp_lint.tensors.kept import Keeping, Kept
+from ddp_lint.tensors.operations import names, words_of
 
 #: Attributes and methods of a tensor that look at it and keep nothing.
 _ASKED = {"shape", "size", "dim", "ndim", "device", "dtype", "is_cuda", "numel", "new_zeros", "new_ones"}
@@ -168,8 +168,9 @@ class OverwritesCallersTensor(InPlaceRule):
             return None
         for site in call_sites(self.module, function):
             given = site.given(function, argument)
-            owner = TensorFile.of(self.module).class_around(site)
-            why = _Caller(site, owner).needs(given) if given is not None else ""
+            tensors = TensorFile.of(self.module)
+            caller = _Caller(site, tensors.class_around(site), tensors.keeping)
+            why = caller.needs(given) if given is not None else ""
             if why:
                 return site, why
         return None
@@ -181,10 +182,11 @@ class _Caller:
 
     site: CallSite
     owner: ModuleClass | None
+    keeping: Keeping
 
     def needs(self, given: ast.expr) -> str:
         """What still needs the tensor once the call has it, '' where nothing is seen to."""
-        maker = self._keeping(given, keeps_output)
+        maker = self._saving_result(given)
         if maker or not isinstance(given, ast.Name) or self.site.around is None:
             return f"`{maker}` saves its result for backward" if maker else ""
         mentions = [
@@ -192,10 +194,10 @@ class _Caller:
         ]
         made = [n for n in mentions if isinstance(n.ctx, ast.Store) and n.lineno < given.lineno]
         since = max((n.lineno for n in made), default=0)
-        if len(made) == 1 and (maker := self._keeping(self._made_by(made[0]), keeps_output)):
+        if len(made) == 1 and (maker := self._saving_result(self._made_by(made[0]))):
             return f"`{maker}` saves its result for backward"
         for read in (n for n in mentions if isinstance(n.ctx, ast.Load) and not self._is_asked(n)):
-            if since < read.lineno < given.lineno and (layer := self._keeping(self._parents.get(read), keeps_input)):
+            if since < read.lineno < given.lineno and (layer := self._saving(read)):
                 return f"`{layer}` saves it for backward"
             if self._is_after(read):
                 return f"line {read.lineno} reads it again"
@@ -207,19 +209,31 @@ class _Caller:
         nodes = walk(around) if around is not None else ()
         return {child: parent for parent in nodes for child in ast.iter_child_nodes(parent)}
 
-    def _keeping(self, made: ast.AST | None, keeps: Callable[[str], bool]) -> str:
-        """The function, method or layer that makes something and keeps a tensor by it, as it is written."""
-        if isinstance(made, ast.BinOp) and isinstance(made.op, (ast.Mult, ast.Div, ast.MatMult)):
-            return ast.unparse(made) if keeps is keeps_input else ""
+    def _saving_result(self, made: ast.AST | None) -> str:
+        """The function, method or layer that makes something and saves it for backward, as it is written."""
         if not isinstance(made, ast.Call):
             return ""
-        written = dotted_ast(made.func)
-        layer = self.owner.attribute(written[5:]) if self.owner is not None and written.startswith("self.") else None
-        if layer is not None:
-            return written if keeps(layer.maker) else ""
-        method = f".{made.func.attr}" if isinstance(made.func, ast.Attribute) else ""
-        qualified = self.site.facts.qualified(made.func)
-        return written or method[1:] if keeps(qualified or method) else ""
+        return self._written(made) if self._kept_by(made).output is not None else ""
+
+    def _saving(self, read: ast.Name) -> str:
+        """What saves a tensor for backward where it is read, as it is written."""
+        by = self._parents.get(read)
+        if isinstance(by, ast.BinOp) and isinstance(by.op, (ast.Mult, ast.Div, ast.MatMult)):
+            return ast.unparse(by)
+        if isinstance(by, ast.Attribute) and isinstance(by.value, ast.Name):  # `x.log()`
+            method = self._parents.get(by)
+            by, place = (method if isinstance(method, ast.Call) and method.func is by else None), 0
+        elif isinstance(by, ast.Call) and read in by.args:
+            place = by.args.index(read)
+        else:
+            return ""
+        return self._written(by) if isinstance(by, ast.Call) and place in self._kept_by(by).inputs else ""
+
+    def _written(self, call: ast.Call) -> str:
+        return dotted_ast(call.func) or ast.unparse(call.func).rpartition(".")[2]
+
+    def _kept_by(self, call: ast.Call) -> Kept:
+        return self.keeping.of_call(call, self.site.facts, self.owner)
 
     def _made_by(self, bound: ast.Name) -> ast.AST | None:
         statement = self._parents.get(bound)
@@ -272,4 +286,4 @@ def _computes(write: Write) -> bool:
             return False
         place = node.targets[0].target
         return any(place.deep_equals(n) for n in subtree(node.value))
-    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _ARITHMETIC
+    return method_of(node) in _ARITHMETIC

@@ -3,12 +3,12 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.parameters.in_place import makes_parameter
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.source.wraps import assigned_name
 from ddp_lint.tensors import TensorFile, Value
-from ddp_lint.tensors.classes import PARAMETER_MAKERS
 
 
 class ParameterOverAnotherOnesStorage(Rule):
@@ -97,10 +97,7 @@ class ParameterOverAnotherOnesStorage(Rule):
     oracles = ("identity", "reference", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) not in PARAMETER_MAKERS or not node.args:
-            return
-        flag = argument(node, 1, "requires_grad")
-        if flag is not None and dotted(flag) != "True":
+        if not makes_parameter(self.module, node):
             return
         target = assigned_name(self.module, node)
         self._look(node, target, node.args[0].value)

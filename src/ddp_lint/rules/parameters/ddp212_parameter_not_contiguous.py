@@ -4,11 +4,11 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.parameters.in_place import makes_parameter
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument, assigned_name
-from ddp_lint.tensors.classes import PARAMETER_MAKERS
+from ddp_lint.source.tree import descendants, method_of
+from ddp_lint.source.wraps import assigned_name
 from ddp_lint.tensors.operations import names
 
 _EXPANDED = {"expand", "expand_as", "broadcast_to"}
@@ -93,10 +93,7 @@ class ParameterNotContiguous(Rule):
     oracles = ("exception", "identity")
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) not in PARAMETER_MAKERS or not node.args:
-            return
-        flag = argument(node, 1, "requires_grad")
-        if flag is not None and dotted(flag) != "True":
+        if not makes_parameter(self.module, node):
             return
         last = _last_step(node.args[0].value) if self._is_kept(node) else ""
         if last in _EXPANDED:
@@ -137,7 +134,7 @@ class ParameterNotContiguous(Rule):
         ):
             return True  # what its shape is changes nothing
         call = self.module.parent(up or use)
-        return isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "copy_"
+        return method_of(call) == "copy_"
 
 
 def _last_step(node: cst.BaseExpression) -> str:

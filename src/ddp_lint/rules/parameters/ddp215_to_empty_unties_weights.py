@@ -8,7 +8,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, method_of
 
 _TIES = re.compile(r"tie_weight|retie|tied|\.weight *= *[\w.\[\]]+\.weight\b")
 _RETIES = re.compile(r"tie_weight|retie|tied_(weight|param|pointer|mod)")
@@ -133,7 +133,7 @@ class ToEmptyUntiesWeights(Rule):
     oracles = ("identity", "parameter")
 
     def visit_Call(self, node: cst.Call) -> None:
-        if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "to_empty":
+        if method_of(node) != "to_empty":
             return
         if not self._initialises_for_fsdp(node) or self._ties_again() or self._wraps_a_model_without_ties():
             return

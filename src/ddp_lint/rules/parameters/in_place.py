@@ -14,7 +14,9 @@ from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants, subtree
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
+from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.contexts import evaluation_only
 from ddp_lint.tensors.operations import words_of
 
@@ -113,3 +115,10 @@ class InPlaceRule(Rule):
             plain = node.with_changes(func=node.func.with_changes(attr=cst.Name(node.func.attr.value[:-1])))
             return Edit(self.module.span(node), f"{target} = {self.module.tree.code_for_node(plain)}")
         return None
+
+
+def makes_parameter(module: Module, node: cst.Call) -> bool:
+    """``nn.Parameter(x)``, which may get a gradient."""
+    flag = argument(node, 1, "requires_grad")
+    trained = flag is None or dotted(flag) == "True"
+    return module.qualified(node.func) in PARAMETER_MAKERS and bool(node.args) and trained

@@ -10,7 +10,7 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import children
+from ddp_lint.source.tree import children, method_of
 from ddp_lint.tensors import Flow, Write
 from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.tensors.values import Kind
@@ -67,9 +67,9 @@ class Replicas:
         """Whether a function of the project is called that works with its arguments alone: it draws nothing at random,
         asks for no rank, and reads no object of its own."""
         name, project = self._module.callee(call), self._module.project
-        found = project.split(project.canonical(name)) if name and project is not None else None
-        function = found[0].definitions.get(found[1]) if found is not None else None
-        if found is None or not isinstance(function, ast.FunctionDef) or "." in found[1]:
+        found = project.definition(project.canonical(name)) if name and project is not None else None
+        function = found[1] if found is not None else None
+        if not isinstance(function, ast.FunctionDef):
             return False
         random = names("random", "calls")
         for node in walk(function):
@@ -81,7 +81,7 @@ class Replicas:
 
 
 def _method(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    return method_of(call)
 
 
 def _is_sign(node: cst.CSTNode) -> bool:

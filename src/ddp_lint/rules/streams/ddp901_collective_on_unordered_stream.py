@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import stream_of
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, parameters_of
 
 _COLLECTIVES = frozenset(
     {
@@ -26,7 +26,7 @@ _ORDERING = frozenset({"wait_stream", "wait_event", "wait", "synchronize", "reco
 
 
 def _parameters(function: cst.FunctionDef) -> set[str]:
-    return {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}
+    return {p.name.value for p in parameters_of(function)}
 
 
 class CollectiveOnUnorderedStream(Rule):

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, method_of
 
 
 class HostReadInGraphCapture(Rule):
@@ -103,7 +103,7 @@ class HostReadInGraphCapture(Rule):
     def visit_With(self, node: cst.With) -> None:
         if not any(self._is_capture(item.item) for item in node.items):
             return
-        function = self.module.function_of(node) or self.module.tree
+        function = self.module.scope_of(node)
         warmed_up = False
         inside = set(descendants(node.body))
         for call in descendants(function):
@@ -124,9 +124,7 @@ class HostReadInGraphCapture(Rule):
     def _reads_on_host(self, call: cst.Call) -> bool:
         if self.module.qualified(call.func) == "torch.cuda.synchronize":
             return True
-        return (
-            isinstance(call.func, cst.Attribute) and call.func.attr.value in ("item", "tolist", "cpu") and not call.args
-        )
+        return method_of(call) in ("item", "tolist", "cpu") and not call.args
 
     def _report(self, call: cst.Call, capture: cst.With, what: str) -> None:
         self.report(

@@ -155,7 +155,7 @@ class UploadWithoutRecordStream(Rule):
     confidence = Confidence.MEDIUM
 
     def start(self) -> None:
-        self._told: set[cst.Call] = set()
+        self._reported: set[cst.Call] = set()
 
     def visit_With(self, node: cst.With) -> None:
         stream = self._stream(node)
@@ -170,8 +170,8 @@ class UploadWithoutRecordStream(Rule):
         for handover in calls:
             if called(handover) == "wait_stream" and [dotted(a.value) for a in handover.args] == [stream]:
                 upload = self._upload_read_after(handover, node)
-                if upload is not None and handover not in self._told:
-                    self._told.add(handover)
+                if upload is not None and handover not in self._reported:
+                    self._reported.add(handover)
                     self._report(*upload, stream, handover)
                     return
 

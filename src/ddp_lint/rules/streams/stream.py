@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.queries import options
 
 
 def stream_of(module: Module, context: cst.BaseExpression) -> str:
@@ -24,7 +25,7 @@ def side_stream(module: Module, context: cst.BaseExpression) -> str:
     stream=side)`` and ``with enter():``."""
     made = context.func if isinstance(context, cst.Call) and not context.args else context
     values = module.assignments(made) if isinstance(made, cst.Name) else [context]
-    arms = [arm for v in values for arm in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+    arms = options(values)
     find = stream_of if made is context else _stream_of_partial
     return next(filter(None, (find(module, arm) for arm in arms)), "")
 

@@ -192,12 +192,12 @@ class ForwardBypassesWrapper(Rule):
             confidence=Confidence.HIGH if wrap is not None else Confidence.MEDIUM,
         )
 
-    def _is_armed(self, node: cst.Call, head: str, backward: cst.Call) -> bool:
-        """Whether the wrapper's own forward runs before the same backward: its hooks are armed then, and average
-        whatever reaches the parameters."""
+    def _is_armed(self, node: cst.Call, head: str, end: cst.Call) -> bool:
+        """Whether the wrapper's own forward runs before the same backward, or the call itself where another function
+        has the backward: its hooks are armed then, and average whatever reaches the parameters."""
         function, armed = self.module.function_of(node), False
         for call in calls_as_run(function.body) if function is not None else ():
-            if call is backward:
+            if call is end:
                 return armed
             if is_backward(call):
                 armed = False
@@ -237,9 +237,11 @@ class ForwardBypassesWrapper(Rule):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
-        wrap, is_part = self._wraps.of(wrapper, node), "." in dotted(node.func)
-        may_be_armed = is_part and (wrap is None or wrap.kind == "ddp")
-        if backward is not None and may_be_armed and self._is_armed(node, wrapper, backward):
+        wrap = self._wraps.of(wrapper, node)
+        is_method = isinstance(self.module.parent(place), cst.Attribute)  # loss = model.module.compute_loss
+        may_be_armed = (is_method or "." in dotted(node.func)) and (wrap is None or wrap.kind == "ddp")
+        until = backward or (node if is_method else None)
+        if until is not None and may_be_armed and self._is_armed(node, wrapper, until):
             return True
         name, taken = dotted(node.func), self.module.span(place)
         self.report(

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import path_of
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.classes import makes_module
 
@@ -144,9 +144,9 @@ class LayersChangeAfterWrap(Rule):
 
     def _trains_afterwards(self, node: cst.CSTNode) -> bool:
         """Whether a backward can follow: in this function one does, or none is in it at all."""
-        scope = self.module.function_of(node) or self.module.tree
+        scope = self.module.scope_of(node)
         calls = [n for n in descendants(scope) if isinstance(n, cst.Call)]
-        backwards = [c for c in calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "backward"]
+        backwards = [c for c in calls if method_of(c) == "backward"]
         return not backwards or any(self.module.wraps.follows(c, node) for c in backwards)
 
     def _report(self, node: cst.CSTNode, wrap: Wrap, what: str) -> None:

@@ -103,7 +103,7 @@ class NoSyncOnEveryStep(Rule):
 
     def visit_With(self, node: cst.With) -> None:
         item = no_sync_of(node)
-        scope = self.module.function_of(node) or self.module.tree
+        scope = self.module.scope_of(node)
         if item is None or self._is_conditional(node):
             return
         calls = list(calls_in(scope))

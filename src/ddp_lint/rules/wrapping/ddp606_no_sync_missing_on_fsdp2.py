@@ -5,7 +5,7 @@ import re
 import libcst as cst
 
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.sharded import CallOnSharded
+from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import Wrap
@@ -117,8 +117,7 @@ class NoSyncMissingOnFsdp2(CallOnSharded):
             )
 
     def model_of(self, node: cst.Call) -> str:
-        owner, _, method = dotted(node.func).rpartition(".")
-        return owner if method == "no_sync" else ""
+        return owner_of(node, "no_sync")
 
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
         self.report(

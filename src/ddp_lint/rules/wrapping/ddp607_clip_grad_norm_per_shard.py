@@ -4,8 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.sharded import CallOnSharded
-from ddp_lint.source import dotted
+from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
 from ddp_lint.source.wraps import Wrap, argument
 
 
@@ -101,8 +100,7 @@ class ClipGradNormPerShard(CallOnSharded):
         if self.module.qualified(node.func) not in ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"):
             return ""
         parameters = argument(node, 0, "parameters")
-        owner, _, method = dotted(parameters.func).rpartition(".") if isinstance(parameters, cst.Call) else ("", "", "")
-        return owner if method == "parameters" else ""
+        return owner_of(parameters, "parameters") if isinstance(parameters, cst.Call) else ""
 
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
         self.report(

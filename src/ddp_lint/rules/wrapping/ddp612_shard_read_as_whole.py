@@ -150,7 +150,7 @@ class ShardReadAsWhole(Rule):
     def _sharded(self, model: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that shards `model`, None where nothing does or the function makes numbers global."""
         wrap = self.module.wraps.of(model, at)
-        function = self.module.function_of(at) or self.module.tree
+        function = self.module.scope_of(at)
         return wrap if wrap and wrap.kind in ("fsdp1", "fsdp2") and not self._made_global(function) else None
 
     def _report(self, read: cst.CSTNode, wrap: Wrap) -> None:

@@ -8,7 +8,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants, names_in, subtree
+from ddp_lint.source.tree import descendants, method_of, names_in, subtree
 from ddp_lint.source.wraps import Wrap
 
 #: What writes one value into a tensor, whatever the generator gave it.
@@ -178,7 +178,7 @@ class RankSeedBeforeShard(Rule):
     def _filled_by(self, call: cst.Call) -> cst.BaseExpression | None:
         if self.module.qualified(call.func) in _FILLING and call.args:
             return call.args[0].value
-        is_fill = isinstance(call.func, cst.Attribute) and call.func.attr.value in _FILLS
+        is_fill = method_of(call) in _FILLS
         return call.func.value if is_fill and isinstance(call.func, cst.Attribute) else None
 
     def _varies(self, value: cst.BaseExpression) -> bool:

@@ -131,7 +131,7 @@ class AutogradGradOfParameters(Rule):
         return [n for value in made for n in subtree(value) if isinstance(n, cst.Call)]
 
     def _reduces(self, node: cst.CSTNode) -> bool:
-        function = self.module.function_of(node) or self.module.tree
+        function = self.module.scope_of(node)
         return any(
             isinstance(n, cst.Call) and dotted(n.func).rpartition(".")[2] in ("all_reduce", "reduce_scatter_tensor")
             for n in descendants(function)

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import root_name
 
 
@@ -137,4 +137,4 @@ class StepInGradientHook(Rule):
                 None,
             )
         calls = [n for n in descendants(body) if isinstance(n, cst.Call)] if body is not None else []
-        return next((c for c in calls if isinstance(c.func, cst.Attribute) and c.func.attr.value == "step"), None)
+        return next((c for c in calls if method_of(c) == "step"), None)

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.sharded import CallOnSharded
+from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
 from ddp_lint.source import dotted
 from ddp_lint.source.wraps import Wrap
 
@@ -88,8 +88,7 @@ class ForwardSkipsHooks(CallOnSharded):
     kinds = ("fsdp2",)
 
     def model_of(self, node: cst.Call) -> str:
-        owner, _, method = dotted(node.func).rpartition(".")
-        return owner if method == "forward" else ""
+        return owner_of(node, "forward")
 
     def visit_Call(self, node: cst.Call) -> None:
         super().visit_Call(node)

@@ -16,7 +16,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import children, descendants
-from ddp_lint.tensors.callers import order_of
+from ddp_lint.tensors.callers import comes_first
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
@@ -30,7 +30,7 @@ _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 _WITH_FIRST = re.compile(r"\b0\b")
 
 #: Further attributes that are reported with the first.
-_TOLD = 3
+_MOST_LABELS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ class AttributeBehindWrapper(Rule):
             asked.node,
             f"`{name}` is the DDP wrapper, which has no `{attribute}`: AttributeError on several processes",
             notes=["on one process it works, because nothing is wrapped there"],
-            labels=[(asked.made, asked.how), *((o.node, f"nor `{o.attribute}`") for o in others[:_TOLD])],
+            labels=[(asked.made, asked.how), *((o.node, f"nor `{o.attribute}`") for o in others[:_MOST_LABELS])],
             help=f"use the inner module: `{name}.module.{attribute}`, or accelerate's unwrap_model({name})",
             confidence=asked.confidence,
         )
@@ -229,7 +229,7 @@ class AttributeBehindWrapper(Rule):
                 made
                 and not wrap.tested
                 and self.module.wraps.after(wrap, use)
-                and not self._comes_first(use, wrap.call)
+                and not comes_first(self.module, use, wrap.call)
             ):
                 return wrap.call, "wrapped here", Confidence.HIGH
         value = last.value
@@ -259,15 +259,6 @@ class AttributeBehindWrapper(Rule):
             self._prepared[call] = prepares(self.module, call)
         return self._prepared[call]
 
-    def _comes_first(self, use: cst.CSTNode, wrap: cst.CSTNode) -> bool:
-        """Whether all callers of two methods call the one that uses the attribute before the one that wraps it."""
-        user, wrapper = self.module.function_of(use), self.module.function_of(wrap)
-        if user is None or wrapper is None or user is wrapper or self.module.project is None:
-            return False
-        if "__init__" in (user.name.value, wrapper.name.value):
-            return False
-        return order_of(self.module.project, user.name.value, wrapper.name.value) == "before"
-
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings, here = self.module.bindings(name, use), self.module.function_of(use)
         if not on_one_rank(self.module, use):  # what one rank alone binds again, the others still have as it was
@@ -291,7 +282,7 @@ class AttributeBehindWrapper(Rule):
         """Whether the function asks of it what only a module has: `prepare` also returns optimizers and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
             return False
-        function = self.module.function_of(use) or self.module.tree
+        function = self.module.scope_of(use)
         for node in descendants(function):
             if isinstance(node, cst.Call) and dotted(node.func) == name:
                 return True

@@ -146,7 +146,7 @@ class NoSyncBeforeStep(Rule):
 
     def _place(self, node: cst.CSTNode) -> cst.CSTNode:
         """The class, or else the function, that both have to be in."""
-        return self.module.class_of(node) or self.module.function_of(node) or self.module.tree
+        return self.module.class_of(node) or self.module.scope_of(node)
 
     def _turns_of(self, node: cst.CSTNode) -> Iterator[_Turn]:
         """The turns in which a node runs, by the conditions around it."""

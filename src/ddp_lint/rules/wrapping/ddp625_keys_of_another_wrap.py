@@ -13,6 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
+from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.classes import is_module_class
 
 #: Code that takes the prefix off, or puts it on.
@@ -181,6 +182,8 @@ class KeysOfAnotherWrap(Rule):
             return False
         if opposed(self.module, save.call, save.wrap.call) or opposed(self.module, save.call, loaded.call):
             return False
+        if not loaded.inside and comes_first(self.module, loaded.call, save.wrap.call):
+            return False  # it is loaded into the model before the wrap
         if save.path and save.path == loaded.path:
             return loaded.wrap is None or loaded.wrap.call is save.wrap.call
         return loaded.wrap is save.wrap and bool(save.key) and bool(self._other_keys(save) & self._keys_read(loaded))

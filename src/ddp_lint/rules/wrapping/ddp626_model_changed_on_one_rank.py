@@ -162,7 +162,7 @@ class ModelChangedOnOneRank(Rule):
 
     def _prepared_later(self, node: cst.CSTNode, name: str) -> cst.Call | None:
         """The call further down by which a framework wraps the model: ``accelerator.prepare(model)``."""
-        function = self.module.function_of(node) or self.module.tree
+        function = self.module.scope_of(node)
         for call in calls_in(function):
             given = any(dotted(arg.value) and f"{name}.".startswith(f"{dotted(arg.value)}.") for arg in call.args)
             if name and given and self.module.wraps.follows(call, node) and prepares(self.module, call):

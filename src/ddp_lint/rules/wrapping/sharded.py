@@ -32,6 +32,12 @@ class CallOnSharded(Rule):
         raise NotImplementedError
 
 
+def owner_of(node: cst.Call, method: str) -> str:
+    """The dotted name of the object whose method is called, '' for another method."""
+    owner, _, name = dotted(node.func).rpartition(".")
+    return owner if name == method else ""
+
+
 def first_argument(node: cst.Call) -> str:
     """The dotted name of a call's first argument, '' where there is none."""
     return dotted(node.args[0].value) if node.args else ""

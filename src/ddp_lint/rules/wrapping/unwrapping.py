@@ -85,8 +85,8 @@ class Unwrapping:
         name = self._module.callee(call) if call.args else ""
         if name and name not in self._strips:
             project = self._module.project
-            found = project.split(project.canonical(name)) if project is not None else None
-            definition = found[0].definitions.get(found[1]) if found is not None else None
+            found = project.definition(project.canonical(name)) if project is not None else None
+            definition = found[1] if found is not None else None
             self._strips[name] = isinstance(definition, ast.FunctionDef) and _takes_wrapper_off(definition)
         return bool(name) and self._strips[name]
 

@@ -24,7 +24,7 @@ from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.spec import Jobs, Marks, Spec
 
 _POLL = 0.02
-#: Seconds that a rank may take to end after it was told to.
+#: Seconds that a rank may take to end after SIGTERM.
 _GRACE = 10.0
 
 
@@ -37,7 +37,7 @@ class Supervisor:
         self._local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self._local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._child: _Process | None = None
-        self._told: list[int] = []
+        self._signals: list[int] = []
 
     def run(self) -> int:
         """The exit code of the last rank; a signal that ended it ends this process too."""
@@ -46,7 +46,7 @@ class Supervisor:
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, self._forward)
         number, code = 0, 0
-        while not self._told:
+        while not self._signals:
             job = self._jobs.get(number)
             if job is None:
                 time.sleep(_POLL)
@@ -62,7 +62,7 @@ class Supervisor:
         return _end_as(code)
 
     def _forward(self, number: int, _frame: object) -> None:
-        self._told.append(number)
+        self._signals.append(number)
         if self._child is not None:
             self._child.send(number)
 
@@ -74,8 +74,8 @@ class Supervisor:
         log = marks.path(self._rank, "log")
         child = self._process(spec.fork, ("rank", spec_path), log, spec.cwd)
         self._child = child
-        if self._told:  # while it started
-            child.send(self._told[0])
+        if self._signals:  # while it started
+            child.send(self._signals[0])
         pids = {"supervisor": os.getpid(), "rank": child.pid, "group": child.pid}
         marks.set(self._rank, "pid", json.dumps(pids))
         code, stopped = self._watch(child, marks)
@@ -85,18 +85,18 @@ class Supervisor:
         return code
 
     def _watch(self, child: _Process, marks: Marks) -> tuple[int, bool]:
-        """The exit code, and whether it was told to end: by torchrun, or because a peer failed."""
+        """The exit code, and whether it was stopped: by torchrun, or because a peer failed."""
         kill_at = float("inf")
         stopped = False
         while (code := child.poll()) is None:
             time.sleep(_POLL)
             if time.monotonic() > kill_at:
                 child.send(signal.SIGKILL)
-            if not stopped and not self._told and self._a_peer_failed(marks):
+            if not stopped and not self._signals and self._a_peer_failed(marks):
                 stopped = True
                 kill_at = time.monotonic() + _GRACE
                 child.send(signal.SIGTERM)
-        return code, stopped or bool(self._told)
+        return code, stopped or bool(self._signals)
 
     def _a_peer_failed(self, marks: Marks) -> bool:
         first = self._rank - self._local_rank
@@ -108,7 +108,7 @@ class Supervisor:
         return False
 
     def _probe(self, paths: list[str], cwd: str) -> None:
-        """Only the first of the ranks of this machine asks; the others wait for the next job."""
+        """Only the first of the ranks of this machine starts the probe; the others wait for the next job."""
         if self._local_rank:
             return
         request, answer, log, done = map(pathlib.Path, paths)

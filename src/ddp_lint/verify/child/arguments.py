@@ -124,7 +124,7 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
 
 
 def _is_plain_class(kind: Any) -> bool:
-    """A class that somebody wrote to hold settings: no builtin, no typing construct, nothing of torch."""
+    """A class of settings of the program or of a library: no builtin, no typing construct, nothing of torch."""
     return (
         isinstance(kind, type)
         and kind is not inspect.Parameter.empty
@@ -150,7 +150,7 @@ def _annotation(parameter: inspect.Parameter, owner: Any, module: ModuleType) ->
 
 
 def _unnamed_config(name: str, kind: Any, owner: Any, module: ModuleType, shrink: bool) -> Given:
-    """A configuration of which only the argument's name tells: the file's own class for it, else an object (or dict)
+    """A configuration that is known by the argument's name only: the file's own class for it, else an object (or dict)
     that holds what the model reads."""
     own = getattr(owner, "config_class", None)
     found = own if isinstance(own, type) else _config_class(owner, module)

@@ -14,8 +14,8 @@ NOTE = "torch.compile: TorchDynamo's graphs ran as they were traced (aot_eager):
 
 def trace_only(notice: Callable[[], None]) -> None:
     """From here on what TorchDynamo hands to inductor runs as it was traced: graph breaks, guards and recompilations
-    are those of the program. Where a mode or options are asked for (CUDA graphs) inductor has it. `notice` is called
-    for each graph."""
+    are those of the program. Where a mode or options are requested (CUDA graphs), inductor compiles it. `notice` is
+    called for each graph."""
     from torch._dynamo.backends.debugging import aot_eager
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

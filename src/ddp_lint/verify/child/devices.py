@@ -16,7 +16,7 @@ from typing import Any
 
 from ddp_lint.verify.child import patching
 
-#: Is told what the code says and what it means.
+#: Called with the device that the code requests and the one that it gets.
 Notice = Callable[[str, str], None]
 
 _OWN = str(pathlib.Path(__file__).parent) + os.sep
@@ -30,16 +30,16 @@ class Devices:
 
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def device(self, value: Any, *, number: bool = False) -> Any:
-        """A device that exists for one that is asked for; `number`: an int here is the index of a device."""
+        """An existing device for the requested one; `number`: an int here is the index of a device."""
         raise NotImplementedError
 
-    def tell(self, said: str, meant: str) -> None:
-        if (said, meant) not in self._told:
-            self._told.add((said, meant))
-            self._notice(said, meant)
+    def report(self, requested: str, actual: str) -> None:
+        if (requested, actual) not in self._reported:
+            self._reported.add((requested, actual))
+            self._notice(requested, actual)
 
     def install_tensors(self) -> None:
         import torch

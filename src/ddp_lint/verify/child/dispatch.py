@@ -35,7 +35,7 @@ class Dispatch(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """torch.compile shall compile although a mode is active (asked by torch 2.9 and later)."""
+        """torch.compile compiles although a mode is active (queried by torch 2.9 and later)."""
         return True
 
     def _interested(self, op: Any) -> tuple[Observer, ...]:

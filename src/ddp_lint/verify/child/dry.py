@@ -1,4 +1,4 @@
-"""One rank of a dry run: a process group that communicates with nobody, and the values that it would have received.
+"""One rank of a dry run: a process group that does not communicate, and the values that it would have received.
 
 torch's fake backend makes groups of any size in one process. What it gives back is what this rank put in; a value that
 in a real run is the same on all ranks would then differ between them, and a branch on it would part ranks that never

@@ -25,7 +25,7 @@ def of_recipe(module: ModuleType, name: str, recipe: Mapping[str, Any]) -> str:
 
 
 def advice(module: ModuleType, cls: Any, reasons: list[str]) -> str:
-    """What failed, and the lines to add, as near to this very model as its source tells."""
+    """What failed, and the lines to add, as specific to this model as its source allows."""
     return (
         f"{module.__file__}: {cls.__name__}: no arguments and inputs found that work"
         + "".join(f"\n  {reason}" for reason in list(dict.fromkeys(reasons))[:3])
@@ -35,7 +35,7 @@ def advice(module: ModuleType, cls: Any, reasons: list[str]) -> str:
 
 
 def sketch(module: ModuleType, cls: Any) -> str:
-    """The function to fill in: what could be guessed is there, `...` stands for the rest."""
+    """The function to fill in: what could be guessed is there, `...` marks the rest."""
     notes = f"    # {cls.__name__}{_signature(cls)}\n    # forward{_signature(cls.forward)}\n"
     try:
         made = construct(cls, module, True)

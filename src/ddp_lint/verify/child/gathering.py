@@ -1,6 +1,6 @@
 """Attributes in which a module gathers statistics by assignment: `self.mean = 0.9 * self.mean + 0.1 * x.mean(0)`.
 
-No operator writes to them: each time a new tensor takes the place of the old one. The class's source tells
+No operator writes to them: each time a new tensor takes the place of the old one. The class's source shows
 which they are.
 """
 
@@ -21,7 +21,7 @@ _REDUCES = frozenset({
     "mean", "var", "std", "var_mean", "std_mean", "sum", "max", "min", "amax", "amin", "norm", "median", "quantile",
     "bincount", "histc",
 })  # fmt: skip
-#: What computes with what it is given, beside operators.
+#: What computes with its arguments, besides operators.
 _COMPUTES = frozenset({
     "add", "addmm", "batch_norm", "cdist", "div", "einsum", "matmul", "mm", "mse_loss", "mul", "pow", "sub", "where",
 })  # fmt: skip

@@ -260,8 +260,8 @@ def _try(builder: Builder, what: str) -> Trial:
         text = f"{what}: one training step on one process fails: {_line(error)}"
         raise (HazardInTrial if objected else CannotBuild)(text) from error
     without = tuple(name for name, p in model.named_parameters() if p.requires_grad and p.grad is None)
-    said = ", ".join([*map(_shown, batch.args), *(f"{key}={_shown(item)}" for key, item in batch.kwargs.items())])
-    return Trial(f"{batch.method or 'forward'}({said}), loss: {loss.described(output)}", without)
+    arguments = ", ".join([*map(_shown, batch.args), *(f"{key}={_shown(item)}" for key, item in batch.kwargs.items())])
+    return Trial(f"{batch.method or 'forward'}({arguments}), loss: {loss.described(output)}", without)
 
 
 def _shown(value: Any) -> str:

@@ -150,7 +150,7 @@ _REFERENCE = set(vars(trace.Reference())) - set(vars(trace.Event()))
 
 
 def _round_alike(model: nn.Module) -> None:
-    """cuDNN uses TF32 unless told otherwise, and rounds to 1e-3; its recurrent layers differ under FSDP2 without TF32,
+    """cuDNN uses TF32 by default, and rounds to 1e-3; its recurrent layers differ under FSDP2 without TF32,
     too (by 5e-4 after 5 steps: H100, torch 2.11), and would seem to differ from one process by more than damage does.
     """
     torch.backends.cudnn.allow_tf32 = False

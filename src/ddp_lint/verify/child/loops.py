@@ -1,4 +1,4 @@
-"""The variables of the loops around a line of the user's source, and where they stand."""
+"""The variables of the loops around a line of the user's source, and their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST = 60
 
 
 def rounds(frame: FrameType | None) -> tuple[Round, ...]:
-    """Where the loops around a call stand that count or go through names, the innermost user frame's first."""
+    """The state of the loops around a call that count or iterate over names, the innermost user frame's first."""
     found: list[Round] = []
     for depth, here in enumerate(one for one in outwards(frame) if is_user(one.f_code.co_filename)):
         for line, name in _around(here.f_code.co_filename, here.f_lineno):

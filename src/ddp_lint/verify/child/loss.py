@@ -1,4 +1,4 @@
-"""One number to train on, from whatever a model returns."""
+"""One number to train on, from the output of any model."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Model:
         #: It is like a model under DDP.
         self.copies = False
         #: Where the user code sums over all ranks in its forward the parameters that are not of one number (zeros are
-        #: alike on all ranks, whatever they are parts of).
+        #: the same on all ranks, regardless of what contains them).
         self.split: set[str] = set()
         self.look()
 
@@ -214,7 +214,7 @@ class Model:
 
     @property
     def _ignored(self) -> set[str]:
-        """What DDP was told to leave to each rank."""
+        """What DDP was configured to leave to each rank."""
         return {clean(name) for name in getattr(self.root, "parameters_to_ignore", ())}
 
 
@@ -238,7 +238,7 @@ def _alike(one: Model, other: Model) -> bool:
 
 
 class Models:
-    """All models seen so far, and what is asked about their tensors and modules."""
+    """All models seen so far, with the queries about their tensors and modules."""
 
     def __init__(self) -> None:
         self._models: list[Model] = []

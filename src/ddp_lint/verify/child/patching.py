@@ -103,7 +103,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """What the other finders find (some of them may wait for the module, too), with a loader that tells."""
+        """What the other finders find (some may wait for the module, too), with a loader that runs the callbacks."""
         if fullname != self.name or self._asking:
             return None
         self._asking = True

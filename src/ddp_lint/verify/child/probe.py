@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ddp_lint.verify.needs import missing_module
+from ddp_lint.verify.missing_requirements import missing_module
 
 
 def main(request_path: str, answer_path: str) -> int:
@@ -22,17 +22,17 @@ def main(request_path: str, answer_path: str) -> int:
 
 
 def _recipes(request: dict[str, Any]) -> dict[str, Any]:
-    from ddp_lint.verify.child.alone import alone
     from ddp_lint.verify.child.arguments import CannotBuild
     from ddp_lint.verify.child.compiling import trace_only
     from ddp_lint.verify.child.example import of_recipe, sketch
     from ddp_lint.verify.child.inputs import find_recipe, load
+    from ddp_lint.verify.child.single_rank_group import alone
 
     recipes, skipped, examples = {}, {}, {}
     if request.get("shim"):
         from ddp_lint.verify.child.shim import Shim
 
-        Shim(lambda _said, _meant: None, request["nproc"]).install("cpu")
+        Shim(lambda _requested, _actual: None, request["nproc"]).install("cpu")
     trace_only(lambda: None)
     with alone():
         try:

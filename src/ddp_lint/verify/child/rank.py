@@ -84,7 +84,7 @@ def _raised(error: BaseException, session: Session) -> None:
 
 
 def _die_with_parent() -> None:
-    """End with the supervisor, which may be gone already."""
+    """End with the supervisor, which may have ended already."""
     end_with_parent()
     if sys.platform == "linux" and os.getppid() == 1:
         os._exit(1)

@@ -131,7 +131,7 @@ class Recorder:
 
     def orphaned(self, op: str) -> None:
         """Called of each collective while nothing is observed: in a forked process, with a group of its parent, the
-        first one is told in the parent's trace."""
+        first one is recorded in the parent's trace."""
         if self._forked and self.group_of not in (0, os.getpid()):
             self._forked = False
             writer = trace.Writer(pathlib.Path(self.spec.directory) / f"rank{self.rank}.jsonl")

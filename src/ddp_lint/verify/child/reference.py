@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.alone import alone
 from ddp_lint.verify.child.inputs import Batch, Builder, call, seed_all
 from ddp_lint.verify.child.loss import loss_of
 from ddp_lint.verify.child.models import Model, clean, local
+from ddp_lint.verify.child.single_rank_group import alone
 
 LEARNING_RATE = 0.05
 _SEED = 1234
@@ -141,7 +141,7 @@ def _trained(model: nn.Module, gradients: Tensors) -> Trained:
 
 
 def compare(model: Model, twin: Twin, gradients: Tensors, rank: int, world: int) -> trace.Reference:
-    """What the wrapped run came to on this rank, against the twins. FSDP1 gathers: all ranks must be at this point."""
+    """The wrapped run on this rank, compared with the twins. FSDP1 gathers: all ranks must be at this point."""
     parameters = _whole_or_shard(model)
     full = _part(twin.full, model, rank, world) if twin.full is not None else None
     replicas = _part(twin.replicas, model, rank, world)

@@ -14,8 +14,8 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.environment import EnvironmentWrites
-from ddp_lint.verify.child.observers.exits import Exits
 from ddp_lint.verify.child.observers.lines import Lines
+from ddp_lint.verify.child.observers.process_exits import Exits
 from ddp_lint.verify.child.observers.processes import Processes
 from ddp_lint.verify.child.observers.watchdog import Watchdog
 from ddp_lint.verify.child.recorder import Recorder
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Observers that need torch are made right after the first import of torch, whoever imports it: a script that sets
-    environment variables before it imports torch shall have the effect that it has without us."""
+    """Observers that need torch are created right after the first import of torch: a script that sets environment
+    variables before it imports torch has the same effect as without verify."""
 
     def __init__(self, spec: Spec, place: tuple[int, int] | None = None) -> None:
-        """`place`: rank and number of ranks where the environment does not tell, all on this machine."""
+        """`place`: rank and number of ranks where the environment has none, all on this machine."""
         self.spec = spec
         self.recorder = Recorder(spec, place)
         self.began = time.monotonic()
@@ -90,11 +90,11 @@ class Session:
 
             dry.Groups(self.spec.world).install()
 
-    def _mapped(self, said: str, meant: str) -> None:
-        self.recorder.emit(trace.Mapped, said=said, meant=meant)
+    def _mapped(self, requested: str, actual: str) -> None:
+        self.recorder.emit(trace.Mapped, requested=requested, actual=actual)
 
     def _make_observers(self, models: Models, skew: Skew) -> list[Observer]:
-        """All observers, in the order in which they hear of an operation."""
+        """All observers, in the order in which they are notified of an operation."""
         from ddp_lint.verify.child.observers.activations import Activations
         from ddp_lint.verify.child.observers.breaks import Breaks
         from ddp_lint.verify.child.observers.calls import Calls
@@ -167,7 +167,7 @@ class Session:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Operators run as if nobody watched."""
+        """Operators run without observation."""
         with self.recorder.quieted():
             self._mode.__exit__(None, None, None)
             try:
@@ -183,7 +183,7 @@ class Session:
         self.recorder.marks.set(self.recorder.rank, "over")
 
     def last_words(self, *, failed: bool = False) -> None:
-        """What the observers still hold. After a failure one of them may fail too: that shall not cost the others'."""
+        """What the observers still hold. After a failure one of them may fail too: the others still write theirs."""
         with self.recorder.quieted():
             for observer in (*self.observers, self.environment, self.lines):
                 if failed and observer.reads_device:

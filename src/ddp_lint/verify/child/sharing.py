@@ -2,8 +2,8 @@
 
 NCCL refuses two ranks on one GPU of a machine. Ranks that name unlike hosts (NCCL_HOSTID) are on two machines for it,
 and talk over sockets. The program still chooses a GPU for each rank: each index means one of those that are there, as
-`cuda:1` is `cuda:0` where there is one. What a program asks for the number of GPUs is answered with the number of
-ranks; torch itself hears the truth.
+`cuda:1` is `cuda:0` where there is one. The program reads the number of ranks as the number of GPUs; torch itself
+reads the true number.
 
 Measured with torch 2.11 (NCCL 2.28) on one H100: DDP, FSDP2, sends and receives of two ranks give what they give on
 two GPUs. A small all_reduce takes 4.5 ms, as the ranks' kernels take turns.
@@ -76,10 +76,10 @@ class Sharing(Devices):
         return value
 
     def _index(self, asked: int) -> int:
-        """Out of range, as with a GPU for each rank, is what the program asks beyond the number of ranks."""
+        """An index beyond the number of ranks is out of range, as with a GPU for each rank."""
         if not self._gpus <= asked < self._ranks:
             return asked
-        self.tell(f"cuda:{asked}", f"cuda:{asked % self._gpus}")
+        self.report(f"cuda:{asked}", f"cuda:{asked % self._gpus}")
         return asked % self._gpus
 
     # ---- torch.cuda
@@ -110,7 +110,7 @@ class Sharing(Devices):
         """Everybody but torch gets the answer."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)  # observers unwrap it: they ask for the truth below the user's line
+            @functools.wraps(original)  # observers unwrap it: they need the true value
             def replacement() -> Any:
                 frame = caller()
                 of_torch = frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
@@ -176,7 +176,7 @@ class Sharing(Devices):
 
 
 def _name_a_host(ranks: int) -> None:
-    """Before NCCL is asked for the first time: each process is a host of its own. On one machine they meet on the
+    """Before the first use of NCCL: each process is a separate host. On one machine they meet on the
     loopback interface alone. NCCL alone sees that: what the program reads and sets is its own."""
     os.putenv("NCCL_HOSTID", f"ddp-lint-{socket.gethostname()}-{os.getpid()}")
     alone = int(os.environ.get("WORLD_SIZE", ranks)) == ranks

@@ -1,8 +1,8 @@
 """CUDA scripts on a machine without CUDA: what the user's code says of `cuda` and `nccl` means the CPU and gloo.
 
 The entry points of `child/devices.py` are replaced, and the functions of `torch.cuda` and `torch.accelerator`. What
-those functions answer depends on who asks: the user's code hears of a GPU for each rank of the machine, torch and other
-libraries hear the truth, so that none of them takes a path that needs a driver.
+those functions return depends on the caller: the user's code sees a GPU for each rank of the machine, torch and other
+libraries see the true value, so that none of them takes a path that needs a driver.
 
 With CUDA (`--device cuda`) the reverse: a group on gloo alone gets both backends, one for each kind of tensor.
 """
@@ -48,17 +48,17 @@ class Shim(Devices):
         self._install_wrappers()
 
     def device(self, value: Any, *, number: bool = False) -> Any:
-        """A device that exists for one that is asked for; `number`: an int here is the index of a device."""
+        """An existing device for the requested one; `number`: an int here is the index of a device."""
         import torch
 
         if isinstance(value, str) and value.split(":")[0] == "cuda":
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return "cpu"
         if isinstance(value, torch.device) and value.type == "cuda":
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return torch.device("cpu")
         if number and isinstance(value, int) and not isinstance(value, bool):
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return "cpu"
         return value
 
@@ -90,7 +90,7 @@ class Shim(Devices):
         """What moves to CUDA stays where it is."""
 
         def replacement(target: Any, *_: Any, **__: Any) -> Any:
-            self.tell("cuda", "cpu")
+            self.report("cuda", "cpu")
             return target
 
         return replacement
@@ -172,7 +172,7 @@ class Shim(Devices):
     def _set_device(self, device: Any) -> None:
         import torch
 
-        self.tell("cuda", "cpu")
+        self.report("cuda", "cpu")
         if isinstance(device, str):
             device = torch.device(device)
         index = device.index if isinstance(device, torch.device) else device
@@ -204,10 +204,10 @@ class Shim(Devices):
         """The user's code gets the answer, everybody else the truth."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)  # observers unwrap it: they ask for the truth below the user's line
+            @functools.wraps(original)  # observers unwrap it: they need the true value
             def replacement(*args: Any, **kwargs: Any) -> Any:
                 if _asked_by_user():
-                    self.tell("cuda", "cpu")
+                    self.report("cuda", "cpu")
                     return answer(*args, **kwargs)
                 return original(*args, **kwargs)
 
@@ -223,10 +223,10 @@ class Shim(Devices):
         import torch.distributed as dist
 
         def backend(name: Any) -> Any:
-            meant = backend_for(name) if isinstance(name, str) else name
-            if meant != name:
-                self.tell(name, meant)
-            return meant
+            actual = backend_for(name) if isinstance(name, str) else name
+            if actual != name:
+                self.report(name, actual)
+            return actual
 
         def init(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(backend_name: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -293,7 +293,7 @@ class Shim(Devices):
         def fsdp1(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
                 if kwargs.get("device_id") is not None:
-                    kwargs["device_id"] = torch.device("cpu")  # without one FSDP asks for an accelerator
+                    kwargs["device_id"] = torch.device("cpu")  # without one FSDP requires an accelerator
                 original(wrapper, module, *args, **kwargs)
 
             return replacement
@@ -302,7 +302,7 @@ class Shim(Devices):
             def replacement(_cls: Any, module: Any, process_group: Any = None) -> Any:
                 from ddp_lint.verify.child.syncbn import converted
 
-                self.tell("SyncBatchNorm", "the same sums by all_reduce")
+                self.report("SyncBatchNorm", "the same sums by all_reduce")
                 return converted(module, process_group)
 
             return replacement

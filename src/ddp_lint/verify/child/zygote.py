@@ -1,9 +1,9 @@
 """The process that the ranks of a launch are forked from: it has torch imported, so that a rank starts in milliseconds.
 
 It is itself forked from torchrun's process before that starts threads, and after it has imported torch, which thus
-happens once for all ranks. Supervisors ask over a socket in the folder of the launch, one connection for each process
-(JSON lines): {"run", "log", "cwd", "environment"} is answered by {"pid"} (0: ranks cannot be forked here), and at its
-end by {"code"}. A process whose supervisor goes is ended.
+happens once for all ranks. Supervisors send requests over a socket in the folder of the launch, one connection for each
+process (JSON lines): {"run", "log", "cwd", "environment"} is answered by {"pid"} (0: ranks cannot be forked here), and
+at its end by {"code"}. A process whose supervisor goes is ended.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Forked:
         """Its exit code (negative: the signal that ended it), None while it runs."""
         if self._code is None:
             with contextlib.suppress(BlockingIOError):
-                # The answer comes in one piece; none at all: the zygote is gone, and what it forked with it.
+                # The answer comes in one piece; none at all: the zygote has ended, and what it forked with it.
                 answer = self._connection.recv(1 << 10)
                 self._code = int(json.loads(answer)["code"]) if answer else -signal.SIGKILL
         return self._code
@@ -143,7 +143,7 @@ class _Zygote:
         self._selector.register(connection, selectors.EVENT_READ, pid)
 
     def _become(self, request: Mapping[str, Any], connection: socket.socket) -> NoReturn:
-        """In the child: be what was asked for, with nothing left of the zygote."""
+        """In the child: become the requested process, with nothing left of the zygote."""
         try:
             os.setsid()
             self._selector.close()
@@ -161,7 +161,7 @@ class _Zygote:
             os._exit(1)
 
     def _end(self, pid: int) -> None:
-        """The supervisor of a process is gone."""
+        """The supervisor of a process has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         self._selector.unregister(self._forked[pid])
@@ -194,7 +194,7 @@ def _main(what: str, *arguments: str) -> None:
 
 @contextlib.contextmanager
 def _without_driver() -> Iterator[None]:
-    """Whether there is a GPU is asked of NVML inside, which leaves the CUDA driver alone."""
+    """Inside, the presence of a GPU is read from NVML, which does not initialise the CUDA driver."""
     asked = os.environ.get(_NVML)
     os.environ[_NVML] = "1"
     try:

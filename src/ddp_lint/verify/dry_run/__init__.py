@@ -92,18 +92,18 @@ def zygote(specs: list[Spec], folder: pathlib.Path) -> None:
 
 
 def examine(spec: Spec, seconds: float, torch: str) -> Examined:
-    """What the ranks would call, each trace up to the first value that it read and nobody knows."""
+    """What the ranks would call, each trace up to the first value that it read and that is unknown."""
     directory = pathlib.Path(spec.directory)
     ranks = tuple(rank_outcome(directory, rank) for rank in spec.ranks)
     streams = {outcome.rank: _known(outcome) for outcome in ranks}
     endings = {outcome.rank: _ending(outcome) for outcome in ranks}
     unknown = frozenset(rank for rank, ending in endings.items() if ending is Ending.UNKNOWN)
-    parted = mismatches(streams, endings)
-    waits = [] if parted else stuck(streams, unknown)
+    found = mismatches(streams, endings)
+    waits = [] if found else stuck(streams, unknown)
     failed = [outcome for outcome in ranks if outcome.how in ("exception", "exit", "signal", "oom")]
     outcome, message = "completed", "completed"
-    if parted:
-        outcome, message = "hang", str(parted[0])
+    if found:
+        outcome, message = "hang", str(found[0])
     elif waits:
         outcome, message = "hang", _in_words(waits)
     elif failed:
@@ -112,7 +112,7 @@ def examine(spec: Spec, seconds: float, torch: str) -> Examined:
         name="dry", wrap=launch.SCRIPT, model="", stimuli=(), outcome=outcome, message=message, seconds=seconds,
         nproc=len(ranks), device="cpu", backend="none (dry run)", torch=torch, ranks=ranks, directory=directory,
     )  # fmt: skip
-    return Examined(result, tuple(rows(streams, endings)), tuple(parted))
+    return Examined(result, tuple(rows(streams, endings)), tuple(found))
 
 
 def _cut(outcome: RankOutcome) -> int | None:
@@ -163,7 +163,7 @@ def discover(examined: Examined, found: list[Discovery]) -> list[Discovery]:
 
 def limited(judged: list[Judged], examined: Examined, oracles: dict[str, tuple[str, ...]]) -> list[Judged]:
     """The verdicts that a run without communication can give: none on values, and no refutation where a rank's way
-    depended on a value that nobody knows. A refutation by some of the ranks says so."""
+    depended on an unknown value. A refutation by some of the ranks says so."""
     guessed = any(_cut(outcome) is not None for outcome in examined.run.ranks)
     return [_limited(one, guessed, frozenset(oracles[one.finding.code]), examined) for one in judged]
 

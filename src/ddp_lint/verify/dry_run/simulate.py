@@ -2,7 +2,7 @@
 
 Ranks block where a real run blocks: in a collective until all members that are known are there, in a receive until the
 message is sent, in a plain send until it is received. Ranks that were not run, and what a rank does after its trace
-ends without its end being known, are taken to do whatever the others wait for.
+ends without its end being known, are assumed to do what the others wait for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Job:
         self._streams = {rank: list(calls) for rank, calls in streams.items()}
         self._unknown = unknown
         self._at = dict.fromkeys(streams, 0)
-        #: How many collectives of a group, or messages to (or awaited from) a peer, a rank has come to.
+        #: How many collectives of a group, or messages to (or awaited from) a peer, a rank has reached.
         self._reached: collections.Counter[tuple[object, ...]] = collections.Counter()
         self._posted: set[int] = set()
 
@@ -63,7 +63,7 @@ class _Job:
         return calls[self._at[rank]] if self._at[rank] < len(calls) else None
 
     def _step(self, rank: int) -> bool:
-        """Pass the call at which the rank stands, if it can."""
+        """Advance the rank past its current call, if possible."""
         call = self._call(rank)
         assert call is not None
         key = _key(rank, call)
@@ -77,7 +77,7 @@ class _Job:
         return True
 
     def _missing(self, rank: int, call: Collective) -> tuple[int, ...]:
-        """The ranks that have not come to their part of the call at which `rank` stands."""
+        """The ranks that have not reached their part of the current call of `rank`."""
         number = self._reached[_key(rank, call)]
         if call.peer is not None:
             other = ("recv" if call.op == "send" else "send", call.peer, rank)
@@ -90,7 +90,7 @@ class _Job:
         return rank not in self._streams or (rank in self._unknown and self._call(rank) is None)
 
     def _never_received(self) -> list[Waits]:
-        """Receives that returned at once, whose message nobody sends: whoever waits for them waits for ever."""
+        """Receives that returned at once, whose message no rank sends: a wait for them never ends."""
         found = []
         for rank, calls in self._streams.items():
             numbers: collections.Counter[int] = collections.Counter()

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from ddp_lint.verify.branches import rounds_apart
+from ddp_lint.verify.finding_context import Situation
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.results import Evidence, Examined
-from ddp_lint.verify.situation import Situation
 from ddp_lint.verify.trace import Event, Frame, Hashes, Lines, Trace
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
@@ -26,7 +26,7 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 @dataclasses.dataclass(frozen=True)
 class Opinion:
     """`fired`: what proves the hazard. Else `silent` says what was looked at and found in order, `blind` why the oracle
-    could not look, `backend` why this backend cannot decide it, `doubt` what speaks for the hazard and does not prove
+    could not look, `backend` why this backend cannot decide it, `doubt` what indicates the hazard without proof
     it: neither of the last two is refuted by what the others say."""
 
     fired: tuple[Evidence, ...] = ()
@@ -83,7 +83,7 @@ class Case:
             return ""
         apart = rounds_apart(first, self.examined.before(first))
         if apart is not None and (real(apart.path), apart.line) == (path, loop.header):
-            return f"the ranks were in unlike rounds of this loop before one of them left it: {apart.text}"
+            return f"the ranks were in different rounds of this loop before one of them left it: {apart.text}"
         for call in first.calls.values():
             if call is None or not any(frame.line in loop.body and real(frame.path) == path for frame in call.frames):
                 return ""

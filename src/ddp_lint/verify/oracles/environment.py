@@ -42,4 +42,4 @@ def _when(event: Environment) -> str:
         (event.group_up, "it was written after init_process_group"),
         (event.torch_imported, "it was written after torch was imported"),
     )
-    return next((said for holds, said in facts if holds), "no library reads it")
+    return next((text for holds, text in facts if holds), "no library reads it")

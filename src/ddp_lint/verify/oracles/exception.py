@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_lint.knowledge.signatures import explain, secondary
-from ddp_lint.verify.explain import cpu_limit, on_one_line
+from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.trace import Raised
 
@@ -30,7 +30,7 @@ def testify(case: Case) -> Opinion:
 
 
 def _death(case: Case, limit: str) -> Opinion:
-    """A rank that a signal ended has raised nothing: its last user line tells."""
+    """A rank that a signal ended has raised nothing: its last user line decides."""
     for outcome in case.run.ranks:
         frame = outcome.last.frame
         if outcome.how in ("signal", "oom") and frame and frame.line in case.situation.lines:

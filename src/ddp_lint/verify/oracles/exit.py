@@ -13,9 +13,9 @@ def testify(case: Case) -> Opinion:
     fired = [*_exits(case), *_swallowed(case), *_in_threads(case), *_children(case)]
     if fired:
         return Opinion(tuple(fired))
-    said = [f"{event.how}({event.status})" for _, event, _ in case.hits(Exit)]
-    if said:
-        return Opinion(silent=f"{said[0]} ended the process with no failure in flight")
+    exits = [f"{event.how}({event.status})" for _, event, _ in case.hits(Exit)]
+    if exits:
+        return Opinion(silent=f"{exits[0]} ended the process with no failure in flight")
     return Opinion(silent="no failure was hidden from the launcher")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddp_lint.verify.oracles import Case, Opinion, _across
+from ddp_lint.verify.oracles import Case, Opinion, _across_ranks
 
 
 def testify(case: Case) -> Opinion:
-    return _across.compare(case, "gradients", ("before_step",))
+    return _across_ranks.compare(case, "gradients", ("before_step",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_lint.verify.compare import spoken
-from ddp_lint.verify.explain import undecided
+from ddp_lint.verify.cpu_limits import undecided
 from ddp_lint.verify.oracles import Case, Opinion
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Storage

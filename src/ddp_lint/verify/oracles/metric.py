@@ -22,6 +22,6 @@ def testify(case: Case) -> Opinion:
     for row in zip(*read.values(), strict=False):
         first, cause, frame = row[0]
         if any(not math.isclose(first, value, rel_tol=_RELATIVE, abs_tol=1e-9) for value, _, _ in row):
-            said = ", ".join(f"{value:g} on rank {rank}" for rank, (value, _, _) in zip(read, row, strict=True))
-            return Opinion((case.evidence("metric", f"what {cause} reads here is {said}", frame=frame),))
+            described = ", ".join(f"{value:g} on rank {rank}" for rank, (value, _, _) in zip(read, row, strict=True))
+            return Opinion((case.evidence("metric", f"what {cause} reads here is {described}", frame=frame),))
     return Opinion(silent="the ranks read the same values here")

@@ -1,13 +1,13 @@
 """Parameters across ranks: after the wrap and after each step under DDP, before the wrap under FSDP.
 
-DDP broadcasts rank 0's parameters when it wraps; FSDP shards whatever each rank holds, so ranks that start from
+DDP broadcasts rank 0's parameters when it wraps; FSDP shards what each rank holds, so ranks that start from
 different parameters train a model made of pieces of both. Parameters compared after FSDP's gather prove nothing.
 """
 
 from __future__ import annotations
 
 from ddp_lint.verify.compare import REPLICAS_EQUAL, updates
-from ddp_lint.verify.oracles import Case, Opinion, _across
+from ddp_lint.verify.oracles import Case, Opinion, _across_ranks
 from ddp_lint.verify.trace import Call, Value
 
 
@@ -22,7 +22,7 @@ def testify(case: Case) -> Opinion:
                 ),
             )
         )
-    after = _across.compare(case, "parameters", REPLICAS_EQUAL)
+    after = _across_ranks.compare(case, "parameters", REPLICAS_EQUAL)
     rates = _unlike_values(case, "rate")
     if rates and not after.fired:
         return Opinion((case.evidence("parameter", f"the scheduler leaves a learning rate of {rates}"),))
@@ -31,13 +31,13 @@ def testify(case: Case) -> Opinion:
         return Opinion(doubt=f"the scheduler is given {unlike}: the decision was the same in this run, but need not be")
     if after.fired or not case.sharded or _synchronised(case):
         return after
-    before = _across.compare(case, "parameters", ("before_wrap",), ("none",))
+    before = _across_ranks.compare(case, "parameters", ("before_wrap",), ("none",))
     return before if before.fired or after.blind else after
 
 
 def _unequal_steps(case: Case) -> dict[int, int]:
     """By rank the optimizer steps of a wrapped model that all its ranks have and do not update alike; {} without one,
-    or where the ranks said that their batches are uneven (`Join`)."""
+    or where the ranks declared their batches uneven (`Join`)."""
     if any(call.name == "join" for trace in case.traces for call in trace.of(Call)):
         return {}
     counts = {trace.rank: updates(trace) for trace in case.traces}
@@ -61,7 +61,7 @@ def _unlike_values(case: Case, what: str) -> str:
 
 
 def _synchronised(case: Case) -> bool:
-    """FSDP1 was told to broadcast rank 0's parameters."""
+    """FSDP1 was configured to broadcast rank 0's parameters."""
     return any(
         event.name == "FullyShardedDataParallel" and event.arguments.get("sync_module_states")
         for trace in case.traces

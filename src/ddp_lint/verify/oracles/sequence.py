@@ -51,7 +51,7 @@ def _exchanged(case: Case, streams: Streams) -> Opinion | None:
 
 
 def _purpose(call: Collective, other: Collective) -> str:
-    """A call in words, with what tells it from the other one."""
+    """A description of a call, with its difference to the other one."""
     label = f" ({call.label})" if call.label and call.label != other.label else ""
     return f"{describe(call)} of line {place(call)[1]}{label}"
 

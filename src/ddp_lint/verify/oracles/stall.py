@@ -29,7 +29,7 @@ def testify(case: Case) -> Opinion:
 
 
 def _pending(trace: Trace, stall: Stall) -> list[Collective]:
-    """What the rank waits in: the call that has not returned, which tells more than the works of those that have."""
+    """What the rank waits in: the call that has not returned, which shows more than the works of those that have."""
     returned = {event.of for event in trace.of(Done)}
     calls = list(trace.of(Collective))
     inside = [call for call in calls[-1:] if call.n not in returned and call.n < stall.n]

@@ -64,10 +64,10 @@ def _disagreements(case: Case) -> Iterator[Evidence]:
         numbers = {rank: number for rank, (number, _) in row.items()}
         first = next(iter(numbers.values()))
         if any(_differ(first, number) for number in numbers.values()):
-            said = ", ".join(f"{number:g} on rank {rank}" for rank, number in numbers.items())
+            described = ", ".join(f"{number:g} on rank {rank}" for rank, number in numbers.items())
             frame = next(iter(row.values()))[1]
             linked = frame.line in case.situation.lines and real(frame.path) == case.situation.path
-            yield case.evidence("value", f"{what} is {said}", frame=frame, linked=linked)
+            yield case.evidence("value", f"{what} is {described}", frame=frame, linked=linked)
             return
 
 

@@ -1,4 +1,4 @@
-"""Source code on the page: the lines around what is said, with the stretches that it is said of marked."""
+"""Source code on the page: the lines around a message, with the marked ranges that it is about."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _excerpt(path: str, lines: Sequence[str], labels: Sequence[Label], primary: 
 
 
 def _marked(text: str, number: int, labels: Sequence[Label], primary: Span) -> str:
-    """The line with its marked stretches; where marks overlap, the one that starts first stands."""
+    """The line with its marked ranges; where marks overlap, the one that starts first is used."""
     out, at = [], 0
     marks = sorted((*_columns(text, number, label.span), label.span == primary) for label in labels)
     for start, end, is_primary in marks:

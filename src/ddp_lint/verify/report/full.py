@@ -19,7 +19,7 @@ from ddp_lint.knowledge.signatures import secondary
 from ddp_lint.output import Sources, one_line, visible, visible_finding
 from ddp_lint.output.full import excerpt, headline
 from ddp_lint.output.style import Style
-from ddp_lint.verify.needs import last_lines
+from ddp_lint.verify.missing_requirements import last_lines
 from ddp_lint.verify.report.notes import all_notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict, Verification
 
@@ -150,8 +150,8 @@ def _ends(examined: Examined) -> list[str]:
 
 
 def _last_words(examined: Examined) -> list[str]:
-    """What the target itself said of its end, where no exception tells: of the first rank that ended so. Where ranks
-    wait for each other, the last that each of them said: why it skipped something is there, if anywhere."""
+    """What the target itself printed at its end, where there is no exception: by the first rank that ended so. Where
+    ranks wait for each other, the last that each of them printed: it may show why a rank skipped something."""
     ended = [rank for rank in examined.run.ranks if rank.how in ("exit", "signal", "oom", "not_started")]
     first = min(ended, key=lambda rank: rank.ended_at, default=None)
     if first is not None:
@@ -159,22 +159,22 @@ def _last_words(examined: Examined) -> list[str]:
         return [f"rank {first.rank} printed:", *words] if words else []
     if examined.run.outcome not in ("hang", "completed") or not examined.mismatches:
         return []
-    spoken = {rank.rank: last_lines(rank, _LAST_OF_HANG).splitlines() for rank in examined.run.ranks}
-    spoken = {rank: words for rank, words in spoken.items() if not secondary(" ".join(words))}  # it was told to end
-    return [line for rank, words in spoken.items() if words for line in (f"rank {rank} printed last:", *words)]
+    printed = {rank.rank: last_lines(rank, _LAST_OF_HANG).splitlines() for rank in examined.run.ranks}
+    printed = {rank: words for rank, words in printed.items() if not secondary(" ".join(words))}  # it was made to end
+    return [line for rank, words in printed.items() if words for line in (f"rank {rank} printed last:", *words)]
 
 
 def _summary(verification: Verification) -> str:
     counts = collections.Counter(judged.verdict for judged in verification.findings)
-    told = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]] or ["no findings"]
+    parts = [f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict]] or ["no findings"]
     if verification.discovered:
-        told.append(f"{len(verification.discovered)} discovered")
+        parts.append(f"{len(verification.discovered)} discovered")
     where = verification.environment
     world = max((examined.world for examined in verification.runs), default=where["nproc"])
     ranks = f"{where['nproc']} ranks"
     if world > where["nproc"]:
         ranks = f"{where['nproc']} of {world} ranks (each node reports its own ranks)"
-    told += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]
+    parts += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]
     if where.get("world"):
-        return f"{', '.join(told)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"
-    return f"{', '.join(told)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"
+        return f"{', '.join(parts)}; dry run of {where['nproc']} of {where['world']} ranks, torch {where['torch']}"
+    return f"{', '.join(parts)}; {ranks} on {where['backend']} ({where['device']}, torch {where['torch']})"

@@ -1,4 +1,4 @@
-"""One self-contained page: verdicts beside their source, and for each run where its ranks diverge or drift apart."""
+"""One self-contained page: verdicts next to their source, and for each run where its ranks diverge or drift apart."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _where(verification: Verification) -> str:
     if where.get("world"):
         return f'<p class="soft">Dry run of {where["nproc"]} of {where["world"]} ranks: nothing was sent.</p>'
     text = f"{where['nproc']} ranks on {where['backend']} ({where['device']}), torch {where['torch']}"
-    said = "".join(f'<p class="reason">{escape(text)}</p>' for text in verification.not_run)
-    return f'<p class="soft">{escape(text)}</p>{said}'
+    paragraphs = "".join(f'<p class="reason">{escape(text)}</p>' for text in verification.not_run)
+    return f'<p class="soft">{escape(text)}</p>{paragraphs}'
 
 
 def _counts(verification: Verification) -> str:
@@ -144,9 +144,9 @@ def _run(examined: Examined, several: bool, sources: Sources) -> str:
     """How a run ended, where its ranks diverge or drift, and what each of them called."""
     run = examined.run
     stimuli = "".join(f"<p>{escape(STIMULI[name])}</p>" for name in run.stimuli)
-    said = "".join(f'<p class="soft">{escape(text)}</p>' for text in notes(examined))
+    paragraphs = "".join(f'<p class="soft">{escape(text)}</p>' for text in notes(examined))
     return (
         f'<article class="card run"><header><h3>{escape(run_name(examined, several))}</h3>{_badge(run.outcome)}'
-        f'<span class="soft">{escape(run.message)}</span></header>{stimuli}{said}'
+        f'<span class="soft">{escape(run.message)}</span></header>{stimuli}{paragraphs}'
         f"{lanes.branch(examined, sources)}{plot.drift(examined)}{lanes.table(examined)}</article>"
     )

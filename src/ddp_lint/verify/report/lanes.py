@@ -53,7 +53,7 @@ def branch(examined: Examined, sources: Sources) -> str:
 
 
 class _Stretch(NamedTuple):
-    """Rows `first` to `last` (past the end): shown, or what is said in their place."""
+    """Rows `first` to `last` (exclusive): shown, or the text in their place."""
 
     first: int
     last: int
@@ -61,25 +61,25 @@ class _Stretch(NamedTuple):
 
 
 def _rows(rows: Sequence[Row], ranks: Sequence[int]) -> Iterator[str]:
-    parted = next((n for n, row in enumerate(rows) if row.mismatch), None)
+    mismatch_at = next((n for n, row in enumerate(rows) if row.mismatch), None)
     step: int | None = None
-    for stretch in _stretches(rows, parted):
+    for stretch in _stretches(rows, mismatch_at):
         if stretch.instead:
             empty = "<td></td>" * (len(ranks) - 1)
             yield f'<tr class="fold"><td></td><td>{escape(stretch.instead)}</td>{empty}</tr>'
             continue
         for number in range(stretch.first, stretch.last):
             here = _step(rows[number])
-            after = parted is not None and number > parted
+            after = mismatch_at is not None and number > mismatch_at
             yield from _row(rows[number], ranks, after=after, step=here if here != step else None)
             step = here
 
 
-def _stretches(rows: Sequence[Row], parted: int | None) -> Iterator[_Stretch]:
-    """The beginning, with what repeats told once, and what leads up to the mismatch or the end."""
+def _stretches(rows: Sequence[Row], mismatch_at: int | None) -> Iterator[_Stretch]:
+    """The beginning, with repetitions shown once, and what leads up to the mismatch or the end."""
     total = len(rows)
-    focus = total if parted is None else min(total, parted + _TAIL_ROWS // 2)
-    even = total if parted is None else parted
+    focus = total if mismatch_at is None else min(total, mismatch_at + _TAIL_ROWS // 2)
+    even = total if mismatch_at is None else mismatch_at
     shown_rows, at = 0, 0
     for first, length, times in _patterns([_key(row) for row in rows[:even]]):
         last = first + length * times

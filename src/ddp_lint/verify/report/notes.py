@@ -1,4 +1,4 @@
-"""What a reader has to know of a run besides how it ended: what stood in for what, what was left out."""
+"""What a reader has to know of a run besides how it ended: what was replaced, what was left out."""
 
 from __future__ import annotations
 
@@ -48,10 +48,13 @@ def _mapped(examined: Examined) -> Iterator[str]:
     seen: dict[tuple[str, str], Frame] = {}
     for outcome in examined.run.ranks:
         for event in outcome.trace.of(Mapped):
-            if event.site is None:  # what `verify` itself asks for concerns nobody
+            if event.site is None:  # requested by `verify` itself
                 continue
-            if not event.meant.startswith("cuda:"):  # of shared GPUs one line is enough
-                seen.setdefault((event.said, event.meant), event.site)
+            if not event.actual.startswith("cuda:"):  # of shared GPUs one line is enough
+                seen.setdefault((event.requested, event.actual), event.site)
     if seen:
-        pairs = [f"{said} ran as {meant} ({shown(site.path)}:{site.line})" for (said, meant), site in seen.items()]
+        pairs = [
+            f"{requested} ran as {actual} ({shown(site.path)}:{site.line})"
+            for (requested, actual), site in seen.items()
+        ]
         yield f"{', '.join(pairs)}; --no-shim leaves the script as it is"

@@ -84,15 +84,15 @@ def drift(examined: Examined) -> str:
     at = f" ({shown(first.site.path)}:{first.site.line})" if first.site else ""
     more = f"; of {len(found)} tensors the {_CURVES} that end furthest apart" if len(found) > _CURVES else ""
     text = f"Distance of the parameters between the ranks, which drift apart from step {first.start} on{at}{more}"
-    keys = "".join(f'<li><span class="key curve{n}"></span>{_told(one)}</li>' for n, one in enumerate(found[:_CURVES]))
-    keys += "".join(f"<li>{_told(one)}</li>" for one in found[_CURVES:])
+    keys = "".join(f'<li><span class="key curve{n}"></span>{_label(one)}</li>' for n, one in enumerate(found[:_CURVES]))
+    keys += "".join(f"<li>{_label(one)}</li>" for one in found[_CURVES:])
     return (
         f'<figure class="drift"><figcaption>{escape(text)}</figcaption>{_svg(found[:_CURVES], first.start)}'
         f"<ul>{keys}</ul></figure>"
     )
 
 
-def _told(one: Drift) -> str:
+def _label(one: Drift) -> str:
     step, distance = one.points[-1]
     return f"{escape(one.name)}: from step {one.start}, {distance:.2g} apart after step {step}"
 

@@ -17,6 +17,6 @@ def _next() -> None:
 
 _next()
 
-from ddp_lint.verify.child import own  # noqa: E402 - the path is as the program would have it
+from ddp_lint.verify.child import self_launched  # noqa: E402 - the path is as the program would have it
 
-own.begin()
+self_launched.begin()

@@ -30,7 +30,7 @@ class Observer:
         """Patch what has to be patched."""
 
     def wants(self, op: Any) -> bool:
-        """Whether `before` and `after` shall be called for this operator (an `OpOverload`); asked once for each."""
+        """Whether `before` and `after` are called for this operator (an `OpOverload`); queried once for each."""
         return False
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,14 +12,14 @@ from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.frames import is_user
 
 _PLACE = re.compile(r'(?:from user code at|in user code at|File) "?(?P<path>[^"\n]+?)(?:", line |:)(?P<line>\d+)')
-#: The log names the function's file and line, then each guard that failed with the line that it stands for.
+#: The log names the function's file and line, then each guard that failed with its line.
 _ANEW = re.compile(r"Recompiling function (?P<function>\S+) in (?P<path>[^\n]+):(?P<line>\d+)")
 _GUARD = re.compile(r"- \S+: (?P<reason>.+?)\s+#.*?:(?P<line>\d+) in ")
 _REASON = re.compile(r"Reason:\s*(?P<reason>.+)|Graph break[^:]*:\s*(?P<other>.+)", re.IGNORECASE)
 
 
 class Breaks(Observer):
-    """A GraphBreak for each break that TorchDynamo logs, a Recompile for each recompilation; `explain` asks it about
+    """A GraphBreak for each break that TorchDynamo logs, a Recompile for each recompilation; `explain` runs it on
     a model."""
 
     def install(self) -> None:

@@ -6,7 +6,7 @@ share_memory_: device · set_device: device · DataLoader: workers, context, pin
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
 wrapped: classes (of the modules of a model, by name), files (of the user's own among them)
 load_state_dict: model (the module's class), or optimizer (its class)
-store: asks, key (who waits until some rank has set the key)
+store: asks, key (the call waits until some rank has set the key)
 register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 """

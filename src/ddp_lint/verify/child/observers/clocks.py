@@ -1,4 +1,4 @@
-"""Loops that the user's code leaves by the clock of this rank."""
+"""Loops whose end depends on the time of this rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clocks(Observer):
 
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
-        #: By loop where its test stands, and how many events had been written when it read the clock last.
+        #: By loop the place of its test, and how many events had been written when it read the clock last.
         self._read: dict[tuple[str, int], tuple[trace.Frame, tuple[int, int], int]] = {}
 
     def install(self) -> None:

@@ -126,7 +126,7 @@ class Collectives(Observer):
         super().__init__(recorder, models)
         self.groups = Groups()
         self._timeout = datetime.timedelta(seconds=longest_wait(recorder.spec.timeout) + _MARGIN)
-        #: The latest works by event number, to be asked whether they are complete.
+        #: The latest works by event number, to check whether they are complete.
         self.works: collections.OrderedDict[int, Any] = collections.OrderedDict()
         #: The collective issued last is an asynchronous one of the user's.
         self.latest_is_users_asynchronous = False
@@ -213,7 +213,7 @@ class Collectives(Observer):
             self.recorder.emit(trace.Awaited, frames=(), of=number)
 
     def pending(self) -> tuple[int, ...]:
-        """The events of the latest collectives that are not complete as far as can be told."""
+        """The events of the latest collectives that are not known to be complete."""
         return tuple(number for number, work in self.works.items() if not _complete(work))
 
     def name_of(self, op: Any) -> str:
@@ -270,7 +270,7 @@ class Collectives(Observer):
         return tuple(filter(None, map(self.models.tensor_name, _leaves(inputs))))
 
     def _label(self, given: dict[str, Any], frame: FrameType | None) -> str:
-        """What the user's line calls the first tensor, and where the loops around it stand."""
+        """The name of the first tensor on the user's line, and the state of the loops around it."""
         if frame is None:
             return ""
         moved = next((t for value in given.values() for t in tensors(value)), None)
@@ -299,7 +299,7 @@ class Collectives(Observer):
         return replacement
 
     def _wait_in_vain(self) -> None:
-        """The group asks for more ranks than there are. Where all of them come here the launcher ends them: torch waits
+        """The group requires more ranks than there are. Where all of them get here the launcher ends them: torch waits
         for minutes, and holds the interpreter's lock."""
         self.recorder.marks.set(self.recorder.rank, "incomplete")
         until = time.monotonic() + self.recorder.spec.timeout

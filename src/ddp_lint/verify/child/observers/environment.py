@@ -59,7 +59,7 @@ def _facts(observer: Observer) -> dict[str, Any]:
 
 
 def in_force(name: str) -> str | None:
-    """The value that the variable's reader uses, for those that can be asked without a side effect."""
+    """The value that the variable's reader uses, for those that can be queried without a side effect."""
     table = knowledge.table("environment")
     if name in table["renamed"]:
         return os.environ.get(table["renamed"][name], os.environ.get(name))
@@ -67,7 +67,7 @@ def in_force(name: str) -> str | None:
     if torch is None or not hasattr(torch, "compile"):
         return None
     if name in table["renamed"].values():
-        # Read when the process group is made; what is written later is for nobody.
+        # Read when the process group is created; a later value has no effect.
         return None if torch.distributed.is_initialized() else os.environ.get(name)
     if name == "OMP_NUM_THREADS":
         return str(torch.get_num_threads())
@@ -79,12 +79,12 @@ def in_force(name: str) -> str | None:
 
 
 def _cuda_initialized(torch: Any) -> bool:
-    """Whether there is a context on a GPU, whatever the user's code is told."""
+    """Whether there is a context on a GPU, regardless of what is reported to the user's code."""
     return bool(inspect.unwrap(torch.cuda.is_initialized)())
 
 
 def _visible(written: str, count: int) -> str:
-    """The list as written where CUDA sees as many devices, which is all that can be asked; else their number."""
+    """The list as written where CUDA sees as many devices, which is all that can be checked; else their number."""
     named = [device for device in written.split(",") if device.strip()]
     return written if len(named) == count else f"{count} devices"
 

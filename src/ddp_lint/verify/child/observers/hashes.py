@@ -17,7 +17,7 @@ from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
 #: Steps at which every tensor is digested: the first, then each that is twice as far, then the last. Between them one
-#: number tells whether the replicas are still equal; scripts may make a million steps.
+#: number shows whether the replicas are still equal; scripts may make a million steps.
 _STEPS = 5
 #: Models that are kept for the last look although the program has let go of them: more would keep memory of its own.
 _HELD = 4
@@ -39,13 +39,13 @@ class Hashes(Observer):
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self._by_hand = 0
-        #: (model, name) of what is gathered by assignment and was told of.
+        #: (model, name) of statistics that are gathered by assignment and were reported.
         self._gathered: set[tuple[int, str]] = set()
         #: (model, its updates) at evaluations that were looked at.
         self._evaluated: list[tuple[int, int]] = []
         #: The latest models that are compared: one that is local to `main()` is looked at in the end like a global one.
         self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
-        #: Fingerprints that the device may still be working on, to be read when the next one is asked for.
+        #: Fingerprints that the device may still be working on, to be read when the next one is computed.
         self._unread: list[tuple[torch.Tensor, dict[str, Any]]] = []
 
     def install(self) -> None:
@@ -137,7 +137,7 @@ class Hashes(Observer):
             )
 
     def _fingerprint(self, model: Model, rates: tuple[float, ...]) -> None:
-        """Ask for the number now, on the device, and read it when the next one is asked for: the host does not wait."""
+        """Compute the number now, on the device, and read it when the next one is computed: the host does not wait."""
         if model.replicated not in ("ddp", trace.BY_HAND):
             return
         sums = fingerprint(p for p in model.compared().values() if not is_shard(p))

@@ -208,7 +208,7 @@ class Lines(Observer):
 
 
 def _guards(path: str, lines: frozenset[int]) -> dict[int, _Guard]:
-    """The guards at the lines asked for. A file that cannot be read or parsed has none."""
+    """The guards at these lines. A file that cannot be read or parsed has none."""
     try:
         tree = ast.parse(pathlib.Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -61,7 +61,7 @@ def _calls(frame: FrameType) -> bool:
 
 def _may_release(thread: threading.Thread) -> bool:
     """A thread that was not started from Python (autograd's, which stays in the list once a hook ran on it) runs Python
-    only when it is given work, which nobody does who waits."""
+    only when it is given work, which a thread that waits does not do."""
     if thread is threading.main_thread() or thread.name.startswith(_OWN):
         return False
     return not isinstance(thread, threading._DummyThread) or thread.ident in sys._current_frames()
@@ -100,7 +100,7 @@ def _entered(statement: ast.stmt) -> ast.expr | None:
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:
-    """What a name or a chain of attributes stands for, without running code of the program; else None."""
+    """The object of a name or a chain of attributes, without running code of the program; else None."""
     if isinstance(node, ast.Name):
         return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):

@@ -19,7 +19,7 @@ class Modes(Observer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._told: dict[int, tuple[str, ...]] = {}
+        self._reported: dict[int, tuple[str, ...]] = {}
         #: Where `eval()` was called last, by the module's identity.
         self._set_at: dict[int, tuple[trace.Frame, ...]] = {}
 
@@ -36,8 +36,8 @@ class Modes(Observer):
             return
         found = dict(_evaluating(root.module, ""))
         names = tuple(found)
-        if names != self._told.get(model.number, ()):
-            self._told[model.number] = names
+        if names != self._reported.get(model.number, ()):
+            self._reported[model.number] = names
             places = (self._set_at.get(id(module), ()) for module in (root, *found.values()))
             self.recorder.emit(
                 trace.Evaluates,

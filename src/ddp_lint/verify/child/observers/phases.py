@@ -20,11 +20,11 @@ from ddp_lint.verify.child.recorder import Recorder
 
 
 class EnoughSteps(BaseException):
-    """`--steps` steps have been made: the script shall end here."""
+    """`--steps` steps have been made: the script ends here."""
 
 
 class Phases(Observer):
-    """Keeps the recorder's position up to date and tells the other observers of wraps and steps.
+    """Keeps the recorder's position up to date and notifies the other observers of wraps and steps.
 
     Calls that it records: DistributedDataParallel, FullyShardedDataParallel, fully_shard (with the class of the
     module), autograd.grad, compile, join (the rank is out of batches, inside of `Join`).

@@ -24,7 +24,7 @@ _WANTED_SHARE = 0.5
 _OUTDATED = 3.0
 #: Bytes a second that a rank must read or write to count as busy.
 _BUSY_BYTES = 64 << 10
-#: Functions of torch that compile. The wrappers of torch._dynamo around code that shall not be compiled, and what runs
+#: Functions of torch that compile. The wrappers of torch._dynamo around code that is not to be compiled, and what runs
 #: compiled code, are no sign of it: a rank may wait below them.
 _COMPILERS = {
     "torch/_dynamo/convert_frame.py": None,
@@ -64,7 +64,7 @@ class Sleeps:
 
 
 class Activity:
-    """What a rank does without recording anything, from one question to the next: what it did long ago is no sign."""
+    """What a rank does without recording anything, from one query to the next: what it did long ago is no sign."""
 
     def __init__(self, main: int) -> None:
         """`main`: the number of the main thread."""
@@ -103,11 +103,11 @@ class Activity:
 
 
 class Peers:
-    """What the peers of a rank do, by the CPU time that the system tells of them: that needs no thread of theirs."""
+    """What the peers of a rank do, by the CPU time that the system reports: that needs no thread of theirs."""
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        #: When each was asked last, and its seconds of CPU and of waiting for it then; when it was seen to work.
+        #: When each was queried last, and its seconds of CPU and of waiting for it then; when it was seen to work.
         self._seen: dict[int, tuple[float, float, float]] = {}
         self._worked: dict[int, float] = {}
 
@@ -142,7 +142,7 @@ def busy(computed: float, starved: float, seconds: float) -> bool:
 
 
 def starved_seconds(pid: int, but: int) -> float:
-    """For how long threads of a process could run and had no processor, without one of them; 0 where nobody tells."""
+    """For how long threads of a process could run and had no processor, without one of them; 0 if it is unknown."""
     return sum(delay for _, delay in _scheduled(pid, but))
 
 
@@ -171,12 +171,12 @@ def _compiles(frame: FrameType) -> bool:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, but for the thread that asks, and of the processes below it."""
+    """CPU time of this process, without the calling thread, and of the processes below it."""
     return time.process_time() - time.thread_time() + sum(map(_cpu_of, descendants(os.getpid())))
 
 
 def bytes_moved() -> int:
-    """Bytes that this process and those below it have read and written, from caches too, where the system tells."""
+    """Bytes that this process and those below it have read and written, from caches too, if it is reported."""
     return sum(map(_bytes_of, (os.getpid(), *descendants(os.getpid()))))
 
 

@@ -58,7 +58,7 @@ class Races(Observer):
         return None
 
     def after(self, token: Any, result: Any) -> None:
-        """A collective was issued: it flies when the user asked for an asynchronous one."""
+        """A collective was issued: it is in flight if the user requested an asynchronous one."""
         work = work_of(result)
         number = next(reversed(self._collectives.works), None)
         if work is None or number is None or not self._collectives.latest_is_users_asynchronous:
@@ -97,7 +97,7 @@ class Races(Observer):
             self._waited(None, flight.work)
 
     def finish(self) -> None:
-        """Works that nobody waited for."""
+        """Works without a `wait()`."""
         for flight in self._flying:
             if not flight.access:
                 flight.access, flight.frames = "never", flight.issued

@@ -35,7 +35,7 @@ class _Epoch:
     def __init__(self, loader: Any, number: int, step: int) -> None:
         """`step`: how many steps the optimizers have made before it."""
         self.began_at = step
-        sampler = _told_the_epoch(loader) or loader.sampler
+        sampler = _epoch_sampler(loader) or loader.sampler
         self.takes_epoch = hasattr(sampler, "set_epoch")
         #: Of a shuffling sampler within another one all that its order depends on: the outer one may shuffle as well.
         shuffles = sampler is not loader.sampler and isinstance(sampler, DistributedSampler) and sampler.shuffle
@@ -53,7 +53,7 @@ class _Epoch:
         self.rows: list[str] = []
         #: How many samples are in each batch that was drawn and is still to come.
         self._due: collections.deque[int] = collections.deque()
-        self._told_apart = True
+        self._distinguishable = True
 
     def drew(self, indices: list[int]) -> None:
         self.indices += indices
@@ -62,9 +62,9 @@ class _Epoch:
     def handed_out(self, batch: Any) -> None:
         """Batches come in the order in which they were drawn; behind one that does not show its samples none counts."""
         size = self._due.popleft() if self._due else 0
-        if self._told_apart and len(self.rows) < _FIRST:
+        if self._distinguishable and len(self.rows) < _FIRST:
             rows = _rows(batch, size)
-            self._told_apart = bool(rows)
+            self._distinguishable = bool(rows)
             self.rows += rows
 
 
@@ -111,8 +111,8 @@ class Samples(Observer):
         return replacement
 
     def _next_batch(self, original: Any) -> Any:
-        """An iterable dataset has no indices: the contents of its batches stand for them. Of any other those of the
-        first batches tell whether equal indices are equal samples."""
+        """An iterable dataset has no indices: the contents of its batches represent them. For any other one, those of
+        the first batches show whether equal indices are equal samples."""
 
         def replacement(iterator: Any) -> Any:
             try:
@@ -171,8 +171,8 @@ class Samples(Observer):
         )
 
 
-def _told_the_epoch(loader: Any) -> Any:
-    """The sampler that asks to be told the epoch, also within one that makes batches of what it gives; None without."""
+def _epoch_sampler(loader: Any) -> Any:
+    """The sampler that has a `set_epoch`, also within a batch sampler; None without."""
     found = [loader.sampler, getattr(loader, "batch_sampler", None)]
     for _ in range(_DEEP):
         found.append(getattr(found[-1], "sampler", None))

@@ -23,18 +23,18 @@ from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import user_frames
 
 #: Operators that look at shapes only, or exchange the storage without touching its contents.
-#: Races told: one is enough for a verdict, and a loop repeats them.
+#: The largest number of reported races: one is enough for a verdict, and a loop repeats them.
 _LIMIT = 20
 
 
 class Streams(Observer):
-    """An Unordered for each pair of places, and at the end how much was watched. Off unless a finding asks for it."""
+    """An Unordered for each pair of places, and at the end how much was watched. Off unless a finding requires it."""
 
     def __init__(self, recorder: Recorder, models: Models) -> None:
         super().__init__(recorder, models)
         self.ordering = Ordering()
         self._on = False
-        self._told: set[tuple[object, ...]] = set()
+        self._reported: set[tuple[object, ...]] = set()
 
     def install(self) -> None:
         if not self.recorder.spec.streams or self.recorder.spec.device != "cuda":
@@ -92,9 +92,9 @@ class Streams(Observer):
     def _tell(self, races: Iterable[Unordered]) -> None:
         for race in races:
             key = (race.later.frames[:1], race.earlier.frames[:1], race.later.op, race.earlier.op)
-            if key in self._told or len(self._told) >= _LIMIT:
+            if key in self._reported or len(self._reported) >= _LIMIT:
                 continue
-            self._told.add(key)
+            self._reported.add(key)
             self.recorder.emit(
                 trace.Unordered,
                 frames=race.later.frames,
@@ -119,7 +119,7 @@ def _addresses(found: Iterable[torch.Tensor]) -> set[int]:
 
 @functools.lru_cache(maxsize=256)
 def _pointer(stream: Any) -> int:
-    """CUDA's handle of a stream, which a generic `torch.Stream` does not tell."""
+    """CUDA's handle of a stream, which a generic `torch.Stream` does not have."""
     if not hasattr(stream, "cuda_stream"):
         stream = torch.cuda.Stream(
             stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type

@@ -1,4 +1,4 @@
-"""Where the host reads from the device: `.item()` and its kin, copies to the CPU, and what CUDA itself reports."""
+"""Where the host reads from the device: `.item()` and similar calls, copies to the CPU, and what CUDA reports."""
 
 from __future__ import annotations
 

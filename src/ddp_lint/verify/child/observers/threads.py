@@ -32,7 +32,7 @@ class Threads(Observer):
         self._started = False
         #: By thread the group and the name of its latest call.
         self._called: dict[int, tuple[str, str]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def install(self) -> None:
         patching.before(threading.Thread, "start", self._starts)
@@ -64,8 +64,8 @@ class Threads(Observer):
         me = threading.get_ident()
         for other, (of, called) in list(self._called.items()):
             frame = sys._current_frames().get(other) if other != me and of == group else None
-            if group not in self._told and any(here.f_code.co_filename.endswith(APIS) for here in outwards(frame)):
-                self._told.add(group)
+            if group not in self._reported and any(here.f_code.co_filename.endswith(APIS) for here in outwards(frame)):
+                self._reported.add(group)
                 self.recorder.emit(trace.Crossing, op=name, group=group, amid=called, earlier=user_frames(frame))
         self._called[me] = (group, name)
 

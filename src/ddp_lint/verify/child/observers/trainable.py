@@ -1,4 +1,4 @@
-"""Parameters that are frozen or made trainable after DDP was built: its reducer goes by what it saw then."""
+"""Parameters that are frozen or made trainable after DDP was built: its reducer ignores that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Wrap:
     number: int
     required: dict[int, tuple[str, bool]]
     built: _Frames
-    told: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    reported: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 class Trainable(Observer):
@@ -79,9 +79,9 @@ class Trainable(Observer):
         switched = {key: wrap.required[key] for key, required in now.items() if wrap.required[key][1] is not required}
         frozen = tuple(name for name, before in switched.values() if before)
         thawed = tuple(name for name, before in switched.values() if not before)
-        if (frozen, thawed) == wrap.told:
+        if (frozen, thawed) == wrap.reported:
             return
-        wrap.told = (frozen, thawed)
+        wrap.reported = (frozen, thawed)
         places = [self._set_at.get(key, ()) for key in switched]
         self.recorder.emit(
             trace.Switched,

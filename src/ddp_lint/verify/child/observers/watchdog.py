@@ -16,16 +16,16 @@ from ddp_lint.verify.child.observers.locks import waits_for_ever, waits_in_calls
 from ddp_lint.verify.child.observers.progress import Activity, Peers, Sleeps
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, outwards, user_frames
-from ddp_lint.verify.lateness import Lateness
+from ddp_lint.verify.polling_delay import Lateness
 from ddp_lint.verify.spec import STALLED, longest_wait
 
 #: Seconds between two polls, and by how many one may be late before that counts as a stall of the machine.
 _POLL, _SLACK = 0.1, 0.5
 #: Seconds that ranks wait for each other's dumps before they end (torchrun ends the others with the first that fails).
 _PEER_WAIT = 3.0
-#: The same where the launcher told all ranks at once that their calls have diverged: one that is silent by then is in
-#: a call that keeps the interpreter (NCCL's teardown), and its stacks come from the signal that ends it.
-_TOLD_WAIT = 1.0
+#: The same where the launcher notified all ranks at once that their calls have diverged: one that is silent by then is
+#: in a call that keeps the interpreter (NCCL's teardown), and its stacks come from the signal that ends it.
+_NOTIFIED_WAIT = 1.0
 #: Seconds that a peer may take to import torch.
 _START_LIMIT = 90.0
 #: Marks of a rank that ends, and of one that has nothing more to say.
@@ -33,7 +33,7 @@ _ENDED = ("dying", "over", "exit")
 _SILENT = ("dumped", *_ENDED)
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
-#: Seconds without progress after which a rank is asked whether it waits for a lock.
+#: Seconds without progress after which it is checked whether a rank waits for a lock.
 _LOCKED_AFTER = 1.0
 _RECORDER_ENTRIES = 5
 #: Seconds between two questions what this rank does, which cost more than waiting; and their least number in a timeout.
@@ -41,7 +41,7 @@ _ASK, _ASKED = 2.0, 4
 
 
 def verdict(idle: float, recorded: float, peers_idle: float, timeout: float) -> str:
-    """Why a rank shall end: "timeout" (nobody moves), "slow" (it is busy for too long), "peer" (it waits for one that
+    """Why a rank has to end: "timeout" (no rank moves), "slow" (it is busy for too long), "peer" (it waits for one that
     moves), "" as long as it need not.
 
     `idle` and `peers_idle` are the seconds since this rank and since the liveliest of its peers recorded something or
@@ -54,7 +54,7 @@ def verdict(idle: float, recorded: float, peers_idle: float, timeout: float) -> 
     return "slow" if idle < timeout else "peer"
 
 
-def told(idle: float, timeout: float, peers: Collection[str]) -> str:
+def reason_to_end(idle: float, timeout: float, peers: Collection[str]) -> str:
     """Why a rank ends because peers do, for the reasons `peers` ("failed" for an exception): it was stuck as well, or
     it is the slow one that they gave up."""
     if idle >= _STUCK_SHARE * timeout:
@@ -74,7 +74,7 @@ class Watchdog:
         self._main = threading.main_thread()
         self._sleeps = Sleeps(recorder, longest_wait(recorder.spec.timeout), 2 * recorder.spec.timeout)
         self._doing = ""
-        #: When it was asked last what this rank does, and when it was last seen to record or to do something.
+        #: When the activity of this rank was last sampled, and when it was last seen to record or to do something.
         self._asked = self._moved = time.monotonic()
         self._late = Lateness(_POLL, _SLACK)
         self._others = Peers(recorder.marks)
@@ -120,12 +120,12 @@ class Watchdog:
         """End the rank, or dump its stacks, where there is a reason to. `recorded`: when it recorded something last."""
         idle, silent = self._late.age(self._moved, now), self._late.age(recorded, now)
         self._look_for_lock(idle)
-        if self._recorder.marks.has(self._recorder.rank, "parted"):
+        if self._recorder.marks.has(self._recorder.rank, "diverged"):
             self._end("lock" if self._locked else "mismatch", silent)
         dying = self._dying()
         if dying and not self._dumped:
             ready = self._ready(self._recorder.rank, waited)
-            self.dump(told(idle if ready else 0.0, self._timeout, dying), silent)
+            self.dump(reason_to_end(idle if ready else 0.0, self._timeout, dying), silent)
         if all(self._ready(rank, waited) for rank in self._recorder.local_ranks):
             reason = verdict(idle, silent, self._peers_idle(now), self._timeout)
             if reason:
@@ -174,7 +174,7 @@ class Watchdog:
     def _peers_idle(self, now: float) -> float:
         """Seconds since a peer has moved, or has ended; no end where there is none.
 
-        A peer tells so by its marks. Where they grow old, its CPU time is asked: its watchdog may get none. What one
+        A peer shows it by its marks. Where they grow old, its CPU time is read: its watchdog may get none. What one
         that has just ended did last may not have woken this rank yet.
         """
         marks = self._recorder.marks
@@ -189,18 +189,18 @@ class Watchdog:
         return min(ages.values(), default=float("inf"))
 
     def _dying(self) -> tuple[str, ...]:
-        """Why peers end that told so."""
+        """The reasons of peers that have announced their end."""
         return tuple(filter(None, (self._recorder.marks.text(rank, "dying") for rank in self._peers())))
 
     def _end(self, reason: str, seconds: float) -> None:
         self.dump(reason, seconds)
-        self.wait_for_peers(reason, _TOLD_WAIT if reason in ("mismatch", "lock") else _PEER_WAIT)
+        self.wait_for_peers(reason, _NOTIFIED_WAIT if reason in ("mismatch", "lock") else _PEER_WAIT)
         os._exit(STALLED)
 
     # ---- dumps
 
     def dump(self, reason: str, seconds: float) -> None:
-        """Write the stacks of all threads, once; the mark tells the peers that the dump is there."""
+        """Write the stacks of all threads, once; the mark shows the peers that the dump is there."""
         with self._dump_lock:
             if self._dumped:
                 return
@@ -249,9 +249,9 @@ class Watchdog:
 
 
 def flight_recorder() -> tuple[Mapping[str, Any], ...]:
-    """The last entries of torch's Flight Recorder: on NCCL the states of collectives, which no Python object tells.
+    """The last entries of torch's Flight Recorder: on NCCL the states of collectives, which no Python object has.
 
-    Builds differ in which of the two dumps is filled: both are asked.
+    Builds differ in which of the two dumps is filled: both are read.
     """
     if "torch" not in sys.modules:
         return ()

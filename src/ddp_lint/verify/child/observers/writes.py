@@ -37,7 +37,7 @@ class Writes(Observer):
         #: Storages of the buffers that the user's code writes, and of those among them that forwards compute with.
         self._own: set[int] = set()
         self._computed_with: set[int] = set()
-        #: By step how many operators were asked for gradients that they edit.
+        #: By step the number of operators whose gradients are edited.
         self._asked: collections.Counter[int] = collections.Counter()
 
     def wants(self, op: Any) -> bool:

@@ -37,10 +37,10 @@ def _speaks_of(case: Case, write: Write) -> bool:
 def moment(desync: Desync) -> str:
     if desync.wrap == COPY and desync.when != "at_end":
         return "from its first forward on" if desync.when == "after_wrap" else f"after optimizer step {desync.step}"
-    said = {"before_step": "before", "after_step": "after"}.get(desync.when)
-    if not said:
+    relation = {"before_step": "before", "after_step": "after"}.get(desync.when)
+    if not relation:
         return desync.when.replace("_", " the ")
     since = " since Join ended" if desync.joins else ""
-    if said == "after" and not desync.update and not since:
+    if relation == "after" and not desync.update and not since:
         return "before the first optimizer step"
-    return f"{said} optimizer step {desync.update + (said == 'before')}{since}"
+    return f"{relation} optimizer step {desync.update + (relation == 'before')}{since}"

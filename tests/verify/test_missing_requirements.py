@@ -10,7 +10,9 @@ import torch
 
 from ddp_lint.output import Sources
 from ddp_lint.verify import frames
-from ddp_lint.verify.needs import lacking, last_lines, missing_module
+from ddp_lint.verify.discovery import discover
+from ddp_lint.verify.missing_requirements import lacking, last_lines, missing_module
+from ddp_lint.verify.options import Last
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
 from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Phase, Raised
@@ -70,6 +72,23 @@ def test_what_is_not_there(kind: str, message: str, says: str) -> None:
     assert says in lacking([ended(raised(kind, message), "exception").run])
 
 
+@pytest.mark.parametrize(("passed", "says"), [(True, "data.bin"), (False, "")])
+def test_a_file_that_a_rank_misses_which_is_ahead_of_the_others(passed: bool, says: str) -> None:
+    """A rank that torchrun ends on the way there would have missed it too; one that is elsewhere may make it."""
+    seeded = Call(name="manual_seed", frames=(Frame("/p/train.py", 2, "set_seed"),))
+    missed = raised("FileNotFoundError", "data.bin")
+    examined = run(
+        [seeded], [*([seeded] if passed else []), *missed], wrap="script", outcome="exception",
+        how=["stopped", "exception"],
+    )  # fmt: skip
+    first = dataclasses.replace(examined.run.ranks[0], last=Last(frame=seeded.frames[0]))
+    examined = dataclasses.replace(
+        examined, run=dataclasses.replace(examined.run, ranks=(first, examined.run.ranks[1]))
+    )
+    assert says in lacking([examined.run]) and bool(lacking([examined.run])) is passed
+    assert ["only rank 1" in found.cause for found in discover([examined], [])] == [not passed]
+
+
 def test_the_targets_own_message() -> None:
     log = "usage: train.py [-h] --data DATA\ntrain.py: error: the following arguments are required: --data\n"
     examined = ended([], "exit", log=log, status=2)
@@ -126,7 +145,11 @@ def test_exit_status_tells_what_did_not_run() -> None:
 
 def test_notes_say_what_stood_in_for_what() -> None:
     site = (Frame("/p/train.py", 7, "main"),)
-    events: list[Event] = [Mapped(said="nccl", meant="gloo", frames=site), Note(text="ended after --steps 5"), call(1)]
+    events: list[Event] = [
+        Mapped(requested="nccl", actual="gloo", frames=site),
+        Note(text="ended after --steps 5"),
+        call(1),
+    ]
     examined = run(events, events)
     described = dataclasses.replace(
         examined.run, inputs="forward(float32[4, 6]), loss: the output", left_out=("c.weight",)

@@ -1,4 +1,4 @@
-"""Summaries that were made, by what they are functions of; those of a method serve all classes that answer alike."""
+"""Cached summaries by their key; the summary of a method serves all classes that answer its questions identically."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Summary:
     yields: tuple[Value | None, ...] = ()
     #: It sets up a job of one process.
     single: bool = False
-    #: What was asked of classes for it.
+    #: The questions about classes that it depends on.
     answers: Answers = dataclasses.field(default_factory=dict)
     #: Parameters that decide what the call does or gives back: another argument makes another summary.
     deciding: tuple[str, ...] = ()
@@ -63,14 +63,14 @@ class Key(NamedTuple):
     rebound: Hashable
     #: What a nested function sees of the functions around it (`closures.seen`).
     closure: Hashable
-    #: What is asked for, if it is not what the call does: the names that the function leaves, or one attribute.
+    #: What is evaluated, if it is not the effects of the call: the names that the function leaves, or one attribute.
     left: str
     #: What the arguments that decide what the call does are, where callers know no more of them than that.
     deciding: Hashable = ()
 
     @property
     def regardless_of_class(self) -> Key | None:
-        """The same for a method of whatever class; None where it is no method of an object."""
+        """The same for a method of any class; None where it is no method of an object."""
         if not isinstance(self.of, ClassRef) or self.closure or not self.arguments:
             return None
         (name, receiver), *others = self.arguments

@@ -52,7 +52,7 @@ class Exits(Observer):
         frames, inner = traceback_frames(error.__traceback__)
         self.recorder.emit(
             trace.Raised,
-            # A worker's exception is raised once more here, with its own traceback as text.
+            # A worker's exception is raised again here, with its own traceback as text.
             frames=tuple(frames_in_text(str(error)) + frames),
             type=type(error).__name__,
             message=str(error)[:4000],

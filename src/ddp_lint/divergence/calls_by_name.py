@@ -14,10 +14,19 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
-from ddp_lint.divergence.lengths import PIECE, assigned_once, extent_of, of_batches, padded_to, size_of
+from ddp_lint.divergence.lengths import (
+    PIECE,
+    assigned_once,
+    extent_of,
+    is_share,
+    of_batches,
+    own_share,
+    padded_to,
+    size_of,
+)
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
-from ddp_lint.divergence.values import Known, Value, Variation, divergent, filled, unknown
+from ddp_lint.divergence.values import GROWN, Known, Value, Variation, divergent, filled, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
@@ -37,7 +46,9 @@ _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
 #: Methods that give what a dictionary holds.
 _OF_ENTRIES = frozenset({"items", "keys", "values"})
-#: Methods that return a tensor's shape, whatever it holds.
+#: Methods of data sets that yield equally many elements on each rank, for any size of its share.
+_EVENING = frozenset({"repeat", "with_epoch", "with_length", "take", "cycle"})
+#: Methods that return a tensor's shape.
 _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 
 
@@ -70,7 +81,7 @@ def _is_new_module(frame: Frame, node: ast.expr) -> bool:
 
 
 def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collective, Confidence] | None:
-    """What a method does on whatever object has it, and how sure that is."""
+    """What a method of this name does on any object, and how certain that is."""
     knows = known()
     if (known_by_name := frameworks.distinctive().get(name)) is not None:
         collective, confidence = known_by_name
@@ -98,7 +109,10 @@ def grow(frame: Frame, node: ast.Call, given: list[Value]) -> None:
         return
     varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
     if varies is not None and not varies.local_only:
-        frame.env[path] = divergent(("grown", frame.key(node)), varies)
+        frame.env[path] = divergent((GROWN, frame.key(node)), varies)
+        return
+    if frame.uneven is not None:
+        frame.env[path] = divergent((GROWN, frame.key(node)), frame.uneven)
         return
     if tensor := next((tensor for value in given if (tensor := tensor_in(value)) is not None), None):
         listed = dataclasses.replace(tensor, of=LISTED[str(tensor.of)])
@@ -117,6 +131,8 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     if group is not None:
         return unknown(key, ref.GroupRef(group))
     is_method = isinstance(node.func, ast.Attribute)
+    if is_method and (part := _part_of_data(frame, name, parts, node, key)) is not None:
+        return part
     if parts and parts[0].kind == PLACES and parts[0].varies is not None:
         return divergent((PLACES, frame.key(node)), parts[0].varies)
     if is_method and name in SELECTING and not node.keywords and len(node.args) == (name == "masked_select"):
@@ -124,8 +140,8 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
     if is_method and is_generated(node, name):
         return unknown(frame.key(node), ref.Instance(PADDED))
     of = frame.env.get(dotted(node.func).rpartition(".")[0]) if name in _OF_ENTRIES else None
-    if of is not None and of.kind == "grown" and of.varies is not None:
-        return divergent(("grown", key), of.varies)
+    if of is not None and of.kind == GROWN and of.varies is not None:
+        return divergent((GROWN, key), of.varies)
     if is_method and name == "keys" and not node.args:
         return unknown(key)  # what a batch has is the same for all
     if is_method and name == "get" and node.args:  # ``batch.get("mask")`` is ``batch["mask"]``
@@ -137,8 +153,23 @@ def by_name(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Ha
         return value
     count = parts[1] if len(parts) > 1 and name == "chunk" else None
     if count is not None and of_batches(count.varies) and not count.even:
-        return divergent(("grown", key), count.varies)
+        return divergent((GROWN, key), count.varies)
     return dataclasses.replace(value, even=True)
+
+
+def _part_of_data(frame: Frame, name: str, parts: list[Value], node: ast.Call, key: Hashable) -> Value | None:
+    """``dataset.shard(num_shards=world_size, index=rank)``: a part for each rank, not always of one length, unless
+    ``part.take(n)`` makes it so."""
+    if name in _EVENING and is_share(parts[0]):
+        return unknown(key)
+    if name != "shard":
+        return None
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    index = given.get("index") if "num_shards" in given else None
+    varies = evaluate(frame, index).varies if index is not None else None
+    if varies is None or varies.cause != "rank":
+        return None
+    return divergent(("share", frame.key(node)), own_share(frame, node))
 
 
 def sized(frame: Frame, node: ast.Call, parts: list[Value]) -> Value | None:
@@ -170,7 +201,7 @@ def _of_piece(frame: Frame, node: ast.Call) -> bool:
 
 def from_source(frame: Frame, source: Source, parts: list[Value], node: ast.Call) -> Value:
     """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
-    key = ("call", frame.key(node) if source.cause == "clock" else frame.text(node))  # a clock has gone on meanwhile
+    key = ("call", frame.key(node) if source.cause == "clock" else frame.text(node))  # each call returns another time
     if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:
         text = frame.text(node).lower()
         if any(p.agreed or p.constant is not None for p in parts) or _SHARED.search(text):
@@ -197,7 +228,7 @@ def is_agreement(name: str) -> bool:
 
 def agreed_within(frame: Frame, name: str) -> bool:
     """Do ranks agree within the method of that name of some class of the project? What a call of it on an object of
-    no known class returns is then not to be told by what it is given: ``self.evaluator.evaluate(predictions)``."""
+    an unknown method returns does then not follow from its arguments: ``self.evaluator.evaluate(predictions)``."""
     project = frame.linker.project
     return project.remember(("agreed within", name), lambda: any(_agreements(frame.linker, name)))
 

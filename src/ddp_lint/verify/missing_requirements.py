@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddp_lint.verify.explain import cpu_limit
+from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
 from ddp_lint.verify.trace import Call, Collective, Exit, Phase, Raised
@@ -71,9 +71,17 @@ def _of_run(run: RunResult) -> str:
     if not ended or any(_trained(rank) for rank in run.ranks):
         return ""
     texts = [_of_rank(rank) for rank in ended]
-    if len(ended) < len(run.ranks) and any(_lacks_file(rank) for rank in ended):
-        return ""  # the others were on: it is a file that one of them makes, and nobody waits for it
+    others = [rank for rank in run.ranks if rank not in ended]
+    if any(_lacks_file(rank) and not is_behind(other, rank) for rank in ended for other in others):
+        return ""  # the other rank was ahead: one of them creates the file, and this one does not wait for it
     return texts[0] if all(texts) else ""
+
+
+def is_behind(rank: RankOutcome, other: RankOutcome) -> bool:
+    """`rank` was last seen where `other` had been before it ended: it had not come as far yet."""
+    at = rank.last.frame
+    sites = (event.site for event in other.trace.events)
+    return at is not None and any(site is not None and (site.path, site.line) == (at.path, at.line) for site in sites)
 
 
 def _lacks_file(rank: RankOutcome) -> bool:
@@ -109,8 +117,8 @@ def _of_rank(rank: RankOutcome) -> str:
 
 def last_lines(rank: RankOutcome, most: int = _SHOWN_LINES) -> str:
     """The last lines that a rank printed, without the warnings of libraries and without frames of our own."""
-    said = _without_own_frames(_without_warnings(rank.log.splitlines()))
-    lines = [line.rstrip() for line in said if line.strip(" ^~")]
+    printed = _without_own_frames(_without_warnings(rank.log.splitlines()))
+    lines = [line.rstrip() for line in printed if line.strip(" ^~")]
     return "\n".join(f"  {line[:300]}" for line in lines[-most:])
 
 

@@ -1,4 +1,4 @@
-"""How late a thread that polls came itself: the time for which the machine was stuck made nobody idle."""
+"""How late a polling thread was itself: while the machine was stuck, no rank counts as idle."""
 
 from __future__ import annotations
 

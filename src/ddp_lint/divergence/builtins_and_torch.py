@@ -1,4 +1,4 @@
-"""Builtins, the standard library and torch: what a call of theirs gives without communication."""
+"""Builtins, the standard library and torch: what their calls return without communication."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from collections.abc import Callable, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.lengths import deals, is_share, is_whole, length_of, of_batches, own_length, own_share, streams
-from ddp_lint.divergence.names import from_source
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     MAKING,
     SELECTING,
+    SELECTION,
     SIZED,
     is_selection,
     own_size,
@@ -28,6 +29,8 @@ from ddp_lint.divergence.selections import (
     tensor_in,
 )
 from ddp_lint.divergence.values import (
+    GROWN,
+    KEYED,
     SET,
     Value,
     combine,
@@ -51,7 +54,7 @@ _OF_SHARDS = re.compile(r"(^|\.)(FullyShardedDataParallel|FSDP|FSDPModule|DTenso
 
 
 def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    """``isinstance(model, (FSDP, FSDPModule))`` asks whether the job shards its models."""
+    """``isinstance(model, (FSDP, FSDPModule))`` tests whether the job shards its models."""
     of = arguments.positional[1] if len(arguments.positional) > 1 else None
     classes = of.items or (of,) if of is not None else ()
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
@@ -103,7 +106,7 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         return emptiness(frame, node, unknown((GRADIENTS, key)))
     if is_filled(of):
         return unknown(key)
-    if of.kind == "grown" and of.varies is not None:
+    if of.kind == GROWN and of.varies is not None:
         return divergent(key, of.varies)
     value = passed_on(frame, node, arguments.values, key)
     return length_of(value, of) if of_batches(value.varies) else value
@@ -118,7 +121,10 @@ def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 def _joined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``torch.cat(parts)``: as long as the parts are together."""
     value = passed_on(frame, node, arguments.values)
-    tensor = tensor_in(arguments.positional[0]) if arguments.positional else None
+    first = arguments.positional[0] if arguments.positional else None
+    tensor = tensor_in(first) if first is not None else None
+    if tensor is None and first is not None and not first.even and (first.kind == GROWN or is_share(first)):
+        tensor = ref.Instance(SELECTION)  # of as many parts as the rank has
     return value.with_reference(tensor) if tensor is not None and not value.agreed else value
 
 
@@ -216,11 +222,30 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
             numbered = ref.Enumerated(iterable.reference, element_of(frame, iterable, over))
             return dataclasses.replace(iterable, items=None, reference=numbered)
         return dataclasses.replace(iterable, items=None) if node.func.id in ("enumerate", "reversed") else iterable
+    if node.func.id == "sorted" and iterable.kind == GROWN:
+        return iterable
     value = passed_on(frame, node, arguments.values)
     if node.func.id == "zip":  # as long as the shortest of them
         streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
         return value if streamed is None else value.with_reference(streamed)
     return value
+
+
+def _own_part(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``split_dataset_by_node(data, rank, world_size)``: the part of the data that falls to this rank."""
+    return divergent(("share", frame.key(node)), own_share(frame, node))
+
+
+def _web_dataset(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """A data set of shards: those of this rank where a `nodesplitter` deals them out, without end if `resampled`."""
+    splits = [k.value for k in node.keywords if k.arg == "nodesplitter" and getattr(k.value, "value", 0) is not None]
+    endless = any(k.arg in ("resampled", "repeat") for k in node.keywords)
+    return _own_part(frame, node, arguments) if splits and not endless else unknown(frame.key(node))
+
+
+def _keyed(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``defaultdict(list)``: a dictionary, which has a key once it was asked for one."""
+    return holding(unknown((KEYED, frame.key(node))), entries={})
 
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -300,7 +325,8 @@ LIBRARY: dict[str, _Handler] = {
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
-    "torch.utils.data.Subset": _subset,
+    "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
+    "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
     "torch.distributed.init_process_group": _job,
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),

@@ -115,7 +115,7 @@ def test_weights_that_one_rank_alone_loads_before_its_model_is_sharded() -> None
         return [[*first, before[0], shard, *behind], [before[1], shard, *behind]]
 
     (found,) = discover([run(*ranks())], [])
-    assert found.line == 24 and found.cause.startswith("rank 0 alone loaded weights before")
+    assert found.line == 24 and found.cause.startswith("only rank 0 loaded weights before")
     assert "(line 26)" in found.message
     assert discover([run(*ranks(call(5, "broadcast", root=0)))], []) == []
     assert discover([run(*ranks(load))], []) != [], "what is loaded afterwards is another matter"

@@ -1,7 +1,7 @@
 """Observes the processes of a program that starts its own ranks: by mp.spawn, by Process, or by calling torchrun.
 
 Each process of the program begins here (`inject/sitecustomize.py`). It becomes a rank, with observers, as soon as it is
-known which: by torchrun's environment, as the process that `mp.spawn` numbers, or by what it tells init_process_group.
+known which: by torchrun's environment, as the process that `mp.spawn` numbers, or by those of init_process_group.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class _Rank:
         patching.when_imported("torch.multiprocessing.spawn", self._watch_spawn)
 
     def _map_devices(self) -> None:
-        """Here, too, where the ranks are started: how many there are is asked of the number of GPUs."""
+        """Also in the process that starts the ranks: it derives their number from the number of GPUs."""
         from ddp_lint.verify.child import shim
 
         shim.install(self._map, self.spec, self.spec.local_world)
 
-    def _map(self, said: str, meant: str) -> None:
+    def _map(self, requested: str, actual: str) -> None:
         if self.session is None:
-            self._mapped.append((said, meant))
+            self._mapped.append((requested, actual))
         else:
-            self.session.recorder.emit(trace.Mapped, said=said, meant=meant)
+            self.session.recorder.emit(trace.Mapped, requested=requested, actual=actual)
 
     def begin(self, rank: int, world: int) -> None:
         """From here on this process is observed; the first one of its rank, and not what that starts in turn."""
@@ -74,8 +74,8 @@ class _Rank:
         self.session = Session(self.spec, place=(rank, world))
         self.session.start()
         self.session.watch_lines()
-        for said, meant in self._mapped:
-            self.session.recorder.emit(trace.Mapped, frames=(), said=said, meant=meant)
+        for requested, actual in self._mapped:
+            self.session.recorder.emit(trace.Mapped, frames=(), requested=requested, actual=actual)
         patching.before(sys, "exit", self._leaves)
         hook = sys.excepthook
 

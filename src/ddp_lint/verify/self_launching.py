@@ -31,7 +31,7 @@ def _starts_ranks(tree: ast.Module) -> bool:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Each name that an import binds, with what it stands for."""
+    """Each name that an import binds, with its full name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (
@@ -42,7 +42,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _dotted(node: ast.expr, names: dict[str, str]) -> str:
-    """What an expression of names and attributes stands for, "" for any other."""
+    """The full name of an expression of names and attributes, "" for any other."""
     if isinstance(node, ast.Attribute):
         left = _dotted(node.value, names)
         return f"{left}.{node.attr}" if left else ""
@@ -69,7 +69,7 @@ def _last(node: ast.expr) -> str:
 
 
 def _processes(calls: list[ast.Call], names: dict[str, str]) -> bool:
-    """Processes are started, and a rank tells init_process_group which it is."""
+    """Processes are started, and a rank passes its number to init_process_group."""
     starts = any(_last(c.func) == "Process" and any(k.arg == "target" for k in c.keywords) for c in calls)
     tells = any(_last(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
     return starts and tells
