@@ -208,10 +208,10 @@ def test_a_rank_that_waits_for_a_lock_as_the_others_wait_for_it_ends_the_run_soo
     ranks.stand_still(2.0)
     live = ranks.live()
     ranks.marks.set(1, "locked")
-    assert live.poll() is None and not ranks.marks.has(0, "parted"), "rank 0 may be at work"
+    assert live.poll() is None and not ranks.marks.has(0, "diverged"), "rank 0 may be at work"
     ranks.marks.set(0, "waits", "main")
     live.poll()
-    assert ranks.marks.has(0, "parted")
+    assert ranks.marks.has(0, "diverged")
 
 
 @pytest.mark.parametrize(("waiting", "told"), [([0, 1], True), ([0], False)])

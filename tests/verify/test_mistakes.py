@@ -641,9 +641,49 @@ model = DDP(nn.Linear(4, 1))
 """
 
 
+#: One rank adds a number to what is summed, in a function that knows nothing of that.
+MADE_ELSEWHERE = """
+def average(metrics):
+    names = sorted(metrics)
+    values = torch.stack([metrics[name] for name in names])
+    dist.all_reduce(values)
+
+
+for step in range(3):
+    metrics = {"loss": torch.ones(())}
+    if rank == 0 and wrong:
+        metrics["rate"] = torch.ones(())
+    average(metrics)
+"""
+#: What each rank expects is not what the other one sends.
+GUESSED = """
+sends = [2, 2] if rank == 0 or not wrong else [3, 1]
+dist.all_to_all_single(torch.empty(4, 2), torch.ones(4, 2), [2, 2], sends)
+"""
+#: Two forwards of one backward use different parts, and each leaves the other part out.
+TWO_FORWARDS = """
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x, number):
+        return self.parts[number](x)
+
+
+model = DDP(Towers(), find_unused_parameters=wrong)
+x = torch.ones(2, 4)
+for step in range(2):
+    (model(x, 0) * model(x, 1)).sum().backward()
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "says", "cause"),
     [
+        (MADE_ELSEWHERE, "rank 0 calls all_reduce [2]", "(line 24, below `if rank == 0 and wrong` (line 23))"),
+        (GUESSED, "Error", "the size that a rank expects from another is not the size that it sends: rank 0 calls"),
+        (TWO_FORWARDS, "ready only once", "the model ran forward 2 times before this backward"),
         (LEFTOVER, "rank 1 makes no further call", "the loop `for (number, x) in enumerate(batches())` (line 21) ends"),
         (COUNTED, "(line 23), rank 0 calls recv", "rank 0 has left the loop in which it sends, `for part in full`"),
         (OBJECTS, ": these matched by chance; then rank", "after `if errors` (line 16); rank 0 skipped it"),
@@ -677,6 +717,7 @@ model = DDP(nn.Linear(4, 1))
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
+        *["made-elsewhere", "guessed", "two-forwards"],
         *["leftover", "counted", "objects"],
         *["let-go", "in-join", "rows", "skipped", "waited"],
         *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody", "without"],
@@ -1025,6 +1066,52 @@ for epoch in range(2):
         model(x).square().mean().backward()
         optimizer.step()
 """
+
+
+#: The sampler of one rank alone learns of the epoch; an average of which one rank alone keeps track.
+TOLD_ON_ONE = """
+data = TensorDataset(torch.randn(32, 8))
+sampler = DistributedSampler(data)
+tell = getattr(sampler, "set_" + "epoch")
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    if rank == 0:
+        tell(epoch)
+    for (x,) in DataLoader(data, 4, sampler=sampler):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+AVERAGED_ON_ONE = """
+from torch.optim.swa_utils import AveragedModel
+
+model = DDP(nn.Linear(8, 1))
+average = AveragedModel(model.module)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    if rank == 0:
+        average.update_parameters(model.module)
+model.module.load_state_dict(average.module.state_dict())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (TOLD_ON_ONE, "set_epoch was called on rank 0 only"),
+        (AVERAGED_ON_ONE, "`average.update_parameters` is called at line 25, below `if rank == 0` (line 24)"),
+    ],
+    ids=["epoch", "average"],
+)
+def test_what_one_rank_alone_is_told_is_named(tmp_path: pathlib.Path, program: str, cause: str) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    (found,) = report["discovered"]
+    assert cause in found["cause"], found
 
 
 def test_ranks_that_left_their_epochs_early_are_seen_to_have_drawn_other_samples(tmp_path: pathlib.Path) -> None:

@@ -19,6 +19,8 @@ from ddp_lint.verify.trace import Collective, Frame, Round
 _MOST = 3
 #: What functions call the rank that sends, or receives.
 _ROOTS = ("src", "dst", "group_src", "group_dst")
+#: Collectives whose root receives.
+_TO_ONE = ("reduce", "gather")
 #: Arguments of a `range` with a step.
 _WITH_STEP = 3
 
@@ -139,16 +141,14 @@ def unlike_root(mismatch: Mismatch) -> str:
     word = next((word for word in words if not isinstance(word.value, ast.Constant)), None)
     if word is None:
         return ""
-    made = [
-        node
-        for node in ast.walk(_tree(frame))
-        if isinstance(node, ast.Assign)
-        and node.lineno < frame.line
-        and ast.unparse(node.targets[0]) == ast.unparse(word.value)
-    ]
+    table_of = word.value.value if isinstance(word.value, ast.Subscript) else word.value
+    names = (ast.unparse(word.value), ast.unparse(table_of))
+    assigned = (node for node in ast.walk(_tree(frame)) if isinstance(node, ast.Assign) and node.lineno < frame.line)
+    made = [node for node in assigned if ast.unparse(node.targets[0]) in names]
     described = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
     of = f" (line {made[-1].lineno}: `{ast.unparse(made[-1])}`)" if made else ""
-    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses its own sender"
+    who = "receiver" if calls[0][1].op in _TO_ONE else "sender"
+    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses its own {who}"
 
 
 def joined(mismatch: Mismatch) -> str:
@@ -218,35 +218,54 @@ def _at_one_line(one: Call, other: Call) -> str:
 
 
 def _in_one_round(one: Call, other: Call) -> bool:
-    """Both ranks are known to be at one line in the same round of the loop around it, and of those around that."""
+    """Both ranks are at one line, outside of any loop or in the same round of the nearest loop around it, as far as
+    that is known of it, and of those around that."""
     if _first_apart(one.collective.frames, other.collective.frames) is not None:
         return False
-    loops = _loops(one.collective.frames[0]) if one.collective.frames else []
-    innermost = any(known.depth == 0 and loops and known.line == loops[-1].lineno for known in one.collective.rounds)
-    return innermost and one.collective.rounds == other.collective.rounds
+    known = {(at.depth, at.line) for at in one.collective.rounds}
+    around = (
+        (depth, loop.lineno) for depth, frame in enumerate(one.collective.frames) for loop in reversed(_loops(frame))
+    )
+    nearest = next(around, None)
+    return (nearest is None or nearest in known) and one.collective.rounds == other.collective.rounds
 
 
 def made_of(mismatch: Mismatch) -> str:
     """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
-    the latest one first."""
+    the latest one first, in the functions that called this one as well; with the test of the rank that one is below."""
     calls = [Call(rank, call) for rank, call in mismatch.calls.items() if call is not None]
-    known = mismatch.kind is Kind.SHAPE and len(calls) > 1
-    if not known or not _in_one_round(calls[0], calls[1]):
+    if mismatch.kind is not Kind.SHAPE or len(calls) < 2 or not _in_one_round(calls[0], calls[1]):
         return ""
-    frame = calls[0].collective.frames[0]
-    function = next((f for f in reversed(_functions(_tree(frame))) if frame.line in _lines(f.body)), _tree(frame))
-    assigned = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and n.lineno < frame.line]
-    asked = [n for n in ast.walk(function) if isinstance(n, ast.Call) and n.lineno == frame.line]
-    wanted = set().union(*(_names(arg) for node in asked for arg in node.args))
-    found: list[ast.Assign] = []
-    for node in sorted(assigned, key=lambda one: -one.lineno):
-        made = set().union(*map(_names, node.targets))
-        if made & wanted and len(found) <= _MOST:
-            found.append(node)
-            wanted = wanted - made | _names(node.value)
-    sizes = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
+    found: list[tuple[Frame, ast.Assign]] = []
+    wanted: set[str] | None = None
+    inner = None
+    for frame in calls[0].collective.frames:
+        asked = [n for n in ast.walk(_tree(frame)) if isinstance(n, ast.Call) and n.lineno == frame.line]
+        if inner is not None:
+            asked = [node for node in asked if last_part(node.func) == inner.function] if wanted else []
+        wanted = {name for node in asked for arg in node.args for name in _names(arg)}
+        function = next((f for f in reversed(_functions(_tree(frame))) if frame.line in _lines(f.body)), None)
+        assigned = [n for n in ast.walk(function or _tree(frame)) if isinstance(n, ast.Assign)]
+        for node in sorted(assigned, key=lambda one: -one.lineno):
+            made = set().union(*map(_names, node.targets))
+            if node.lineno < frame.line and made & wanted and len(found) <= _MOST:
+                found.append((frame, node))
+                wanted = wanted - made | _names(node.value) | (made if _stores_item(node) else set())
+        wanted &= {arg.arg for arg in function.args.args} if function is not None else set()
+        inner = frame
+    sizes = "; ".join(_assigned_at(frame, node) for frame, node in found)
     text = "both ranks are in the same iteration, where the tensor has a different size on each"
     return f"{text}: {sizes}" if sizes else ""
+
+
+def _stores_item(node: ast.Assign) -> bool:
+    """It changes what a name stands for, which another assignment has made."""
+    return any(isinstance(target, ast.Subscript) for target in node.targets)
+
+
+def _assigned_at(frame: Frame, node: ast.Assign) -> str:
+    test = _tests_of(gate for gate in _gates(Frame(frame.path, node.lineno, frame.function)) if gate[1])
+    return f"`{ast.unparse(node)}` (line {node.lineno}{', below ' * bool(test)}{test})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -599,7 +618,26 @@ def kept_apart(site: Frame) -> str:
         if gates and all(gates):
             what = ", ".join(sorted(kept & _names(function)))
             return f"{what} is updated by {function.name} (line {function.lineno}), which is called below {gates[0]}"
-    return ""
+    return _updated_apart(site, tree)
+
+
+def _updated_apart(site: Frame, tree: ast.Module) -> str:
+    """The same of an object that a line reads: each call of its `update...()` is below a test of the rank."""
+    at_line = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.lineno == site.line]
+    read = {name for node in at_line for arg in node.args for name in _names(arg)}
+    updates = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr.startswith("update")
+        and last_part(node.func.value) in read
+    ]
+    gates = [_tests_of(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in updates]
+    if not gates or not all(gates):
+        return ""
+    first = updates[0]
+    return f"`{ast.unparse(first.func)}` is called at line {first.lineno}, below {gates[0]}"
 
 
 def _updates(function: ast.FunctionDef, kept: set[str]) -> bool:
