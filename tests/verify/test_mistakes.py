@@ -678,9 +678,23 @@ for step in range(2):
 """
 
 
+#: Each rank accumulates as many batches as it has memory for.
+ACCUMULATED = """
+import contextlib
+
+every = 4 if wrong and rank else 2
+model = DDP(nn.Linear(4, 1))
+for step in range(8):
+    last = (step + 1) % every == 0
+    with contextlib.nullcontext() if last else model.no_sync():
+        model(torch.ones(2, 4)).sum().backward()
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "says", "cause"),
     [
+        (ACCUMULATED, "rank 1 makes no further call", "gradients are averaged only where `last` (line 21)"),
         (MADE_ELSEWHERE, "rank 0 calls all_reduce [2]", "(line 24, below `if rank == 0 and wrong` (line 23))"),
         (GUESSED, "Error", "the size that a rank expects from another is not the size that it sends: rank 0 calls"),
         (TWO_FORWARDS, "ready only once", "the model ran forward 2 times before this backward"),
@@ -717,7 +731,7 @@ for step in range(2):
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
-        *["made-elsewhere", "guessed", "two-forwards"],
+        *["accumulated", "made-elsewhere", "guessed", "two-forwards"],
         *["leftover", "counted", "objects"],
         *["let-go", "in-join", "rows", "skipped", "waited"],
         *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody", "without"],
@@ -1033,13 +1047,31 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     assert (status, report["discovered"]) == (0, []), report["discovered"]
 
 
+#: Each rank stops by its own loss; this time all do in the same iteration.
+UNTIL_WORSE = """
+model = DDP(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+best = 1000.0
+while True:
+    loss = model(torch.randn(4, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    value = loss.item()
+    best = min(best, value)
+    if value > best:
+        break
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
+        (UNTIL_WORSE, "each rank left a loop by the condition of line 25, this time in the same iteration"),
         (FETCHED, "another line causes that: aten.copy_ at line 31 writes weight on rank 0 only"),
         (SLOT, "left a loop because of its own clock (line 24): this time all left in the same iteration"),
     ],
-    ids=["another line", "luck"],
+    ids=["left", "another line", "luck"],
 )
 def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_luck(
     tmp_path: pathlib.Path, program: str, reason: str

@@ -81,7 +81,8 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
         rank, call = calls[0]
         before = earlier[-1].get(rank) if earlier else None
         loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
-        return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else None
+        if loop is not None and not _fixed(loop):
+            return _out_of(loop, rank, mismatch.absent[0], call.frames[0])
     return None
 
 
@@ -300,11 +301,31 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     frame = one.frames[mine.depth]
                     skips = _tests_of((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
+                    averages = _averaged_where(frame) if not skips else ""
+                    text += f"; gradients are averaged only where {averages}" if averages else ""
                     caught = _handler(loop, frame.line) if part is not None else None
                     text += f"; line {caught.lineno} continues it after an exception" if caught is not None else ""
                     inner = _left_first(one, mine, loop) if part is None and not skips else None
                     return RoundsApart(frame.path, loop.lineno, text, bool(skips), inner)
     return None
+
+
+def _averaged_where(frame: Frame) -> str:
+    """The test that decides whether `no_sync` is around a line: `with nullcontext() if last else model.no_sync():`,
+    also by a name that is assigned."""
+    tree = _tree(frame)
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.With) and frame.line in _lines(n.body)]
+    entered = [item.context_expr for block in blocks for item in block.items]
+    names = {node.id for node in entered if isinstance(node, ast.Name)}
+    made = [
+        n.value for n in ast.walk(tree) if isinstance(n, ast.Assign) and names & set().union(*map(_names, n.targets))
+    ]
+    for chosen in (node for node in (*entered, *made) if isinstance(node, ast.IfExp)):
+        skips = ["no_sync" in _names(arm) for arm in (chosen.body, chosen.orelse)]
+        if any(skips):
+            negated = "" if skips[1] else "not "
+            return f"`{negated}{ast.unparse(chosen.test)}` (line {chosen.lineno})"
+    return ""
 
 
 def _left_first(call: Collective, outer: Round, loop: _Loop) -> LeftLoop | None:
@@ -678,6 +699,16 @@ def _counted(loop: _Loop) -> bool:
     """`for epoch in range(...)` without another way out: ranks go round it alike."""
     counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
     return counts and not any(_ways_out(loop.body))
+
+
+def _fixed(loop: _Loop) -> bool:
+    """`for step in range(100)`: no rank can go round it more often."""
+    return _counted(loop) and isinstance(loop, ast.For) and not any(isinstance(n, ast.Name) for n in _bounds(loop))
+
+
+def _bounds(loop: ast.For) -> list[ast.AST]:
+    arguments = loop.iter.args if isinstance(loop.iter, ast.Call) else [loop.iter]
+    return [node for argument in arguments for node in ast.walk(argument)]
 
 
 def _children(node: ast.stmt) -> list[ast.stmt]:
