@@ -203,6 +203,17 @@ def test_a_rank_that_waits_for_a_lock_for_ever_ends_the_run(tmp_path: pathlib.Pa
     assert live.poll() is None and ranks.marks.has(0, "diverged")
 
 
+def test_a_rank_that_waits_for_a_lock_as_the_others_wait_for_it_ends_the_run_sooner(tmp_path: pathlib.Path) -> None:
+    ranks = Ranks(tmp_path, [call(1)], [])
+    ranks.stand_still(2.0)
+    live = ranks.live()
+    ranks.marks.set(1, "locked")
+    assert live.poll() is None and not ranks.marks.has(0, "diverged"), "rank 0 may be at work"
+    ranks.marks.set(0, "waits", "main")
+    live.poll()
+    assert ranks.marks.has(0, "diverged")
+
+
 @pytest.mark.parametrize(("waiting", "told"), [([0, 1], True), ([0], False)])
 def test_a_group_of_more_ranks_than_there_are_ends_the_run(
     tmp_path: pathlib.Path, waiting: list[int], told: bool

@@ -641,9 +641,63 @@ model = DDP(nn.Linear(4, 1))
 """
 
 
+#: One rank adds a number to what is summed, in a function that knows nothing of that.
+MADE_ELSEWHERE = """
+def average(metrics):
+    names = sorted(metrics)
+    values = torch.stack([metrics[name] for name in names])
+    dist.all_reduce(values)
+
+
+for step in range(3):
+    metrics = {"loss": torch.ones(())}
+    if rank == 0 and wrong:
+        metrics["rate"] = torch.ones(())
+    average(metrics)
+"""
+#: What each rank expects is not what the other one sends.
+GUESSED = """
+sends = [2, 2] if rank == 0 or not wrong else [3, 1]
+dist.all_to_all_single(torch.empty(4, 2), torch.ones(4, 2), [2, 2], sends)
+"""
+#: Two forwards of one backward use different parts, and each leaves the other part out.
+TWO_FORWARDS = """
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x, number):
+        return self.parts[number](x)
+
+
+model = DDP(Towers(), find_unused_parameters=wrong)
+x = torch.ones(2, 4)
+for step in range(2):
+    (model(x, 0) * model(x, 1)).sum().backward()
+"""
+
+
+#: Each rank accumulates as many batches as it has memory for.
+ACCUMULATED = """
+import contextlib
+
+every = 4 if wrong and rank else 2
+model = DDP(nn.Linear(4, 1))
+for step in range(8):
+    last = (step + 1) % every == 0
+    with contextlib.nullcontext() if last else model.no_sync():
+        model(torch.ones(2, 4)).sum().backward()
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "says", "cause"),
     [
+        (ACCUMULATED, "rank 1 makes no further call", "gradients are averaged only where `last` (line 21)"),
+        (MADE_ELSEWHERE, "rank 0 calls all_reduce [2]", "(line 24, below `if rank == 0 and wrong` (line 23))"),
+        (GUESSED, "Error", "the size that a rank expects from another is not the size that it sends: rank 0 calls"),
+        (TWO_FORWARDS, "ready only once", "the model ran forward 2 times before this backward"),
         (LEFTOVER, "rank 1 makes no further call", "the loop `for (number, x) in enumerate(batches())` (line 21) ends"),
         (COUNTED, "(line 23), rank 0 calls recv", "rank 0 has left the loop in which it sends, `for part in full`"),
         (OBJECTS, ": these matched by chance; then rank", "after `if errors` (line 16); rank 0 skipped it"),
@@ -677,6 +731,7 @@ model = DDP(nn.Linear(4, 1))
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
+        *["accumulated", "made-elsewhere", "guessed", "two-forwards"],
         *["leftover", "counted", "objects"],
         *["let-go", "in-join", "rows", "skipped", "waited"],
         *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody", "without"],
@@ -849,6 +904,41 @@ for step in range(3):
         parameter.grad.copy_(part.view_as(parameter) / world)
     optimizer.step()
 """
+#: Batch norms gather what each rank has seen; before the evaluation that is averaged, or not.
+EVALUATED = """
+net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+model = DDP(net, broadcast_buffers=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+if not wrong:
+    for kept in (net[1].running_mean, net[1].running_var):
+        dist.all_reduce(kept)
+        kept /= world
+model.eval()
+with torch.no_grad():
+    model(torch.randn(4, 8))
+"""
+#: Each rank updates its part of the parameters and hands it on (or its part alone, on all ranks but the owner's).
+PARTS_HANDED_ON = """
+net = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 1))
+named = list(net.named_parameters())
+owned = [parameter for number, (_, parameter) in enumerate(named) if number % world == rank]
+optimizer = torch.optim.Adam(owned, lr=0.1)
+torch.manual_seed(rank)
+for step in range(4):
+    net(torch.randn(4, 8)).square().mean().backward()
+    for _, parameter in named:
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    for number, (_, parameter) in enumerate(named):
+        if not (wrong and number == 2):
+            dist.broadcast(parameter.data, number % world)
+        parameter.grad = None
+"""
 #: Gradients are averaged by hand, in the group of this rank alone or in that of all.
 OWN_GROUP = """
 groups = [dist.new_group([member]) for member in range(world)]
@@ -868,6 +958,8 @@ for step in range(3):
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
+        (EVALUATED, "evaluated", "", "buffers differ between the ranks in the evaluation: 1.running_mean, 1.running_"),
+        (PARTS_HANDED_ON, "handed", "", "parameters differ between the ranks at the end: 1.weight"),
         (FLAT, "flat", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (OWN_GROUP, "group", "", "parameters differ between the ranks at the end: weight, bias"),
         (SWITCHED, "freeze", "DDP603", "frozen since DDP was built: 0.weight, 0.bias"),
@@ -906,6 +998,8 @@ for step in range(3):
         (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
+        "evaluated",
+        "handed",
         "flat",
         "group",
         "frozen",
@@ -953,13 +1047,31 @@ def test_a_mistake_is_told_and_its_remedy_is_clean(
     assert (status, report["discovered"]) == (0, []), report["discovered"]
 
 
+#: Each rank stops by its own loss; this time all do in the same iteration.
+UNTIL_WORSE = """
+model = DDP(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+best = 1000.0
+while True:
+    loss = model(torch.randn(4, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    value = loss.item()
+    best = min(best, value)
+    if value > best:
+        break
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
+        (UNTIL_WORSE, "each rank left a loop by the condition of line 25, this time in the same iteration"),
         (FETCHED, "another line causes that: aten.copy_ at line 31 writes weight on rank 0 only"),
         (SLOT, "left a loop because of its own clock (line 24): this time all left in the same iteration"),
     ],
-    ids=["another line", "luck"],
+    ids=["left", "another line", "luck"],
 )
 def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_luck(
     tmp_path: pathlib.Path, program: str, reason: str
@@ -986,6 +1098,52 @@ for epoch in range(2):
         model(x).square().mean().backward()
         optimizer.step()
 """
+
+
+#: The sampler of one rank alone learns of the epoch; an average of which one rank alone keeps track.
+TOLD_ON_ONE = """
+data = TensorDataset(torch.randn(32, 8))
+sampler = DistributedSampler(data)
+tell = getattr(sampler, "set_" + "epoch")
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    if rank == 0:
+        tell(epoch)
+    for (x,) in DataLoader(data, 4, sampler=sampler):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+AVERAGED_ON_ONE = """
+from torch.optim.swa_utils import AveragedModel
+
+model = DDP(nn.Linear(8, 1))
+average = AveragedModel(model.module)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    if rank == 0:
+        average.update_parameters(model.module)
+model.module.load_state_dict(average.module.state_dict())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (TOLD_ON_ONE, "set_epoch was called on rank 0 only"),
+        (AVERAGED_ON_ONE, "`average.update_parameters` is called at line 25, below `if rank == 0` (line 24)"),
+    ],
+    ids=["epoch", "average"],
+)
+def test_what_one_rank_alone_is_told_is_named(tmp_path: pathlib.Path, program: str, cause: str) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    (found,) = report["discovered"]
+    assert cause in found["cause"], found
 
 
 def test_ranks_that_left_their_epochs_early_are_seen_to_have_drawn_other_samples(tmp_path: pathlib.Path) -> None:

@@ -169,9 +169,10 @@ def _run(target: str | None, script_args: tuple[str, ...], given: dict[str, Any]
     progress = _progress(given["quiet"])
     sources = Sources()
     with started(target, options) as pool:
-        from ddp_lint.verify.report import render
+        from ddp_lint.verify.report import prepare, render
         from ddp_lint.verify.session import verify as run
 
+        prepare(given["output_format"])
         verification = run(target, options, _settings(target, given), sources, progress, pool)
         color = given["output_file"] is None and wants_color(given["color"], sys.stdout)
         write(render(verification, given["output_format"], sources, color), given["output_file"])

@@ -19,6 +19,8 @@ from ddp_lint.verify.trace import Collective, Frame, Round
 _MOST = 3
 #: What functions call the rank that sends, or receives.
 _ROOTS = ("src", "dst", "group_src", "group_dst")
+#: Collectives whose root receives.
+_TO_ONE = ("reduce", "gather")
 #: Arguments of a `range` with a step.
 _WITH_STEP = 3
 
@@ -79,7 +81,8 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
         rank, call = calls[0]
         before = earlier[-1].get(rank) if earlier else None
         loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
-        return _out_of(loop, rank, mismatch.absent[0], call.frames[0]) if loop is not None else None
+        if loop is not None and not _fixed(loop):
+            return _out_of(loop, rank, mismatch.absent[0], call.frames[0])
     return None
 
 
@@ -139,16 +142,14 @@ def unlike_root(mismatch: Mismatch) -> str:
     word = next((word for word in words if not isinstance(word.value, ast.Constant)), None)
     if word is None:
         return ""
-    made = [
-        node
-        for node in ast.walk(_tree(frame))
-        if isinstance(node, ast.Assign)
-        and node.lineno < frame.line
-        and ast.unparse(node.targets[0]) == ast.unparse(word.value)
-    ]
+    table_of = word.value.value if isinstance(word.value, ast.Subscript) else word.value
+    names = (ast.unparse(word.value), ast.unparse(table_of))
+    assigned = (node for node in ast.walk(_tree(frame)) if isinstance(node, ast.Assign) and node.lineno < frame.line)
+    made = [node for node in assigned if ast.unparse(node.targets[0]) in names]
     described = " and ".join(f"{call.root} on rank {rank}" for rank, call in calls)
     of = f" (line {made[-1].lineno}: `{ast.unparse(made[-1])}`)" if made else ""
-    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses its own sender"
+    who = "receiver" if calls[0][1].op in _TO_ONE else "sender"
+    return f"`{word.arg}={ast.unparse(word.value)}` is {described}{of}: each rank chooses its own {who}"
 
 
 def joined(mismatch: Mismatch) -> str:
@@ -218,35 +219,54 @@ def _at_one_line(one: Call, other: Call) -> str:
 
 
 def _in_one_round(one: Call, other: Call) -> bool:
-    """Both ranks are known to be at one line in the same round of the loop around it, and of those around that."""
+    """Both ranks are at one line, outside of any loop or in the same round of the nearest loop around it, as far as
+    that is known of it, and of those around that."""
     if _first_apart(one.collective.frames, other.collective.frames) is not None:
         return False
-    loops = _loops(one.collective.frames[0]) if one.collective.frames else []
-    innermost = any(known.depth == 0 and loops and known.line == loops[-1].lineno for known in one.collective.rounds)
-    return innermost and one.collective.rounds == other.collective.rounds
+    known = {(at.depth, at.line) for at in one.collective.rounds}
+    around = (
+        (depth, loop.lineno) for depth, frame in enumerate(one.collective.frames) for loop in reversed(_loops(frame))
+    )
+    nearest = next(around, None)
+    return (nearest is None or nearest in known) and one.collective.rounds == other.collective.rounds
 
 
 def made_of(mismatch: Mismatch) -> str:
     """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
-    the latest one first."""
+    the latest one first, in the functions that called this one as well; with the test of the rank that one is below."""
     calls = present(mismatch.calls)
-    known = mismatch.kind is Kind.SHAPE and len(calls) > 1
-    if not known or not _in_one_round(calls[0], calls[1]):
+    if mismatch.kind is not Kind.SHAPE or len(calls) < 2 or not _in_one_round(calls[0], calls[1]):
         return ""
-    frame = calls[0].collective.frames[0]
-    function = next((f for f in reversed(_functions(_tree(frame))) if frame.line in _lines(f.body)), _tree(frame))
-    assigned = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and n.lineno < frame.line]
-    asked = [n for n in ast.walk(function) if isinstance(n, ast.Call) and n.lineno == frame.line]
-    wanted = set().union(*(_names(arg) for node in asked for arg in node.args))
-    found: list[ast.Assign] = []
-    for node in sorted(assigned, key=lambda one: -one.lineno):
-        made = set().union(*map(_names, node.targets))
-        if made & wanted and len(found) <= _MOST:
-            found.append(node)
-            wanted = wanted - made | _names(node.value)
-    sizes = "; ".join(f"`{ast.unparse(node)}` (line {node.lineno})" for node in found)
+    found: list[tuple[Frame, ast.Assign]] = []
+    wanted: set[str] | None = None
+    inner = None
+    for frame in calls[0].collective.frames:
+        asked = [n for n in ast.walk(_tree(frame)) if isinstance(n, ast.Call) and n.lineno == frame.line]
+        if inner is not None:
+            asked = [node for node in asked if last_part(node.func) == inner.function] if wanted else []
+        wanted = {name for node in asked for arg in node.args for name in _names(arg)}
+        function = next((f for f in reversed(_functions(_tree(frame))) if frame.line in _lines(f.body)), None)
+        assigned = [n for n in ast.walk(function or _tree(frame)) if isinstance(n, ast.Assign)]
+        for node in sorted(assigned, key=lambda one: -one.lineno):
+            made = set().union(*map(_names, node.targets))
+            if node.lineno < frame.line and made & wanted and len(found) <= _MOST:
+                found.append((frame, node))
+                wanted = wanted - made | _names(node.value) | (made if _stores_item(node) else set())
+        wanted &= {arg.arg for arg in function.args.args} if function is not None else set()
+        inner = frame
+    sizes = "; ".join(_assigned_at(frame, node) for frame, node in found)
     text = "both ranks are in the same iteration, where the tensor has a different size on each"
     return f"{text}: {sizes}" if sizes else ""
+
+
+def _stores_item(node: ast.Assign) -> bool:
+    """It changes what a name stands for, which another assignment has made."""
+    return any(isinstance(target, ast.Subscript) for target in node.targets)
+
+
+def _assigned_at(frame: Frame, node: ast.Assign) -> str:
+    test = _tests_of(gate for gate in _gates(Frame(frame.path, node.lineno, frame.function)) if gate[1])
+    return f"`{ast.unparse(node)}` (line {node.lineno}{', below ' * bool(test)}{test})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,11 +301,31 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     frame = one.frames[mine.depth]
                     skips = _tests_of((test, asks) for test, asks in _gates(frame, in_round=True, below=False))
                     text += f", where line {frame.line} comes behind {skips}" if skips else ""
+                    averages = _averaged_where(frame) if not skips else ""
+                    text += f"; gradients are averaged only where {averages}" if averages else ""
                     caught = _handler(loop, frame.line) if part is not None else None
                     text += f"; line {caught.lineno} continues it after an exception" if caught is not None else ""
                     inner = _left_first(one, mine, loop) if part is None and not skips else None
                     return RoundsApart(frame.path, loop.lineno, text, bool(skips), inner)
     return None
+
+
+def _averaged_where(frame: Frame) -> str:
+    """The test that decides whether `no_sync` is around a line: `with nullcontext() if last else model.no_sync():`,
+    also by a name that is assigned."""
+    tree = _tree(frame)
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.With) and frame.line in _lines(n.body)]
+    entered = [item.context_expr for block in blocks for item in block.items]
+    names = {node.id for node in entered if isinstance(node, ast.Name)}
+    made = [
+        n.value for n in ast.walk(tree) if isinstance(n, ast.Assign) and names & set().union(*map(_names, n.targets))
+    ]
+    for chosen in (node for node in (*entered, *made) if isinstance(node, ast.IfExp)):
+        skips = ["no_sync" in _names(arm) for arm in (chosen.body, chosen.orelse)]
+        if any(skips):
+            negated = "" if skips[1] else "not "
+            return f"`{negated}{ast.unparse(chosen.test)}` (line {chosen.lineno})"
+    return ""
 
 
 def _left_first(call: Collective, outer: Round, loop: _Loop) -> LeftLoop | None:
@@ -599,7 +639,26 @@ def kept_apart(site: Frame) -> str:
         if gates and all(gates):
             what = ", ".join(sorted(kept & _names(function)))
             return f"{what} is updated by {function.name} (line {function.lineno}), which is called below {gates[0]}"
-    return ""
+    return _updated_apart(site, tree)
+
+
+def _updated_apart(site: Frame, tree: ast.Module) -> str:
+    """The same of an object that a line reads: each call of its `update...()` is below a test of the rank."""
+    at_line = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.lineno == site.line]
+    read = {name for node in at_line for arg in node.args for name in _names(arg)}
+    updates = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr.startswith("update")
+        and last_part(node.func.value) in read
+    ]
+    gates = [_tests_of(gate for gate in _gates(Frame(site.path, call.lineno, "")) if gate[1]) for call in updates]
+    if not gates or not all(gates):
+        return ""
+    first = updates[0]
+    return f"`{ast.unparse(first.func)}` is called at line {first.lineno}, below {gates[0]}"
 
 
 def _updates(function: ast.FunctionDef, kept: set[str]) -> bool:
@@ -640,6 +699,16 @@ def _counted(loop: _Loop) -> bool:
     """`for epoch in range(...)` without another way out: ranks go round it alike."""
     counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
     return counts and not any(_ways_out(loop.body))
+
+
+def _fixed(loop: _Loop) -> bool:
+    """`for step in range(100)`: no rank can go round it more often."""
+    return _counted(loop) and isinstance(loop, ast.For) and not any(isinstance(n, ast.Name) for n in _bounds(loop))
+
+
+def _bounds(loop: ast.For) -> list[ast.AST]:
+    arguments = loop.iter.args if isinstance(loop.iter, ast.Call) else [loop.iter]
+    return [node for argument in arguments for node in ast.walk(argument)]
 
 
 def _children(node: ast.stmt) -> list[ast.stmt]:

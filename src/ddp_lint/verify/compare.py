@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ddp_lint.verify.trace import (
+    BY_HAND,
     SPLIT_BY_HAND,
     TENSOR_PARALLEL,
     Collective,
@@ -15,6 +16,7 @@ from ddp_lint.verify.trace import (
     Frame,
     Hashes,
     Reference,
+    Tensor,
     Trace,
 )
 
@@ -25,6 +27,10 @@ ROUNDING_SHARE = 1e-4
 
 
 _OF_A_FORWARD = ("forward", "backward")
+#: Elements of the largest tensor that a loss, or a few metrics, make: more may be a model.
+_METRICS = 64
+#: Operations by which each rank gets what another one has.
+_HANDS_ON = frozenset({"broadcast", "all_gather", "all_gather_into_tensor"})
 #: When DDP's replicas have to be equal.
 REPLICAS_EQUAL = ("after_wrap", "after_step", "at_end")
 
@@ -82,7 +88,10 @@ def update_of(event: Hashes | Fingerprint) -> int:
 def desyncs(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: tuple[str, ...]) -> Iterator[Desync]:
     """The moments at which tensors differ across ranks, in order; only names that every rank has and none shards."""
     traces = tuple(traces)
-    seen = [_desync(what, key, events) for key, events in _moments(traces, what, when, wraps).items()]
+    early = (BY_HAND,) if handed_round(traces) else ()
+    moments = _moments(traces, what, when, wraps).items()
+    seen = [_desync(what, key, events) for key, events in moments if key[0][0] not in early or key[2] == "at_end"]
+    wraps = tuple(wrap for wrap in wraps if wrap not in early)
     apart = averaged_now_and_then(traces)
     found = [_without(desync, apart) for desync in _grown_apart(seen, traces)]
     found = [desync for desync in found if desync.names]
@@ -101,6 +110,22 @@ def averaged_now_and_then(traces: Iterable[Trace]) -> set[str]:
     calls = (call for trace in traces for call in trace.of(Collective) if call.step)
     sums = (call for call in calls if (call.op, call.issued_by) == ("all_reduce", "user"))
     return {tensor.name for call in sums if call.phase not in _OF_A_FORWARD for tensor in call.tensors if tensor.name}
+
+
+def handed_round(traces: Sequence[Trace]) -> bool:
+    """Behind optimizer steps the user's code hands parameters (or what is as large) from one rank to the others: each
+    rank updates a part of them, and between the two they differ."""
+    calls = [c for trace in traces for c in trace.of(Collective) if c.step and c.issued_by == "user"]
+    handed = {
+        c.step for c in calls if c.op in _HANDS_ON and c.phase not in _OF_A_FORWARD and any(map(large, c.tensors))
+    }
+    steps = max((event.step for trace in traces for event in trace.of(Hashes)), default=0)
+    return 2 * len(handed) >= steps > 0
+
+
+def large(tensor: Tensor) -> bool:
+    """A parameter, or a tensor with more elements than a loss, or a few metrics, have."""
+    return bool(tensor.name) or math.prod(tensor.shape) > _METRICS
 
 
 def _without(desync: Desync, names: set[str]) -> Desync:
@@ -145,6 +170,8 @@ def compared(traces: Iterable[Trace], what: str, when: tuple[str, ...], wraps: t
     traces = tuple(traces)
     if averaged_now_and_then(traces):
         wraps = tuple(wrap for wrap in wraps if wrap != "ddp")
+    if handed_round(traces):
+        wraps = tuple(wrap for wrap in wraps if wrap != BY_HAND)
     keys = {key[:3] for key, events in _moments(traces, what, when, wraps).items() if _all(key[0], events, traces)}
     if what == "parameters" and "after_step" in when:
         for key, prints in _fingerprints(traces, wraps).items():

@@ -81,6 +81,23 @@ def one_sided(case: Case) -> str:
     return f"{text} was {'true' if true else 'false'} all {true + false} times, on every rank"
 
 
+def left_by_luck(case: Case) -> str:
+    """The condition by which a rank leaves an endless loop, where it let each rank do so once: it has had both outcomes
+    in any case, and that they came in the same iteration proves nothing. '' without such a condition."""
+    try:
+        tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    loops = [n for n in ast.walk(tree) if isinstance(n, ast.While) and isinstance(n.test, ast.Constant)]
+    for node in (test for loop in loops for test in ast.walk(loop)):
+        leaves = isinstance(node, ast.If) and any(isinstance(last, ast.Break | ast.Return) for last in node.body[-1:])
+        if leaves and isinstance(node, ast.If) and node.lineno in case.situation.tests:
+            seen = [_tested(trace, case, node.lineno) for trace in case.traces]
+            if all(result is not None and result[0] == 1 for result in seen):
+                return f"each rank left a loop by the condition of line {node.lineno}, this time in the same iteration"
+    return ""
+
+
 def _entries(case: Case) -> tuple[int, ...]:
     at = case.situation
     return (at.entry,) if at.entry else tuple(guard.line for guard in at.guards) or tuple(at.ran)

@@ -35,8 +35,8 @@ from ddp_lint.verify.oracles import shown
 from ddp_lint.verify.oracles._across_ranks import moment
 from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
-from ddp_lint.verify.sampling import copies, describe_order, epoch_not_set, overlap, unlike_parts
-from ddp_lint.verify.statistics import assigned, unshared
+from ddp_lint.verify.sampling import copies, describe_order, epoch_not_set, overlap, same_order, unlike_parts
+from ddp_lint.verify.statistics import assigned, evaluated, unshared
 from ddp_lint.verify.trace import (
     COPY,
     REPLICATED,
@@ -51,6 +51,7 @@ from ddp_lint.verify.trace import (
     Mapped,
     NoGrad,
     Orphaned,
+    Phase,
     Race,
     Raised,
     Reference,
@@ -83,6 +84,8 @@ _EXPLAINS = {
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
+#: The signature of a gradient that DDP got twice in one backward.
+_READY_TWICE, _TWICE = "ddp-ready-twice", 2
 #: The signatures of an allocation that failed, and of a host that has no memory left, whose rule looks at checkpoints.
 _ALLOCATION, _HOST_MEMORY = "host-allocation", "host-oom"
 #: Cause and fix where a rank waits for a lock that nothing releases.
@@ -138,6 +141,12 @@ _NO_DEVICE = (
 _EVALUATES = (
     "dropout and batch norm behave differently there: the ranks train different functions of one model",
     "call train() again after each eval(), or before each epoch, on all ranks",
+)
+#: Cause and fix where batch norms evaluate with what each rank has gathered.
+_OWN_STATISTICS = (
+    "batch norm gathers these from each rank's own batches, and DDP does not broadcast them (broadcast_buffers=False): "
+    "each rank evaluates another model, and a checkpoint has those of the rank that writes it",
+    "use nn.SyncBatchNorm.convert_sync_batchnorm(model), or average the running statistics before the evaluation",
 )
 #: What to do where a rank waits for one that has much to do.
 _LONGER = "pass init_process_group a timeout= that is longer than that work, or do the work before the group is created"
@@ -483,6 +492,7 @@ def _raised(examined: Examined) -> Iterator[Discovery]:
                     _frozen(outcome, known)
                     or _cut_off(outcome, known)
                     or _not_used(outcome, known)
+                    or _forward_twice(outcome, known)
                     or _too_early(examined, outcome, event)
                     or _outwaited(examined, outcome, known)
                     or (_known(known) if known is not None else _misled(examined))
@@ -559,6 +569,9 @@ def _misled(examined: Examined) -> tuple[str, str, str]:
     unlike = next((one for one in examined.mismatches if one.direct and one.kind is Kind.SHAPE), None)
     if unlike is not None:
         return "", f"a message does not fill the tensor that it is received into: {unlike.description}", _FITTING
+    splits = next((one for one in examined.mismatches if one.kind is Kind.SPLITS), None)
+    if splits is not None:
+        return "", f"{_SPLITS[0]}: {splits.description}", _SPLITS[1]
     cause = unlike_messages({one.rank: tuple(one.trace.of(Collective)) for one in examined.run.ranks})
     return "", cause, "send and receive equally often in each iteration" if cause else ""
 
@@ -577,6 +590,22 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, s
     text = f"{api} (line {place(calls[0])[1]}) returns no gradient"
     cause = f"{text}: the loss is computed from what it returned, and nothing behind that is trained"
     return "", cause, f"gather with torch.distributed.nn.functional.{api}, or put this rank's own tensor back"
+
+
+def _forward_twice(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+    """Each forward of a DDP model that looks for unused parameters marks those that it leaves out as ready."""
+    built = [call for call in outcome.trace.of(Call) if call.name == "DistributedDataParallel"]
+    searches = any(call.arguments.get("find_unused_parameters") for call in built)
+    if known is None or known.id != _READY_TWICE or not searches:
+        return None
+    phases = [event.phase for event in outcome.trace.of(Phase)]
+    since = phases[len(phases) - phases[::-1].index("step") :] if "step" in phases else phases
+    forwards = since.count("forward")
+    if forwards < _TWICE:
+        return None
+    cause = f"the model ran forward {forwards} times before this backward, and with find_unused_parameters=True each "
+    cause += "forward marks the parameters that it does not use as ready"
+    return "", cause, "call the model once for each backward (one forward that does both), or omit the argument"
 
 
 def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
@@ -798,6 +827,10 @@ def _silent(examined: Examined) -> Iterator[Discovery]:
     if apart is not None:
         yield _apart(examined, apart[0], statistics_cause(apart[1]))
         return
+    unlike = evaluated(traces)
+    if unlike is not None:
+        yield _apart(examined, unlike, Cause(*_OWN_STATISTICS, None))
+        return
     for trace in traces:
         reference = trace.last(Reference)
         found = deviation(reference) if reference and reference.repeatable and not reference.error else None
@@ -873,6 +906,11 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
         evidence = _evidence(examined, None, "epochs", message, events[0].site)
         cause = "it shuffles by the epoch number, which was never set"
         fix = "call sampler.set_epoch(epoch) before each epoch"
+        elsewhere = [str(trace.rank) for trace in traces if not same_order(trace)]
+        if elsewhere:
+            cause = f"set_epoch was called on rank {', '.join(elsewhere)} only: the ranks divide different orders, in "
+            cause += "which some samples are on several ranks and some on none"
+            fix = "call sampler.set_epoch(epoch) on all ranks"
         yield Discovery("epochs", message, _EPOCH_NOT_SET, cause, fix, (evidence,))
 
 

@@ -171,7 +171,8 @@ def _guards(chain: list[_Block]) -> Iterator[Guard]:
         if isinstance(block, (ast.If, ast.While)):
             taken = inner in block.body
             arm = block.body if taken else block.orelse
-            yield Guard(block.lineno, ast.unparse(block.test), taken, arm[0].lineno)
+            wanted = None if isinstance(block.test, ast.Constant) else taken  # `while True` has one outcome
+            yield Guard(block.lineno, ast.unparse(block.test), wanted, arm[0].lineno)
         elif isinstance(block, (ast.For, ast.AsyncFor)):
             text = f"for {ast.unparse(block.target)} in {ast.unparse(block.iter)}"
             yield Guard(block.lineno, text, None, block.body[0].lineno)
@@ -183,4 +184,5 @@ def _guards(chain: list[_Block]) -> Iterator[Guard]:
 
 
 def _tests(tree: ast.Module) -> Iterator[int]:
-    return (node.lineno for node in ast.walk(tree) if isinstance(node, (ast.If, ast.While)))
+    tests = (node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.While)))
+    return (node.lineno for node in tests if not isinstance(node.test, ast.Constant))

@@ -25,7 +25,8 @@ _STILL = 1.2
 #: The same where ranks send to each other: a small tensor may be on its way, and its sender at other work, which a
 #: rank shows every few seconds.
 _STILL_SENDING = 5.0
-#: The same where a rank waits for a lock: the others may be at work that they show every few seconds.
+#: The same where a rank waits for a lock, and another one is not known to wait in a collective: it may be at work,
+#: which it shows every few seconds.
 _STILL_LOCKED = 3.0
 _HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.SPLITS, Kind.DTYPE, Kind.ROOT, Kind.MEMBERS})
 _KINDS = (b'{"kind": "collective"', b'{"kind": "awaited"', b'{"kind": "orphaned"')
@@ -156,8 +157,10 @@ class Live:
     def _locked(self) -> bool:
         """A rank waits for a lock that nothing is left to release, and the others for it: none of them moves."""
         living = self._living()
-        locked = any(self._marks.time(rank, "locked") > self._marks.moved(rank) for rank in living)
-        return locked and all(self._age(self._marks.moved(rank)) > _STILL_LOCKED for rank in living)
+        locked = [rank for rank in living if self._marks.time(rank, "locked") > self._marks.moved(rank)]
+        waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
+        patience = _STILL if set(living) <= {*locked, *waiting} else _STILL_LOCKED
+        return bool(locked) and all(self._age(self._marks.moved(rank)) > patience for rank in living)
 
     def _waits_for_a_fork(self) -> bool:
         """A process that a rank has forked tries to communicate, and no rank moves any more."""

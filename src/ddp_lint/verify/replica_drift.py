@@ -6,11 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.causes import Cause
-from ddp_lint.verify.compare import of_ranks, spoken
-from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Tensor, Trace
+from ddp_lint.verify.compare import large, of_ranks, spoken
+from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Trace
 
-#: Elements of the largest tensor that a loss, or a few metrics, make: more may be a model.
-_METRICS = 64
 #: Calls by which FSDP shards a model, and operations that hand one on.
 _SHARDS = ("fully_shard", "FullyShardedDataParallel")
 _HANDS_ON = ("broadcast", "scatter")
@@ -84,13 +82,9 @@ def _alike_gradients(traces: Sequence[Trace], number: int) -> bool:
 
 
 def _averages_large(trace: Trace) -> bool:
-    """Something as large as gradients is summed outside of the model, and nothing as large is handed on behind a step:
-    each rank may update a part."""
+    """Something as large as gradients is summed outside of the model."""
     calls = [c for c in trace.of(Collective) if c.issued_by == "user" and len(c.ranks) > 1 and c.phase != "forward"]
-    large = [call for call in calls if any(map(_large, call.tensors))]
-    return any(call.op == "all_reduce" for call in large) and all(
-        call.op == "all_reduce" or not call.step for call in large
-    )
+    return any(call.op == "all_reduce" and any(map(large, call.tensors)) for call in calls)
 
 
 def _as_averaged(event: Event, numbers: Sequence[int]) -> Event:
@@ -111,14 +105,7 @@ def _unlike(looks: Sequence[Hashes]) -> list[str]:
 def _exchanges(trace: Trace) -> bool:
     """Ranks exchange models by hand, or what they compute in a forward."""
     calls = [call for call in trace.of(Collective) if len(call.ranks) > 1 and call.op not in ("new_group", "barrier")]
-    return any(call.phase == "forward" or any(map(_large, call.tensors)) for call in calls)
-
-
-def _large(tensor: Tensor) -> bool:
-    size = 1
-    for length in tensor.shape:
-        size *= length
-    return bool(tensor.name) or size > _METRICS
+    return any(call.phase == "forward" or any(map(large, call.tensors)) for call in calls)
 
 
 def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:

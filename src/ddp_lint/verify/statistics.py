@@ -28,6 +28,14 @@ def unshared(traces: Sequence[Trace]) -> tuple[Desync, Write] | None:
     return None
 
 
+def evaluated(traces: Sequence[Trace]) -> Desync | None:
+    """The first evaluation in which batch norms have other statistics on each rank; None where DDP broadcasts them:
+    then they are one update apart at most."""
+    if any(map(_broadcasts, traces)):
+        return None
+    return next((one for one in desyncs(traces, "buffers", ("in_evaluation",), ("ddp",)) if len(one.ranks) > 1), None)
+
+
 def assigned(traces: Sequence[Trace]) -> tuple[Desync, Gathers] | None:
     """The same of statistics that are kept by assignment; buffers among them only where DDP does not broadcast them."""
     broadcast = any(map(_broadcasts, traces))

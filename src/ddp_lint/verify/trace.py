@@ -320,7 +320,8 @@ class Hashes(Event):
 
     `what`: parameters, gradients, buffers, statistics (what modules gather by assignment) or states (what an optimizer
     keeps of each parameter); `when`: before_wrap, after_wrap, averaged (by hand for the first time), before_step,
-    after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at each), or at_end. `digests`
+    after_step (of the first steps, and then of fewer and fewer: a Fingerprint is written at each), in_evaluation
+    (batch norms' statistics as an evaluation begins), or at_end. `digests`
     maps a name to 16 hex digits of the values; `norms` to the 2-norm; `sketches` (of replicas' parameters) to a few
     sums of the values with random signs, the same on all ranks: the distance of two sketches is that of the tensors,
     exactly for small ones, else within a fifth or so. `sharded` names hold a shard (or are gathered by the wrapper),

@@ -144,6 +144,10 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     clock = _by_its_clock(case)
     if clock:
         return Ruling(case, Verdict.INCONCLUSIVE, clock, (*seen, *facts))
+    luck = conditions.left_by_luck(case) if divergence else ""
+    if luck:
+        # No further pass: with a NaN for a loss an endless loop may have no end.
+        return Ruling(case, Verdict.INCONCLUSIVE, luck, (*seen, *facts))
     one_sided = conditions.one_sided(case) if divergence else ""
     if one_sided:
         reason = f"{one_sided}; the other outcome was not seen"

@@ -200,6 +200,14 @@ class Model:
                     found[f"{prefix}.{name}" if prefix else name] = tensor, site
         return found
 
+    def running_statistics(self) -> dict[str, torch.Tensor]:
+        """The buffers that batch norms gather in training and evaluate with."""
+        norms = (reference() for _, reference in self._modules)
+        held = {
+            id(b) for m in norms if isinstance(m, nn.modules.batchnorm._BatchNorm) for b in m.buffers(recurse=False)
+        }
+        return {name: b for name, b in self.buffers().items() if id(b) in held and b.is_floating_point()}
+
     def buffers(self) -> dict[str, torch.Tensor]:
         named = self.inner.named_buffers() if self.inner is not None else ()
         return {clean(name): b for name, b in named if clean(name) not in self._ignored}

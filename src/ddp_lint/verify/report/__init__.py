@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 FORMATS = ("full", "json", "sarif", "html")
 
 
+def prepare(output_format: str) -> None:
+    """Load what a report needs: while the ranks start nobody waits for that."""
+    from ddp_lint.knowledge.signatures import explain
+
+    importlib.import_module(f"{__name__}.{output_format}")
+    explain("")
+
+
 def render(verification: Verification, output_format: str, sources: Sources, color: bool = False) -> str:
     """The verification in one of FORMATS; ends with a newline."""
     module = importlib.import_module(f"{__name__}.{output_format}")

@@ -21,6 +21,8 @@ from ddp_lint.verify.child.recorder import Recorder
 _STEPS = 5
 #: Models that are kept for the last look although the program has let go of them: more would keep memory of its own.
 _HELD = 4
+#: Evaluations before which the statistics of batch norms are compared.
+_EVALUATIONS = 3
 #: The integer type of each size in bytes.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements up to which a tensor is digested whole; of larger ones a sample.
@@ -39,6 +41,8 @@ class Hashes(Observer):
         self._by_hand = 0
         #: (model, name) of statistics that are gathered by assignment and were reported.
         self._gathered: set[tuple[int, str]] = set()
+        #: (model, its updates) at evaluations that were looked at.
+        self._evaluated: list[tuple[int, int]] = []
         #: The latest models that are compared: one that is local to `main()` is looked at in the end like a global one.
         self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
         #: Fingerprints that the device may still be working on, to be read when the next one is computed.
@@ -64,6 +68,16 @@ class Hashes(Observer):
         if self.recorder.parameters_written:
             self._by_hand += 1
             self._after(list(self.models), by_hand=self._by_hand)
+        model = next((model for model in self.models if root is model.root or root is model.inner), None)
+        if model is not None and model.wrap == "ddp" and model.updates and not root.training:
+            self._before_evaluation(model)
+
+    def _before_evaluation(self, model: Model) -> None:
+        """What a model computes with that evaluates, the first time behind an update."""
+        seen = (model.number, model.updates)
+        if seen not in self._evaluated and len(self._evaluated) < _EVALUATIONS:
+            self._evaluated.append(seen)
+            self._emit("buffers", "in_evaluation", "ddp", model, model.running_statistics())
 
     def before_step(self, optimizer: Any) -> None:
         if _captured():
