@@ -305,6 +305,7 @@ class Storage(Event):
     when: str = ""
     overlaps: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+    tied: tuple[tuple[str, str], ...] = ()
     untied: tuple[tuple[str, str], ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
