@@ -112,7 +112,7 @@ def calls_in_a_chain(n: int) -> str:
     return f"{_TORCH}def f0():\n    dist.barrier()\n{functions}if dist.get_rank() == 0:\n    f{n}()\n"
 
 
-@text(1000)
+@text(2000)
 def calls_in_a_chain_reversed(n: int) -> str:
     functions = "".join(f"def f{i + 1}():\n    f{i}()\n" for i in reversed(range(n)))
     return f"{_TORCH}{functions}def f0():\n    dist.barrier()\nif dist.get_rank() == 0:\n    f{n}()\n"
@@ -145,19 +145,19 @@ def rank_branches(n: int) -> str:
     return f"{_TORCH}def f():\n" + "    if dist.get_rank() == 0:\n        dist.barrier()\n" * n
 
 
-@text(1500)
+@text(3000)
 def branches_without_collectives(n: int) -> str:
     arms = "".join(f"    if c[{i}]:\n        x = x + {i}\n" for i in range(n))
     return f"{_TORCH}def f(c, x):\n{arms}    dist.all_reduce(x)\n"
 
 
-@text(1000)
+@text(3000)
 def returns_under_conditions(n: int) -> str:
     arms = "".join(f"    if c[{i}]:\n        return x\n" for i in range(n))
     return f"{_TORCH}def f(c, x):\n{arms}    dist.all_reduce(x)\n"
 
 
-@text(500)
+@text(8000)
 def arms_of_elif(n: int) -> str:
     arms = "".join(f"    elif c == {i}:\n        dist.barrier()\n" for i in range(n))
     return f"{_TORCH}def f(c):\n    if c is None:\n        pass\n{arms}"
@@ -170,7 +170,7 @@ def try_blocks(n: int) -> str:
     )
 
 
-@text(1000)
+@text(2500)
 def loops(n: int) -> str:
     return f"{_TORCH}def f(xs):\n" + "    for x in xs:\n        dist.all_reduce(x)\n" * n
 
@@ -200,19 +200,19 @@ def classes_that_inherit_in_a_chain(n: int) -> str:
     )
 
 
-@text(700)
+@text(2000)
 def methods(n: int) -> str:
     return _MODULE + "".join(f"    def m{i}(self, x):\n        self.a{i} = x.item()\n" for i in range(n))
 
 
-@text(700)
+@text(2500)
 def layers(n: int) -> str:
     made = "".join(f"        self.l{i} = nn.Linear(2, 2)\n" for i in range(n))
     used = "".join(f"        x = self.l{i}(x)\n" for i in range(n))
     return f"{_MODULE}{made}    def forward(self, x):\n{used}        return x\n"
 
 
-@text(2000)
+@text(5000)
 def statements_of_forward(n: int) -> str:
     used = "".join(f"        x{i + 1} = torch.relu(x{i})\n" for i in range(n))
     return f"{_MODULE}    def forward(self, x0):\n{used}        return x{n}\n"
@@ -253,7 +253,7 @@ def wraps(n: int) -> str:
     )
 
 
-@text(1000)
+@text(2500)
 def loaders(n: int) -> str:
     return (
         _TORCH
@@ -298,7 +298,7 @@ def attributes_in_a_chain(n: int) -> str:
     return f"{_TORCH}def f(x):\n" + f"    y = x{'.sum()' * n}\n" * 10
 
 
-@text(20_000)
+@text(60_000)
 def unknown_names(n: int) -> str:
     return _TORCH + "".join(f"name_{i}\n" for i in range(n))
 
@@ -326,7 +326,7 @@ def files_that_import_in_a_chain(folder: pathlib.Path, n: int) -> None:
         (folder / f"m{i + 1}.py").write_text(f"{_TORCH}from m{i} import f{i}\ndef f{i + 1}():\n    f{i}()\n")
 
 
-@kind(1000)
+@kind(2000)
 def own_names(folder: pathlib.Path, n: int) -> None:
     names = ", ".join(f'"package.module{i}.rank"' for i in range(n))
     (folder / "ddp-lint.toml").write_text(

@@ -251,9 +251,11 @@ class Comparison:
         return reached
 
     def _assumed(self, start: Node) -> dict[int, dict[Hashable, bool]]:
-        """The shared choices that every way to a node has made; nothing for one that none leads to."""
+        """The shared choices that every way to a node has made and that can still decide something; nothing for one that
+        none leads to."""
         if start.number in self._assumptions:
             return self._assumptions[start.number]
+        decisive = self._decisive()
         found = self._assumptions[start.number] = {start.number: {}}
         for node in reversed(self._graph.nodes):
             mine = found.get(node.number)
@@ -262,12 +264,26 @@ class Comparison:
             for child, more in self._ways(node):
                 if any(mine.get(key, chosen) is not chosen for key, chosen in more.items()):
                     continue  # chosen the other way further up
-                there = {**mine, **more}
+                there = mine if decisive.isdisjoint(more) else {**mine, **more}
                 known = found.get(child.number)
                 if known is not None:
                     there = {key: value for key, value in known.items() if there.get(key) is value}
                 found[child.number] = there
         return found
+
+    def _decisive(self) -> frozenset[Hashable]:
+        """Choices that decide more than where they are made: those made at several places, those that decide others,
+        and those that leave a rank alone. To keep all at each node takes time and memory with the square."""
+        made: collections.Counter[Hashable] = collections.Counter()
+        for node in self._graph.nodes:
+            if isinstance(node, Choice):
+                made.update({self._projection.truth(node.condition, world) for world in range(worlds.COUNT)})
+        alone = {choice for choice, _ in self._alone}
+        return frozenset(
+            choice
+            for choice, times in made.items()
+            if times > 1 or choice in alone or self._equality(choice) is not None or self._bound(choice) is not None
+        )
 
     def _ways(self, node: Node) -> list[tuple[Node, dict[Hashable, bool]]]:
         if isinstance(node, EventNode):
