@@ -251,8 +251,8 @@ class Comparison:
         return reached
 
     def _assumed(self, start: Node) -> dict[int, dict[Hashable, bool]]:
-        """The shared choices that every way to a node has made and that can still decide something; nothing for one that
-        none leads to."""
+        """The shared choices that every way to a node has made and that can still decide something; nothing for a node
+        that none leads to."""
         if start.number in self._assumptions:
             return self._assumptions[start.number]
         decisive = self._decisive()
