@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import pathlib
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 
 from ddp_lint.divergence import references as ref
@@ -51,19 +50,30 @@ _KEPT_MODULES = 200
 #: What is kept is kept by these nodes.
 _KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
-_summaries: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
-_open: weakref.WeakKeyDictionary[Project, Summaries] = weakref.WeakKeyDictionary()
+#: Names of the summaries that are attached to a project.
+_CLOSED, _OPEN = "summaries", "open summaries"
 
 
 def open_summaries_of(project: Project) -> Summaries:
     """Summaries that keep what makes the ranks diverge in a callee as it is, for a look at its callers."""
-    found = _open.get(project)
+    found = _attached(project, _OPEN)
     if found is None or found.modules_read > _KEPT_MODULES:
-        _open[project] = Summaries(project, whole=False)
-        if found is not None:
-            del found
-            let_go_of_trees()
-    return _open[project]
+        is_second = found is not None
+        del found  # before garbage is collected
+        return _replaced(project, _OPEN, Summaries(project, whole=False), is_second)
+    return found
+
+
+def _attached(project: Project, name: str) -> Summaries | None:
+    found: Summaries | None = project.attached.get(name)
+    return found
+
+
+def _replaced(project: Project, name: str, new: Summaries, is_second: bool) -> Summaries:
+    project.attached[name] = new
+    if is_second:
+        let_go_of_trees()
+    return new
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,19 +131,18 @@ def _room_to_recurse() -> Iterator[None]:
 
 
 def summaries_of(project: Project) -> Summaries:
-    found = _summaries.get(project)
+    found = _attached(project, _CLOSED)
     if found is None or found.modules_read > _KEPT_MODULES:
         project.forget_memories()
-        _summaries[project] = Summaries(project)
-        if found is not None:
-            del found
-            let_go_of_trees()
-    return _summaries[project]
+        is_second = found is not None
+        del found  # before garbage is collected
+        return _replaced(project, _CLOSED, Summaries(project), is_second)
+    return found
 
 
 def let_go(project: Project, path: pathlib.Path) -> None:
     """Let go of what is kept for the syntax tree of a file that is about to change (`Project.change`)."""
-    found, facts = _summaries.get(project), project.known_facts(path)
+    found, facts = _attached(project, _CLOSED), project.known_facts(path)
     if found is None or facts is None:
         return
     gone = {id(node) for node in statements(facts.tree) if isinstance(node, _KEYS)}
@@ -149,7 +158,7 @@ def let_go(project: Project, path: pathlib.Path) -> None:
 
 def let_go_of_edited(project: Project) -> None:
     """Let go of what depends on functions that were edited (`Project.edit`)."""
-    found = _summaries.get(project)
+    found = _attached(project, _CLOSED)
     if found is not None:
         found.let_go_of_stale()
 

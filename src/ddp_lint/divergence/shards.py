@@ -177,8 +177,10 @@ def _asked_for(loop: ast.For, name: str) -> Iterator[str]:
 
 def may_part(linker: Linker, of: ref.ClassRef, function: ast.AST) -> bool:
     """Is it the `forward` of a class, or a method that this calls, and uses a part of the class?"""
-    units = units_of(linker.project)
-    if not units or getattr(function, "name", "") not in _run_by_forward(linker, of):
+    if not linker.is_module(of) or getattr(function, "name", "") not in _run_by_forward(linker, of):
+        return False
+    units = units_of(linker.project)  # last: it parses every file that shards anything
+    if not units:
         return False
     used = {node.attr for node in inside(function) if isinstance(node, ast.Attribute)}
     return any(_kind(linker, of, name, units) or _holds_part(linker, of, name, units) for name in sorted(used))

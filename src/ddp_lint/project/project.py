@@ -143,6 +143,9 @@ class Project:
         self._open: dict[str, SourceFile] = {}
         #: Where files may change: the kept results that depend on a question or on another kept result.
         self._resting: dict[Asked, list[Basis]] | None = {} if changing else None
+        #: What an analysis keeps for as long as the project lives. It refers to the project, so a table of its own with
+        #: the project as a weak key would never be emptied.
+        self.attached: dict[str, Any] = {}
         #: The memories that callers of `remember` gave, by their identity.
         self._memories: dict[int, MutableMapping[Any, Answered[Any]]] = {}
         self._dropped: list[Basis] = []
