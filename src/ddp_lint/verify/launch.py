@@ -75,7 +75,7 @@ class Launcher:
 
     def __enter__(self) -> Launcher:
         self._device, self._torch, self._shared_gpus = device_of(self.options)
-        self._fork = may_fork(self.target)
+        self._fork = may_fork(self.target, self.options.nproc)
         self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
         # Processes start with the first run.
