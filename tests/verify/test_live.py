@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import subprocess
+import sys
 import time
 
 import pytest
@@ -50,6 +52,27 @@ def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
     parted = ranks.live().poll()
     assert parted is not None and parted.kind is Kind.ORDER and parted.calls[1] == parted.calls[1]
     assert all(ranks.marks.has(rank, "diverged") for rank in (0, 1))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system shows nothing of threads")
+@pytest.mark.parametrize(("command", "soon"), [("exec sleep 60", True), ("while :; do :; done", False)])
+def test_ranks_that_are_asleep_are_waited_for_less_long(tmp_path: pathlib.Path, command: str, soon: bool) -> None:
+    ranks = Ranks(tmp_path, [call(1), call(2)], [call(1), call(3, "barrier")])
+    live = ranks.live()
+    process = subprocess.Popen(["sh", "-c", command])
+    try:
+        for rank in (0, 1):
+            ranks.marks.set(rank, "watch", f"{process.pid} 0")
+        until = time.monotonic() + (20.0 if soon else 2.0)
+        parted = None
+        while parted is None and time.monotonic() < until:
+            ranks.stand_still(0.8)
+            parted = live.poll()
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    assert (parted is not None) is soon
 
 
 def test_ranks_that_went_on_after_what_could_not_meet_hang_in_what_comes_of_it(tmp_path: pathlib.Path) -> None:

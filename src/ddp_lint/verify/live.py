@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
 from ddp_lint.verify.polling_delay import Lateness
+from ddp_lint.verify.scheduling import Stillness
 from ddp_lint.verify.spec import Marks
 from ddp_lint.verify.trace import Awaited, Collective, Orphaned, decode
 
@@ -22,6 +23,8 @@ _POLL, _SLACK = 0.1, 0.3
 #: Seconds for which no rank must have moved after their calls have diverged: what comes of it by itself (an
 #: exception, a transfer that goes through) comes sooner.
 _STILL = 1.2
+#: The same where no thread of a living rank has run, or waited for a processor: nothing is late on a busy machine then.
+_STILL_ASLEEP = 0.4
 #: The same where ranks send to each other: a small tensor may be on its way, and its sender at other work, which a
 #: rank shows every few seconds.
 _STILL_SENDING = 5.0
@@ -52,6 +55,7 @@ class Live:
         self._diverged = False
         self._orphaned = False
         self._late = Lateness(_POLL, _SLACK)
+        self._stillness = Stillness(self._marks)
 
     def close(self) -> None:
         for tail in self._tails.values():
@@ -159,8 +163,10 @@ class Live:
         living = self._living()
         locked = [rank for rank in living if self._marks.time(rank, "locked") > self._marks.moved(rank)]
         waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
-        patience = _STILL if set(living) <= {*locked, *waiting} else _STILL_LOCKED
-        return bool(locked) and all(self._age(self._marks.moved(rank)) > patience for rank in living)
+        moved = [self._marks.moved(rank) for rank in living]
+        if locked and set(living) <= {*locked, *waiting}:
+            return self._still(living, moved)
+        return bool(locked) and all(self._age(since) > _STILL_LOCKED for since in moved)
 
     def _waits_for_a_fork(self) -> bool:
         """A process that a rank has forked tries to communicate, and no rank moves any more."""
@@ -205,7 +211,14 @@ class Live:
             return False  # the rank went on
         if own_groups or any(call is not None and call.op == "send" for call in mismatch.calls.values()):
             return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
-        return all(self._age(self._marks.time(rank, "beat")) > _STILL for rank in living)
+        return self._still(living, [self._marks.time(rank, "beat") for rank in living])
+
+    def _still(self, ranks: Sequence[int], moved: Sequence[float]) -> bool:
+        """They have not moved for long enough (`moved`: when each did last), or for less, and were asleep since."""
+        now = time.monotonic()
+        asleep = [self._stillness.look(rank, now) > _STILL_ASLEEP for rank in ranks]
+        patience = _STILL_ASLEEP if all(asleep) else _STILL
+        return all(self._age(since) > patience for since in moved)
 
     def _waits_for(self, rank: int, others: Sequence[int]) -> bool:
         """It is in a later call, to which none of the others has come."""

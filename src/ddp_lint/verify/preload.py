@@ -28,7 +28,7 @@ _READ_AT_IMPORT = (
     "KINETO", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NPY", "NUMEXPR", "NUMPY", "NV", "OMP", "ONEDNN", "OPENBLAS",
     "PATH", "PYTHON", "PYTORCH", "ROC", "TEMP", "TMP", "TORCH", "TRITON", "UCC", "XLA",
 )  # fmt: skip
-#: What of it is read by a later point of a program (of `environment.toml`), or by CUDA and cuBLAS as they are first used.
+#: What of it a later point of a program reads (of `environment.toml`), or CUDA and cuBLAS as they are first used.
 _LATE_POINTS = frozenset({"group", "collective", "driver", "cuda", "allocation"})
 _READ_LATE = frozenset({"CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING"})
 #: What torchrun sets for its ranks where the user has not.
