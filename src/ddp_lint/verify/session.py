@@ -28,6 +28,9 @@ from ddp_lint.verify.verdicts import judge, wanted_stimuli
 Progress = Callable[[str], None]
 #: A pass with a stimulus may hang by the stimulus alone: it gets no more than this without progress.
 _STIMULUS_TIMEOUT = 8.0
+#: It may also go on for ever by the stimulus (a loss that is NaN meets no end condition): it gets as many times the
+#: seconds of the plain pass, and so many at least.
+_STIMULUS_FACTOR, _STIMULUS_SECONDS = 2.0, 30.0
 
 
 def verify(
@@ -104,11 +107,13 @@ def _runs(launcher: launch.Launcher, plan: launch.Plan, options: Options, at: Se
     runs = one_pass(options, ())
     if options.several_nodes:  # each judges by its own ranks: they would not agree on another pass
         return runs
+    limit = max(_STIMULUS_SECONDS, _STIMULUS_FACTOR * max((examined.run.seconds for examined in runs), default=0.0))
     for stimuli in wanted_stimuli(at, runs):
         if any(examined.run.outcome == "interrupted" for examined in runs):
             break
         timeout = min(options.timeout, _STIMULUS_TIMEOUT)
-        runs += one_pass(dataclasses.replace(options, wraps=options.wraps[:1], timeout=timeout), stimuli)
+        chosen = dataclasses.replace(options, wraps=options.wraps[:1], timeout=timeout, limit=limit)
+        runs += one_pass(chosen, stimuli)
     return runs
 
 

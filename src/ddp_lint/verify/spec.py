@@ -84,6 +84,8 @@ class Spec:
     ranks: tuple[int, ...] = ()
     #: Ranks per machine, of a dry run, and (as requested) of a program that starts its ranks by itself.
     local_world: int = 1
+    #: Seconds after which the launcher gives the run up, even if it moves; 0: never.
+    limit: float = 0.0
 
     def save(self, path: pathlib.Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
