@@ -246,11 +246,17 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> 
 
 
 def test_a_script_that_fails_before_it_starts_its_ranks(tmp_path: pathlib.Path) -> None:
-    """It runs as a rank, which tells what it lacks."""
+    """It ran as far as it can: once."""
     path = tmp_path / "train.py"
-    path.write_text("import not_installed_here\nimport torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n")
+    path.write_text(
+        "import pathlib, torch.multiprocessing as mp\n"
+        f"pathlib.Path('{tmp_path}/runs').open('a').write('.')\n"
+        "import not_installed_here\n"
+        "mp.spawn(print, nprocs=2)\n"
+    )
     (result,) = run(resolve(str(path), CPU), CPU, Watch())
     assert result.outcome == "exception" and "pip install not_installed_here" in lacking([result])
+    assert (tmp_path / "runs").read_text() == "."
 
 
 def test_a_launch_that_dies_is_started_anew_for_the_runs_that_are_left(tmp_path: pathlib.Path) -> None:

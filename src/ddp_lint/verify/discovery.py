@@ -95,7 +95,8 @@ _LOCKED = (
 )
 #: What to do where one rank has left a loop, and where the ranks are in different rounds or under different conditions.
 _EQUALLY_OFTEN = (
-    "run it the same number of times on all ranks: equally many batches, or a decision that they all_reduce"
+    "run it the same number of times on all ranks: equally many batches, or a condition on a value that all ranks have "
+    "(the result of an all_reduce)"
 )
 _SAME_CALLS = "make the same calls in the same order on all ranks, independent of their data"
 _LUCK = "tensors of different sizes met: gloo aborts, NCCL hangs or returns wrong values"

@@ -200,7 +200,7 @@ class Launcher:
             live = Live(directory, None)
             with contextlib.closing(live):
                 poll = self._watched(live, spec)
-                own = dataclasses.replace(spec, own_ranks=True, local_world=self.options.nproc)
+                own = dataclasses.replace(spec, own_ranks=True, launcher=os.getpid(), local_world=self.options.nproc)
                 ended = self._pool.run_own(own, self._command(), poll)
             if ended.ranks or ended.interrupted:
                 return ended

@@ -71,6 +71,8 @@ class Spec:
     job: int = 0
     #: The target is a script that starts its ranks by itself.
     own_ranks: bool = False
+    #: The process that starts such a script.
+    launcher: int = 0
     #: The run has a launch to itself, whose supervisors end as their ranks do.
     job_alone: bool = False
     #: The dotted name to run as `python -m` does, "" for the file itself.
