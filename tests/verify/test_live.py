@@ -182,6 +182,29 @@ def test_ranks_that_wait_for_each_other_wait_for_ever(tmp_path: pathlib.Path) ->
     assert "from rank 2" in str(parted) and "rank 2 never sends" in str(parted)
 
 
+def test_ranks_that_wait_for_each_other_in_unlike_groups(tmp_path: pathlib.Path) -> None:
+    """They do where their threads are seen in them: NCCL's calls return before they are over."""
+    ranks = Ranks(tmp_path, [call(1, group="a")], [call(2, group="b")])
+    live = ranks.live()
+    assert live.poll() is None
+    for rank in (0, 1):
+        ranks.marks.set(rank, "waits", "main")
+    parted = live.poll()
+    assert parted is not None and parted.kind is Kind.CROSSED and set(parted.calls) == {0, 1}
+
+
+def test_messages_meet_by_their_tags(tmp_path: pathlib.Path) -> None:
+    def tagged(op: str, peer: int, tag: int) -> Collective:
+        return Collective(**{**vars(direct(op, peer)), "tag": tag})
+
+    sent = [tagged("send", 1, 1), tagged("send", 1, 2)]
+    met = Ranks(tmp_path, sent, [tagged("recv", 0, 2), tagged("recv", 0, 1)]).live()
+    assert met.poll() is None and met.mismatch is None
+    (tmp_path / "unlike").mkdir()
+    parted = Ranks(tmp_path / "unlike", sent[:1], [tagged("recv", 0, 3)]).live().poll()
+    assert parted is not None and parted.direct
+
+
 def test_ranks_that_send_to_each_other_are_given_time(tmp_path: pathlib.Path) -> None:
     """A small tensor may be on its way while its sender computes."""
     ranks = Ranks(tmp_path, [direct("send", 1)], [direct("send", 0)])

@@ -602,6 +602,26 @@ dist.all_reduce(torch.ones(4))
 """
 
 
+#: Two messages at a time, which find their receives by their tags: the order does not matter.
+TAGGED = """
+rows = [torch.full((4,), float(number)) for number in range(2)]
+tags = [1, 2] if rank == 0 else [2, 3] if wrong else [2, 1]
+call = dist.isend if rank == 0 else dist.irecv
+for work in [call(row, 1 - rank, tag=tag) for row, tag in zip(rows, tags)]:
+    work.wait()
+dist.barrier()
+"""
+#: Two groups of the same ranks, one for the metrics and one for the gradients.
+OPPOSITE = """
+metrics, gradients = dist.new_group(), dist.new_group()
+x = torch.ones(4)
+if rank == 0 or not wrong:
+    dist.all_reduce(x, group=metrics)
+    dist.all_reduce(x, group=gradients)
+else:
+    dist.all_reduce(x, group=gradients)
+    dist.all_reduce(x, group=metrics)
+"""
 #: One rank has half as many batches: it is through as the other one begins its second epoch.
 LEFTOVER = """
 def batches():
@@ -726,6 +746,16 @@ for step in range(8):
         (GROWN, "rank 1 calls all_gather [4] (line 23)", "`mine = torch.ones(rows, 3)` (line 21)"),
         (FROM_ANYBODY, "rank 1 calls send [4] to rank 0 (line 17), rank 0 never receives from it", ""),
         (WITHOUT, "calls all_reduce [4, 4]", "`if parameter.grad is None` (line 27) differs between ranks"),
+        (
+            TAGGED,
+            "rank 0 calls isend [4] to rank 1 tag 1 (line 18)",
+            "a message is received with the tag that",
+        ),
+        (
+            OPPOSITE,
+            "crossed groups: rank 0 calls all_reduce [4]",
+            "a call on another group; rank 0 is below `i",
+        ),
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
@@ -733,7 +763,7 @@ for step in range(8):
         *["leftover", "counted", "objects"],
         *["let-go", "in-join", "rows", "skipped", "waited"],
         *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody", "without"],
-        "in-a-thread",
+        *["tagged", "opposite", "in-a-thread"],
     ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(
