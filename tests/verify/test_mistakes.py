@@ -1159,6 +1159,64 @@ model.module.load_state_dict(average.module.state_dict())
 """
 
 
+#: Gradients are averaged by hand, those of biases are left out.
+WEIGHTS_ALONE = """
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    for parameter in model.parameters():
+        if parameter.ndim > 1 or not wrong:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world
+    optimizer.step()
+"""
+#: An optimizer that adds noise to what it updates.
+NOISY = """
+class Noisy(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                noise = torch.empty_like(parameter).normal_(generator=None if wrong else shared)
+                parameter.add_(noise, alpha=1e-2)
+
+
+shared = torch.Generator().manual_seed(0)
+torch.manual_seed(rank)
+model = DDP(nn.Linear(8, 1))
+optimizer = Noisy(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (
+            WEIGHTS_ALONE,
+            "the gradients of 0.bias, 2.bias are never averaged, those of 0.weight, 2.weight are (line 23)",
+        ),
+        (NOISY, "normal_ in step (line 21) draws other numbers on each rank"),
+    ],
+    ids=["biases", "noise"],
+)
+def test_what_lets_replicas_drift_apart_is_named(tmp_path: pathlib.Path, program: str, cause: str) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    options = ("train.py", "--select", "DDP301", "--")
+    status, report = verify(tmp_path, *options, "wrong")
+    (found,) = report["discovered"]
+    assert status == 1 and cause in found["cause"], found
+    status, report = verify(tmp_path, *options)
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
 @pytest.mark.parametrize(
     ("program", "cause"),
     [

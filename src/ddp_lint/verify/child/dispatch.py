@@ -117,6 +117,12 @@ def of_metadata(op: Any) -> bool:
 
 
 @functools.cache
+def is_random(op: Any) -> bool:
+    """The operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+@functools.cache
 def is_mutable(op: Any) -> bool:
     """The operator mutates an argument, by its schema."""
     return bool(op._schema.is_mutable)
