@@ -29,6 +29,9 @@ TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         ("import os\nos.environ.setdefault('OMP_NUM_THREADS', '8')\n", True),
         ("import os, torch\ndef main():\n    os.environ['OMP_NUM_THREADS'] = '2'\n", True),
         ("import os\nif fast:\n    import torch\nos.environ['OMP_NUM_THREADS'] = '2'\n", False),
+        ("import os\nos.environ['PYTHONHASHSEED'] = str(seed)\n", True),  # for processes that it starts
+        ("names = sorted(set(ours) | set(theirs))\n", True),
+        ("names = list(set(ours) | set(theirs))\n", False),
         ("import os\nos.environ['TORCH_DISTRIBUTED_DEBUG'] = 'INFO'\nimport torch\n", False),
         ("import os, torch\nos.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'\n", False),
         ("from os import environ\nenviron.setdefault('NCCL_DEBUG', 'INFO')\n", True),

@@ -28,8 +28,9 @@ _READ_AT_IMPORT = (
     "KINETO", "KMP", "LD_", "MALLOC", "MKL", "NCCL", "NPY", "NUMEXPR", "NUMPY", "NV", "OMP", "ONEDNN", "OPENBLAS",
     "PATH", "PYTHON", "PYTORCH", "ROC", "TEMP", "TMP", "TORCH", "TRITON", "UCC", "XLA",
 )  # fmt: skip
-#: What of it a later point of a program reads (of `environment.toml`), or CUDA and cuBLAS as they are first used.
-_LATE_POINTS = frozenset({"group", "collective", "driver", "cuda", "allocation"})
+#: What of it is read before a program begins, or by a later point of it (of `environment.toml`); and by CUDA and cuBLAS
+#: as they are first used.
+_OTHER_POINTS = frozenset({"start", "group", "collective", "driver", "cuda", "allocation"})
 _READ_LATE = frozenset({"CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING"})
 #: What torchrun sets for its ranks where the user has not.
 _OF_TORCHRUN = {"OMP_NUM_THREADS": "1"}
@@ -76,6 +77,8 @@ def _depends_on_hashes(tree: ast.Module) -> bool:
             if isinstance(outer, ast.Assign | ast.AnnAssign) and walked & set(_targets(outer)):
                 return True
         elif isinstance(node, ast.Set | ast.SetComp) or made in _SETS:
+            while isinstance(outer, ast.BinOp):  # a union of sets is one, too
+                outer = parents.get(outer)
             orderless = isinstance(outer, ast.Call) and last_part(outer.func) in _ORDERLESS
             if not orderless and not isinstance(outer, ast.Compare):
                 return True
@@ -157,7 +160,7 @@ class _Writes:
         if not name.startswith(_READ_AT_IMPORT) or name in _READ_LATE:
             return True
         point = (read_at(name) or {}).get("at")
-        if point in _LATE_POINTS or (point == "import" and line > self._torch):
+        if point in _OTHER_POINTS or (point == "import" and line > self._torch):
             return True
         held = self._given.get(name)
         return held is not None and (default or (isinstance(value, ast.Constant) and value.value == held))
