@@ -8,6 +8,7 @@ forked ranks have one seed for the hashes of strings, where processes of their o
 from __future__ import annotations
 
 import ast
+import functools
 import os
 from collections.abc import Iterator, Mapping
 
@@ -43,6 +44,7 @@ _WALKS = frozenset({"list", "tuple", "iter", "enumerate", "map", "zip", "join", 
 _STREAMS = frozenset({"Stream", "ExternalStream", "wait_stream", "record_stream"})
 
 
+@functools.lru_cache(maxsize=1)
 def may_fork(target: Target, nproc: int = 2) -> bool:
     """Ranks of this target may find torch imported. Those that build a model import it before its file in any case."""
     given = {**(_OF_TORCHRUN if nproc > 1 else {}), **os.environ}

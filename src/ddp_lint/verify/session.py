@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 
 from ddp_lint.changes import since
@@ -31,6 +32,8 @@ _STIMULUS_TIMEOUT = 8.0
 #: It may also go on for ever by the stimulus (a loss that is NaN meets no end condition): it gets as many times the
 #: seconds of the plain pass, and so many at least.
 _STIMULUS_FACTOR, _STIMULUS_SECONDS = 2.0, 30.0
+#: Where a target imports so many files of its project, what is found in them is kept for the next run, as `check` does.
+_MANY_FILES = 20
 
 
 def verify(
@@ -92,8 +95,11 @@ def prove(
 def lint(target: Target, settings: Settings) -> list[Finding]:
     """The findings in the target and in the files of the project that it imports, without those of the tool itself."""
     files = imported_files(target.path, Project(settings.root))
+    kept = settings.root / ".ddp_lint_cache"
+    pays = kept.is_dir() or len(files) >= _MANY_FILES
+    cache_dir = kept if pays and not os.environ.get("DDP_LINT_NO_CACHE") else None
     known = all_rules()
-    return [finding for finding in check_paths(files, settings).findings if finding.code in known]
+    return [f for f in check_paths(files, settings, cache_dir=cache_dir).findings if f.code in known]
 
 
 def _runs(launcher: launch.Launcher, plan: launch.Plan, options: Options, at: Sequence[Situation]) -> list[Examined]:
