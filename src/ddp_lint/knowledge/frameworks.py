@@ -91,11 +91,13 @@ class GivenWrapped:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptWrapped:
     """Trainers, of one of `classes`, that keep the model as they have wrapped it in an attribute; `parts` are
-    attributes of the model itself, which the wrapper has not."""
+    attributes of the model itself, which the wrapper has not. A read of one has all of these names: those of
+    `found_by` are the rarest."""
 
     classes: tuple[str, ...]
     attribute: str
     parts: tuple[str, ...]
+    found_by: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

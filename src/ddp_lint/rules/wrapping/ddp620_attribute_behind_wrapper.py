@@ -24,7 +24,8 @@ _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _KEPT = frameworks.every(lambda each: each.kept_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
 # A test with one of these words checks whether the model is wrapped, or how many ranks there are.
-_ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
+_ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp",
+         "deepspeed")  # fmt: skip
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 
 #: A test that holds on rank 0, and not where a rank of -1 says that there is one process alone.
@@ -156,7 +157,7 @@ class AttributeBehindWrapper(Rule):
         "DistributedDataParallel",
         *(name.rpartition(".")[2] for name in PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
-        *(part for entry in _KEPT for part in entry.parts),
+        *(name for entry in _KEPT for name in entry.found_by),
         file=(
             "DistributedDataParallel",
             *sorted({part for name in PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
@@ -287,7 +288,9 @@ class AttributeBehindWrapper(Rule):
     def _kept(self, use: cst.BaseExpression, name: str, attribute: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """The attribute of a trainer, whose class is a base of the class around, that holds the wrapped model: as long
         as no method binds it again."""
-        owner = self.module.class_of(use)
+        owner, function = self.module.class_of(use), self.module.function_of(use)
+        if function is not None and function.name.value == "__init__":  # before it wraps
+            return None
         for entry in _KEPT:
             if owner is None or name != f"self.{entry.attribute}" or attribute not in entry.parts:
                 continue
