@@ -89,6 +89,18 @@ class GivenWrapped:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class KeptWrapped:
+    """Trainers, of one of `classes`, that keep the model as they have wrapped it in an attribute; `parts` are
+    attributes of the model itself, which the wrapper has not. A read of one has all of these names: those of
+    `found_by` are the rarest."""
+
+    classes: tuple[str, ...]
+    attribute: str
+    parts: tuple[str, ...]
+    found_by: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Twins:
     """The framework wraps the modules of one container and also hands the raw objects to the user through another:
     calling ``raw.x(...)`` in `methods` runs the twin that no wrapper knows of. The block `yaml_block` of the files
@@ -146,6 +158,7 @@ class Framework:
     wrapper: tuple[Wrapper, ...] = ()
     wrapping_method: tuple[WrappingMethod, ...] = ()
     given_wrapped: tuple[GivenWrapped, ...] = ()
+    kept_wrapped: tuple[KeptWrapped, ...] = ()
     twins: tuple[Twins, ...] = ()
     searching: tuple[Searching, ...] = ()
     distinctive: tuple[Distinctive, ...] = ()

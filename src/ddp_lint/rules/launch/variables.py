@@ -62,6 +62,10 @@ class NameRule(WriteRule):
         """What is wrong with a variable of this name."""
         raise NotImplementedError
 
+    def problem_of(self, write: Write) -> Misnamed | None:
+        """What is wrong with the name, as far as it depends on the file that sets the variable."""
+        return self.problem(write.name)
+
     def is_meant(self, write: Write, found: Misnamed) -> bool:
         """Whether the project shows that the name is right all the same."""
         raise NotImplementedError
@@ -72,7 +76,7 @@ class NameRule(WriteRule):
         raise NotImplementedError
 
     def check(self, write: Write) -> None:
-        found = self.problem(write.name)
+        found = self.problem_of(write)
         if found is not None and not self.is_meant(write, found):
             text = self.module.code(write.key).replace(write.name, found.right)
             fix = found.fix(self.module.span(write.key), text)
