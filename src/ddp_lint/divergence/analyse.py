@@ -34,6 +34,7 @@ from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.divergence.witness import mismatch_of, needs_shards, wrong_arguments
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
+from ddp_lint.knowledge.frameworks import caught
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -500,7 +501,16 @@ def graph_of(
 ) -> tuple[EventGraph, Node]:
     """The event graph of a root, for arguments unknown or for those in `env`. Raises TooLarge."""
     graph = EventGraph()
-    return graph, build(_effects_of(root, facts, summaries, env), graph)
+    is_caught = _is_caught(root.function, summaries.linker)
+    return graph, build(_effects_of(root, facts, summaries, env), graph, caught=is_caught)
+
+
+def _is_caught(function: FunctionRef | None, linker: Linker) -> bool:
+    """Does the framework that calls the method catch what it raises?"""
+    of = function.of if function is not None else None
+    if function is None or not isinstance(of, ClassRef) or not any(name == function.name for _, name in caught()):
+        return False
+    return any((class_, function.name) in caught() for class_ in linker.outside(of))
 
 
 def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None) -> list[Effect]:

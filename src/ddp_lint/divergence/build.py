@@ -67,11 +67,12 @@ class Site:
         )  # fmt: skip
 
 
-def build(effects: list[Effect], graph: EventGraph) -> Node:
-    """The event graph of a function. Raises TooLarge."""
+def build(effects: list[Effect], graph: EventGraph, *, caught: bool = False) -> Node:
+    """The event graph of a function. `caught`: its callers catch all exceptions, so raising is like returning.
+    Raises TooLarge."""
     if not communicates(effects):
         return graph.end
-    exits = Exits(graph.end, graph.error, graph.end, graph.end, graph.end)
+    exits = Exits(graph.end, graph.end if caught else graph.error, graph.end, graph.end, graph.end)
     return _Builder(graph).sequence(effects, graph.end, exits, None)
 
 
