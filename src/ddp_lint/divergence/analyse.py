@@ -502,7 +502,8 @@ def graph_of(
     """The event graph of a root, for arguments unknown or for those in `env`. Raises TooLarge."""
     graph = EventGraph()
     is_caught = _is_caught(root.function, summaries.linker)
-    return graph, build(_effects_of(root, facts, summaries, env), graph, caught=is_caught)
+    effects = _effects_of(root, facts, summaries, env)
+    return graph, build(effects, graph, caught=is_caught, whole=summaries.whole)
 
 
 def _is_caught(function: FunctionRef | None, linker: Linker) -> bool:
