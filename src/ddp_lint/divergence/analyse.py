@@ -408,7 +408,7 @@ def _mismatches(
     """Those of one root; `sharded` returns whether its file shows that something is sharded."""
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
-    of_model = _may_part(root, linker)
+    of_model, is_caught = _may_part(root, linker), _is_caught(root.function, linker)
     for stream in list(streams_of(graph.nodes)):
         if stream == PART and not of_model:  # on one rank a model may be a whole one: for an export, for a sample
             continue
@@ -425,6 +425,8 @@ def _mismatches(
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
             if stream == PART and mismatch.cause != "data":
                 continue
+            if mismatch.cause == "exception" and is_caught:  # which ends no rank there
+                mismatch = dataclasses.replace(mismatch, cause="failure")
             recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
             doubt = mismatch.doubt
             if recurses:

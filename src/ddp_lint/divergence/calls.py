@@ -400,6 +400,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             forward = knows.method(method.of, "__call__")
             # DDP passes on no method of the module inside.
             entry = forward if forward is not None and forward.when != "buffers" else None
+        if entry is None and method.guessed:
+            entry = _by_imports(frame, method)
         if method.guessed and method.name == "step" and len(arguments.positional) > 1:
             entry = None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
@@ -423,6 +425,13 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
                 return unknown(frame.key(node), method.instance or ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, arguments, node, method.name)
+
+
+def _by_imports(frame: Frame, method: ref.Method) -> Collective | None:
+    """The method of another class whose objects have this name, too, where the file imports its framework."""
+    packages = frame.facts.imports.packages
+    named = (of for of in known().known_as(method.of) if of.partition(".")[0] in packages)
+    return next((entry for of in named if (entry := known().method(of, method.name)) is not None), None)
 
 
 def _of_own_tensor(

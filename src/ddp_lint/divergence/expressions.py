@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Hashable, Sequence
+from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -103,8 +104,27 @@ def passed_on(frame: Frame, node: ast.AST, parts: Sequence[Value], key: Hashable
 
 def _text(frame: Frame, node: ast.JoinedStr) -> Value:
     """A text with a time in it is a name: what is found under the name is not a time."""
-    parts = [evaluate(frame, part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
+    parts: list[Value] = []
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            parts.append(evaluate(frame, part.value))
+            write(frame, parts[-1], part.value)
     return passed_on(frame, node, [part for part in parts if part.varies is None or part.varies.cause != "clock"])
+
+
+#: What Python calls where an object becomes text, the first that a class has.
+_AS_TEXT: Final = ("__format__", "__str__", "__repr__")
+
+
+def write(frame: Frame, value: Value, at: ast.expr) -> None:
+    """What the project's own ``__str__`` of an object does where the object becomes text."""
+    of = value.reference.of if isinstance(value.reference, ref.Instance) else None
+    if not isinstance(of, ref.ClassRef):
+        return
+    methods = (frame.linker.method(of, name) for name in _AS_TEXT)
+    method = next((found for found in methods if found is not None), None)
+    if method is not None:
+        frame.summaries.enter_unseen(frame, dataclasses.replace(method, receiver=value, of=of), at)
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Value:
