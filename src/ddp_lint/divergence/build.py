@@ -68,21 +68,25 @@ class Site:
 
 
 def build(effects: list[Effect], graph: EventGraph, *, caught: bool = False, whole: bool = True) -> Node:
-    """The event graph of a function. `caught`: its callers catch all exceptions, so raising is like returning.
-    `whole`: what makes the ranks diverge in a callee by itself is reported there, else it is kept as it is.
-    Raises TooLarge."""
+    """The event graph of a function. Raises TooLarge.
+
+    `caught`: its callers catch all exceptions, so a handler that raises is one that returns; on what is raised under a
+    test, the ranks have mostly agreed. `whole`: what makes the ranks diverge in a callee by itself is reported there,
+    else it is kept as it is.
+    """
     if not communicates(effects):
         return graph.end
-    exits = Exits(graph.end, graph.end if caught else graph.error, graph.end, graph.end, graph.end)
-    return _Builder(graph, whole).sequence(effects, graph.end, exits, None)
+    exits = Exits(graph.end, graph.error, graph.end, graph.end, graph.end)
+    return _Builder(graph, caught, whole).sequence(effects, graph.end, exits, None)
 
 
 class _Builder:
     #: Effects that one graph may be made of, a generator's again at each place that it is inlined at.
     BOUND = 100_000
 
-    def __init__(self, graph: EventGraph, whole: bool) -> None:
+    def __init__(self, graph: EventGraph, caught: bool, whole: bool) -> None:
         self._graph = graph
+        self._caught = caught
         self._whole = whole
         self._left = self.BOUND
         #: Branches on which the ranks diverge, around the effect at hand.
@@ -166,7 +170,9 @@ class _Builder:
                 continues=finally_then(exits.continues), ends=finally_then(exits.ends),
                 raises=finally_then(exits.raises),
             )  # fmt: skip
-        handlers = [(raised, self.sequence(body, after, exits, site)) for raised, body in effect.handlers]
+        is_caught = self._caught and exits.raises is self._graph.error
+        handling = dataclasses.replace(exits, raises=self._graph.end) if is_caught else exits
+        handlers = [(raised, self.sequence(body, after, handling, site)) for raised, body in effect.handlers]
         inner = exits
         if handlers:
             catches = tuple(zip(effect.caught, (handler for _, handler in handlers), strict=False))

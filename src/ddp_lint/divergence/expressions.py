@@ -345,6 +345,11 @@ def _entry_of(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> V
         return None
     if isinstance(reference, ref.External) and reference.name == "os.environ":
         return environment(frame, key.value, node)
+    if base.kind == KEYED and base.entries is not None and key.value not in base.entries and dotted(node.value):
+        added = unknown(("entry", frame.key(node)))
+        longer = unknown((KEYED, frame.key(node), base.key))
+        frame.env[dotted(node.value)] = holding(longer, entries={**base.entries, key.value: added})
+        return added
     place = key.value if isinstance(key.value, int) else None
     if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
         return base.items[place]

@@ -37,6 +37,7 @@ from ddp_lint.divergence.slicing import storing
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
+    KEYED,
     NEVER,
     WORLD_SIZE,
     Component,
@@ -45,6 +46,7 @@ from ddp_lint.divergence.values import (
     Variation,
     argument_key,
     constant,
+    holding,
     is_absent,
     is_numbered,
     is_whether_sharded,
@@ -428,6 +430,17 @@ class Summaries:
             return {path: names[path]} if path in names else {}
 
         return (self._left_by(method, env, path, left) or {}).get(path)
+
+    def entries_after(self, method: FunctionRef, attribute: str) -> Value | None:
+        """What a method makes of a dictionary in an attribute of its object that is empty before."""
+        path = f"{method.node.args.args[0].arg}.{attribute}"
+        empty = holding(unknown((KEYED, path)), entries={})
+        env = {**general(self, method, heuristic=True), path: empty}
+
+        def left() -> dict[str, Value]:
+            return {path: self.evaluate(method, env).env.get(path, empty)}
+
+        return (self._left_by(method, env, f"{path}[]", left) or {}).get(path)
 
     @staticmethod
     def _kept_by(method: FunctionRef, attribute: str) -> dict[str, str]:
