@@ -88,6 +88,8 @@ class Frame:
     effects: list[Effect] = dataclasses.field(default_factory=list)
     returned: list[tuple[Test | None, Value]] = dataclasses.field(default_factory=list)
     path: list[Test] = dataclasses.field(default_factory=list)
+    #: Tests after which this round of a loop goes on: the negations of those under which it has gone to the next one.
+    staying: list[Test] = dataclasses.field(default_factory=list)
     global_names: frozenset[str] = frozenset()
     alive: bool = True
     loops: int = 0
