@@ -425,8 +425,7 @@ def _mismatches(
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
             if stream == PART and mismatch.cause != "data":
                 continue
-            if mismatch.cause == "exception" and is_caught:  # which ends no rank there
-                mismatch = dataclasses.replace(mismatch, cause="failure")
+            mismatch = _of_failure(mismatch) if is_caught else mismatch
             recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
             doubt = mismatch.doubt
             if recurses:
@@ -443,6 +442,11 @@ def _mismatches(
             if placed is not None:
                 yield placed
     yield from wrong_arguments(graph)
+
+
+def _of_failure(mismatch: Mismatch) -> Mismatch:
+    """The mismatch where an exception ends no rank."""
+    return dataclasses.replace(mismatch, cause="failure") if mismatch.cause == "exception" else mismatch
 
 
 def _is_of_recursion(event: Event, root: Root) -> bool:

@@ -340,7 +340,8 @@ _Handler = Callable[[Frame, ast.Call, Arguments], Value]
 BUILTINS: dict[str, _Handler] = {
     **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless),
     "isinstance": _isinstance, "len": _length, "range": _range,
-    **dict.fromkeys(("print", "str", "repr"), _written), "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
+    **dict.fromkeys(("print", "str", "repr"), _written),
+    "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
     **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
 }  # fmt: skip
 

@@ -395,15 +395,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
     if method.of:
         if method.name == "__init__" and method.of in knows.collectives:
             return communicate(frame, knows.collectives[method.of], arguments, node)
-        entry = knows.method(method.of, method.name)
-        if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
-            forward = knows.method(method.of, "__call__")
-            # DDP passes on no method of the module inside.
-            entry = forward if forward is not None and forward.when != "buffers" else None
-        if entry is None and method.guessed:
-            entry = _by_imports(frame, method)
-        if method.guessed and method.name == "step" and len(arguments.positional) > 1:
-            entry = None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
+        entry = _entry_of(frame, method, arguments, node)
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
             _call_closure(frame, entry, arguments, node)
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
@@ -425,6 +417,18 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
                 return unknown(frame.key(node), method.instance or ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, arguments, node, method.name)
+
+
+def _entry_of(frame: Frame, method: ref.Method, arguments: Arguments, node: ast.Call) -> Collective | None:
+    """What the knowledge has for a method of a class that it knows."""
+    if method.guessed and method.name == "step" and len(arguments.positional) > 1:
+        return None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
+    entry = known().method(method.of, method.name)
+    if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
+        forward = known().method(method.of, "__call__")
+        # DDP passes on no method of the module inside.
+        entry = forward if forward is not None and forward.when != "buffers" else None
+    return _by_imports(frame, method) if entry is None and method.guessed else entry
 
 
 def _by_imports(frame: Frame, method: ref.Method) -> Collective | None:

@@ -257,7 +257,7 @@ def _names_of_fields(target: ast.expr, over: ast.expr, batches: set[str]) -> Ite
 
 @kept_by_node(1024)
 def entering(node: ast.ClassDef) -> Mapping[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]]:
-    """The methods that add a key to a dictionary in an attribute under a condition: ``if last: self.sums["loss"] = x``."""
+    """The methods that add a key to a dictionary in an attribute under a condition."""
     found: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]] = {}
     for method in node.body:
         if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.args.args:

@@ -46,7 +46,8 @@ _ARGUMENT = re.compile(r",\s*[\"'](\w+)[\"']\s*[,)]")
 #: Mentioned by a function that gets attributes by computed names.
 COMPUTED = "getattr()"
 #: Mentioned by a function that calls anything or puts it into a text, and by one that enters a manager: with these
-#: instructions, whose names change from version to version. Where none of them is known, every function is taken to do so.
+#: instructions, whose names change from version to version. Where none of them is known, every function is taken to do
+#: so.
 CALLING, ENTERING = "()", "with"
 _INSTRUCTIONS = {
     CALLING: (
