@@ -124,6 +124,8 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
         return _dynamic(frame, reference, node)
     if isinstance(reference, ref.Partial):
         return _partial(frame, reference, arguments, node)
+    if isinstance(reference, ref.OneOf):
+        return _one_of(frame, reference, arguments, node)
     return _unresolved(frame, function, arguments, node)
 
 
@@ -273,6 +275,18 @@ def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
             test = unknown(("dynamic", name)).truth(f"the method is {name}")
             frame.effects.append(Branch(test, inside, [], frame.span(node)))
     return unknown(frame.key(node))
+
+
+def _one_of(frame: Frame, callees: ref.OneOf, arguments: Arguments, node: ast.Call) -> Value:
+    """Any one of several methods is called, the same on all ranks."""
+    for number, callee in enumerate(callees.values):
+        outer, frame.effects = frame.effects, []
+        invoke(frame, callee, arguments, node)
+        inside, frame.effects = frame.effects, outer
+        if matters(inside):
+            test = unknown(("one of", frame.key(node), number)).truth("the object is of this class")
+            frame.effects.append(Branch(test, inside, [], frame.span(node)))
+    return passed_on(frame, node, arguments.values)
 
 
 def _partial(frame: Frame, partial: ref.Partial, arguments: Arguments, node: ast.Call) -> Value:

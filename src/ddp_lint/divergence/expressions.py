@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -73,6 +73,8 @@ _SHAPES = frozenset({"shape", "batch_size"})
 #: Attributes of a tensor that are usually the same on all ranks, regardless of its values.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
+#: Classes that the elements of one container are looked up in.
+_ALTERNATIVES: Final = 16
 #: Operators that make a set of a set.
 SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
 
@@ -110,6 +112,18 @@ def _text(frame: Frame, node: ast.JoinedStr) -> Value:
             parts.append(evaluate(frame, part.value))
             write(frame, parts[-1], part.value)
     return passed_on(frame, node, [part for part in parts if part.varies is None or part.varies.cause != "clock"])
+
+
+def held_in(values: Iterable[Value]) -> ref.Instance | ref.OneOf | None:
+    """What an element of a container of objects of the project is; None of a container of anything else."""
+    objects = [v for v in values if isinstance(v.reference, ref.Instance) and isinstance(v.reference.of, ref.ClassRef)]
+    if not objects:
+        return None
+    of = {value.reference.of: value for value in objects}
+    if len(of) == 1:
+        (only,) = of
+        return ref.Instance(only)
+    return ref.OneOf(tuple(list(of.values())[:_ALTERNATIVES]))
 
 
 #: What Python calls where an object becomes text, the first that a class has.
@@ -173,6 +187,10 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         return unknown(("super", name), ref.Method(outside, name, "super()"))
     if isinstance(reference, ref.Instance):
         return _of_instance(frame, base, reference, name, node, path)
+    if isinstance(reference, ref.OneOf):
+        each = (attribute(frame, value, name, node, path) for value in reference.values)
+        methods = tuple(value for value in each if isinstance(value.reference, ref.FunctionRef))
+        return unknown(("attribute", path, name), ref.OneOf(methods) if methods else None)
     receiver, ending, settings = _parts_of(path)
     guess = known().guessed_type(receiver) if base.varies is None else ""
     if guess:
@@ -262,7 +280,12 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     value = frame.summaries.variables.attribute_of(of, name)
     if (part := part_of(frame, of, name, value)) is not None:
         return part
-    if value is not None and (value.varies is not None or value.reference is not None or value.entries is not None):
+    if value is not None and (
+        value.varies is not None
+        or value.reference is not None
+        or value.entries is not None
+        or held_in(value.items or ()) is not None
+    ):
         return value
     for outside in frame.linker.outside(of):
         ranked = frame.named_rank("attribute", name, node, outside)

@@ -30,7 +30,7 @@ from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
-from ddp_lint.divergence.parameters import bound, general, is_static, widened
+from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
@@ -211,7 +211,9 @@ class Summaries:
             return returned
         # The same question twice has one answer, so that a condition of the callee is one with the caller's.
         asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)
-        return dataclasses.replace(returned, components=unknown((asked, "returned")).components)
+        of = annotated(self.linker, function.facts, getattr(function.node, "returns", None))
+        own = of if of is not None and isinstance(of.of, ref.ClassRef) else None
+        return dataclasses.replace(returned, components=unknown((asked, "returned")).components, reference=own)
 
     def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
         """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
