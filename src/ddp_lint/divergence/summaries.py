@@ -30,13 +30,14 @@ from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
-from ddp_lint.divergence.parameters import bound, general, is_static, widened
+from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
+    KEYED,
     NEVER,
     WORLD_SIZE,
     Component,
@@ -45,6 +46,7 @@ from ddp_lint.divergence.values import (
     Variation,
     argument_key,
     constant,
+    holding,
     is_absent,
     is_numbered,
     is_whether_sharded,
@@ -217,7 +219,9 @@ class Summaries:
             return returned
         # The same question twice has one answer, so that a condition of the callee is one with the caller's.
         asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)
-        return dataclasses.replace(returned, components=unknown((asked, "returned")).components)
+        of = annotated(self.linker, function.facts, getattr(function.node, "returns", None))
+        own = of if of is not None and isinstance(of.of, ref.ClassRef) else None
+        return dataclasses.replace(returned, components=unknown((asked, "returned")).components, reference=own)
 
     def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
         """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
@@ -436,6 +440,17 @@ class Summaries:
             return {path: names[path]} if path in names else {}
 
         return (self._left_by(method, env, path, left) or {}).get(path)
+
+    def entries_after(self, method: FunctionRef, attribute: str) -> Value | None:
+        """What a method makes of a dictionary in an attribute of its object that is empty before."""
+        path = f"{method.node.args.args[0].arg}.{attribute}"
+        empty = holding(unknown((KEYED, path)), entries={})
+        env = {**general(self, method, heuristic=True), path: empty}
+
+        def left() -> dict[str, Value]:
+            return {path: self.evaluate(method, env).env.get(path, empty)}
+
+        return (self._left_by(method, env, f"{path}[]", left) or {}).get(path)
 
     @staticmethod
     def _kept_by(method: FunctionRef, attribute: str) -> dict[str, str]:
