@@ -291,12 +291,29 @@ def _patterns(kind: str) -> re.Pattern[str]:
 
 def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test or a decorator around `node` keeps it to one rank (of the job, a node or a group)."""
-    own = own_ranks(module)
-    for test, taken in conditions(module, node):
-        if first_rank_test(module.code(test), taken, own) or (taken and _asks_for_first(module, test)):
-            return True
+    if any(_is_for_first(module, test, taken) for test, taken in conditions(module, node)):
+        return True
     function = module.function_of(node)
     return function is not None and any(_decorator(d).endswith(_decorators()) for d in function.decorators)
+
+
+#: What a name may be given that says which rank this is.
+_TESTS = (cst.Comparison, cst.BooleanOperation, cst.UnaryOperation)
+
+
+def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
+    """Whether an outcome of a test keeps what follows to one rank: by its text, by what a function of the project
+    returns, or by the test that a name was given: ``writes = get_rank() == 0``."""
+    own = own_ranks(module)
+    if first_rank_test(module.code(test), taken, own) or (taken and _asks_for_first(module, test)):
+        return True
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        test, taken = test.expression, not taken
+    given = [module.assignments(part) for part in (conjuncts(test) if taken else (test,))]
+    return any(
+        values and all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in values)
+        for values in given
+    )
 
 
 #: Tests of how many processes there are: of several where they hold, or of one.
