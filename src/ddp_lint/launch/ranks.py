@@ -77,7 +77,7 @@ def _runs_ranks(project: Project) -> bool:
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""
-    if "world_size" in facts.file.text and _is_world_of_one(facts, project):
+    if _SIZE.search(facts.file.text) and _is_world_of_one(facts, project):
         return None
     all_found = _evidence(facts, project)
     found = next((f for f in all_found if not words or f[0] in words), None)
@@ -87,6 +87,7 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
     return Evidence(word, _place(facts, node, word), own=True)
 
 
+_SIZE = re.compile("world_size|WORLD_SIZE")
 #: What is given a world size that holds for the whole file.
 _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
@@ -97,6 +98,7 @@ def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
     sizes = _world_sizes(facts.tree)
     if not sizes and "init_process_group" not in facts.file.text:
         sizes = _sizes_set(facts.tree)
+    sizes += _sizes_exported(facts.tree)
     handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
     ones = [size for size in sizes if _is_one(size)]
     if len(ones) + len(handed_on) < len(sizes):
@@ -120,8 +122,21 @@ def _sizes_set(tree: ast.AST) -> list[ast.expr]:
     return [a.value for a in assignments if any("world_size" in ast.unparse(target) for target in a.targets)]
 
 
+def _sizes_exported(tree: ast.AST) -> list[ast.expr]:
+    """What a file sets the variable of the size to, under no condition: ``os.environ["WORLD_SIZE"] = "1"``."""
+    fallbacks = {id(n) for node in walk(tree) if isinstance(node, (ast.If, ast.Try)) for n in walk(node)}
+    assignments = (node for node in walk(tree) if isinstance(node, ast.Assign) and id(node) not in fallbacks)
+    return [a.value for a in assignments if any(map(_is_exported_size, a.targets))]
+
+
+def _is_exported_size(target: ast.expr) -> bool:
+    if not isinstance(target, ast.Subscript) or not dotted_ast(target.value).endswith("environ"):
+        return False
+    return isinstance(target.slice, ast.Constant) and target.slice.value == "WORLD_SIZE"
+
+
 def _is_one(size: ast.expr) -> bool:
-    return isinstance(size, ast.Constant) and size.value == 1
+    return isinstance(size, ast.Constant) and size.value in (1, "1")
 
 
 def _is_one_elsewhere(settings: ast.expr, facts: ModuleFacts, project: Project) -> bool:
