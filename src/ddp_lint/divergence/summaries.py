@@ -380,7 +380,7 @@ class Summaries:
     def _summarised(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self.evaluate(function, env)
         effects, returned = compacted(frame, function), _folded(frame)
-        left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
+        left = _own_attributes(frame, function, agreed=bool(effects)) if function.receiver is not None else {}
         return Summary(
             effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
             yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
@@ -555,13 +555,16 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
     return dataclasses.replace(value, varies=dataclasses.replace(value.varies, scope=f"group:{group.key}"))
 
 
-def _own_attributes(frame: Frame, method: FunctionRef) -> dict[str, Value]:
-    """Attributes of `self` whose values are each rank's own where the method ends."""
+def _own_attributes(frame: Frame, method: FunctionRef, *, agreed: bool) -> dict[str, Value]:
+    """Attributes of `self` whose values are each rank's own where the method ends; of one that communicates, those
+    that the ranks have `agreed` on: ``meter.all_reduce()``."""
     parameters = method.node.args.args
     if not parameters:
         return {}
     receiver = parameters[0].arg + "."
     own = {path.removeprefix(receiver): value for path, value in frame.env.items() if path.startswith(receiver)}
+    if agreed:
+        return {name: value for name, value in own.items() if value.agreed and value.varies is None}
     return {name: value for name, value in own.items() if value.varies is not None and value.open}
 
 
