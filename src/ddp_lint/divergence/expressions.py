@@ -191,6 +191,11 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         each = (attribute(frame, value, name, node, path) for value in reference.values)
         methods = tuple(value for value in each if isinstance(value.reference, ref.FunctionRef))
         return unknown(("attribute", path, name), ref.OneOf(methods) if methods else None)
+    return _of_unknown(frame, base, name, node, path)
+
+
+def _of_unknown(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:
+    """An attribute of an object of which only its name shows what it is."""
     receiver, ending, settings = _parts_of(path)
     guess = known().guessed_type(receiver) if base.varies is None else ""
     if guess:
