@@ -324,11 +324,15 @@ def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool
         return True
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test, taken = test.expression, not taken
-    given = [module.assignments(part) for part in (conjuncts(test) if taken else (test,))]
-    return any(
-        values and all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in values)
-        for values in given
-    )
+    return any(_is_given_one(module, part, taken, own) for part in (conjuncts(test) if taken else (test,)))
+
+
+def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tuple[str, ...]) -> bool:
+    """Whether what a name is given keeps the outcome `taken` to one rank; a constant is that of one process:
+    ``logs = True``, and ``logs = get_rank() == 0`` where there are several."""
+    values = module.assignments(name)
+    tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
+    return bool(tests) and all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in tests)
 
 
 #: Tests of how many processes there are: of several where they hold, or of one.
