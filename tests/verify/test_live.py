@@ -55,8 +55,13 @@ def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system shows nothing of threads")
-@pytest.mark.parametrize(("command", "soon"), [("exec sleep 60", True), ("while :; do :; done", False)])
-def test_ranks_that_are_asleep_are_waited_for_less_long(tmp_path: pathlib.Path, command: str, soon: bool) -> None:
+@pytest.mark.parametrize(
+    ("command", "waits", "soon"),
+    [("exec sleep 60", True, True), ("while :; do :; done", True, False), ("exec sleep 60", False, False)],
+)
+def test_ranks_that_are_asleep_in_calls_are_waited_for_less_long(
+    tmp_path: pathlib.Path, command: str, waits: bool, soon: bool
+) -> None:
     ranks = Ranks(tmp_path, [call(1), call(2)], [call(1), call(3, "barrier")])
     live = ranks.live()
     process = subprocess.Popen(["sh", "-c", command])
@@ -67,6 +72,8 @@ def test_ranks_that_are_asleep_are_waited_for_less_long(tmp_path: pathlib.Path, 
         parted = None
         while parted is None and time.monotonic() < until:
             ranks.stand_still(0.8)
+            for rank in (0, 1) if waits else ():
+                ranks.marks.set(rank, "waits", "main")
             parted = live.poll()
             time.sleep(0.1)
     finally:

@@ -222,13 +222,15 @@ class Live:
             return False  # the rank went on
         if own_groups or any(call is not None and call.op == "send" for call in mismatch.calls.values()):
             return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
-        return self._still(living, [self._marks.time(rank, "beat") for rank in living])
+        moved = [self._marks.time(rank, "beat") for rank in living]
+        return self._still(living, moved) if all(map(self._in_calls, living)) else self._still([], moved)
 
     def _still(self, ranks: Sequence[int], moved: Sequence[float]) -> bool:
-        """They have not moved for long enough (`moved`: when each did last), or for less, and were asleep since."""
+        """They have not moved for long enough (`moved`: when each did last), or for less, and these were asleep since
+        (none: it is not known that they only wait)."""
         now = time.monotonic()
         asleep = [self._stillness.look(rank, now) > _STILL_ASLEEP for rank in ranks]
-        patience = _STILL_ASLEEP if all(asleep) else _STILL
+        patience = _STILL_ASLEEP if asleep and all(asleep) else _STILL
         return all(self._age(since) > patience for since in moved)
 
     def _waits_for(self, rank: int, others: Sequence[int]) -> bool:
