@@ -247,6 +247,24 @@ EQUAL = {
                 dist.all_reduce(stats, group=group)
                 dist.broadcast(weights, src=0, group=group)
     """,
+    "a model that one rank builds for itself": """
+        import torch.nn as nn
+
+        class Net(nn.Module):
+            def forward(self, x, group=None):
+                if self.is_parallel:
+                    dist.all_reduce(x, group=group)
+                return x
+
+        class Config:
+            def build(self) -> Net:
+                return make(self)
+
+        def convert(config: Config, x):
+            if dist.get_rank() == 0:
+                net = config.build()
+                net(x)
+    """,
     "elements of a list none of which is of the class that reduces": """
         class Mean:
             def get(self):
