@@ -20,9 +20,8 @@ from typing import Any
 
 from ddp_lint.dev.studies import Judgement, read
 from ddp_lint.findings import Confidence
-from ddp_lint.rules.calibrated import surest_at
+from ddp_lint.rules.calibrated import kind_of, surest_at
 from ddp_lint.rules.registry import documented
-from ddp_lint.source.file import place_kind
 
 #: What a class promises: the least share that is not false, the least share that is real.
 PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 1 / 3)}
@@ -66,7 +65,7 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
         collections.defaultdict[str, list[Judgement]](list),
     )
     for judgement in half:
-        kind = place_kind(judgement.place.rpartition(":")[0])
+        kind = _kind(judgement)
         (places[kind] if kind else rules[judgement.code]).append(judgement)
     found_classes = {
         name: {key: class_of(rows, prior) for key, rows in sorted(groups.items())}
@@ -127,13 +126,19 @@ def report(found: Iterable[Judgement]) -> Iterator[list[object]]:
     groups = collections.defaultdict[str, list[Judgement]](list)
     for judgement in found:
         if not calibrates(judgement):
-            kind = place_kind(judgement.place.rpartition(":")[0])
+            kind = _kind(judgement)
             sure = documented()[judgement.code].confidence.value
             groups[f"{kind}s" if kind else sure].append(judgement)
     for name in (*(c.value for c in Confidence), "tests", "examples", "benchmarks"):
         if groups[name]:
             not_false, real = _shares(groups[name])
             yield [name, len(groups[name]), f"{not_false:.0%}", f"{real:.0%}"]
+
+
+def _kind(judgement: Judgement) -> str:
+    """The kind of place whose readings a judgement belongs to; '' where it belongs to those of its rule."""
+    rule = documented().get(judgement.code)
+    return kind_of(judgement.place.rpartition(":")[0], in_tests_too=rule is not None and rule.in_tests_too)
 
 
 # ---- what is not reported any more
@@ -185,5 +190,6 @@ def _reported(tree: pathlib.Path, paths: list[str]) -> dict[tuple[str, str], lis
 
 def _waits_by_itself(finding: dict[str, Any]) -> bool:
     """Whether the rule itself is unsure of it, which no class makes it: by default it is not reported."""
-    allowed = documented()[finding["code"]].ceiling.at_most(surest_at(finding["path"]))
+    rule = documented()[finding["code"]]
+    allowed = rule.ceiling.at_most(surest_at(finding["path"], in_tests_too=rule.in_tests_too))
     return finding["confidence"] == Confidence.LOW.value and allowed is not Confidence.LOW

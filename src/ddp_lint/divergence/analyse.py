@@ -59,9 +59,7 @@ def open_summaries_of(project: Project) -> Summaries:
     """Summaries that keep what makes the ranks diverge in a callee as it is, for a look at its callers."""
     found = _attached(project, _OPEN)
     if found is None or found.modules_read > _KEPT_MODULES:
-        is_second = found is not None
-        del found  # before garbage is collected
-        return _replaced(project, _OPEN, Summaries(project, whole=False), is_second)
+        return _replaced(project, _OPEN, found, Summaries(project, whole=False))
     return found
 
 
@@ -70,10 +68,11 @@ def _attached(project: Project, name: str) -> Summaries | None:
     return found
 
 
-def _replaced(project: Project, name: str, new: Summaries, is_second: bool) -> Summaries:
+def _replaced(project: Project, name: str, old: Summaries | None, new: Summaries) -> Summaries:
     project.attached[name] = new
-    if is_second:
-        let_go_of_trees()
+    if old is not None:
+        old.let_go_of_all()
+        let_go_of_trees(generation=1)
     return new
 
 
@@ -135,9 +134,7 @@ def summaries_of(project: Project) -> Summaries:
     found = _attached(project, _CLOSED)
     if found is None or found.modules_read > _KEPT_MODULES:
         project.forget_memories()
-        is_second = found is not None
-        del found  # before garbage is collected
-        return _replaced(project, _CLOSED, Summaries(project), is_second)
+        return _replaced(project, _CLOSED, found, Summaries(project))
     return found
 
 

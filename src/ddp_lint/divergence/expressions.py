@@ -187,6 +187,11 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         return unknown(("super", name), ref.Method(outside, name, "super()"))
     if isinstance(reference, (ref.Instance, ref.OneOf)):
         return _of_object(frame, base, reference, name, node, path)
+    return _of_unknown(frame, base, name, node, path)
+
+
+def _of_unknown(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:
+    """An attribute of an object of which only its name shows what it is."""
     receiver, ending, settings = _parts_of(path)
     guess = known().guessed_type(receiver) if base.varies is None else ""
     if guess:

@@ -120,6 +120,14 @@ class Summaries:
         self.variables.let_go(facts)
         self._memory.forget_dropped()
 
+    def let_go_of_all(self) -> None:
+        """Nobody uses the summaries any more: what they hold is freed now. They refer to one another, and to find out
+        that nothing else refers to them the garbage collector would go over all objects, for seconds."""
+        for part in (self, self.linker, self.variables, self._memory):
+            for held in vars(part).values():
+                if isinstance(held, dict):
+                    held.clear()
+
     def let_go_of_stale(self) -> None:
         """Drop what was stored for summaries that are no longer cached."""
         self._memory.forget_dropped()
@@ -379,7 +387,7 @@ class Summaries:
     def _summarised(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self.evaluate(function, env)
         effects, returned = compacted(frame, function), _folded(frame)
-        left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
+        left = _own_attributes(frame, function, agreed=bool(effects)) if function.receiver is not None else {}
         return Summary(
             effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
             yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
@@ -554,13 +562,16 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
     return dataclasses.replace(value, varies=dataclasses.replace(value.varies, scope=f"group:{group.key}"))
 
 
-def _own_attributes(frame: Frame, method: FunctionRef) -> dict[str, Value]:
-    """Attributes of `self` whose values are each rank's own where the method ends."""
+def _own_attributes(frame: Frame, method: FunctionRef, *, agreed: bool) -> dict[str, Value]:
+    """Attributes of `self` whose values are each rank's own where the method ends; of one that communicates, those
+    that the ranks have `agreed` on: ``meter.all_reduce()``."""
     parameters = method.node.args.args
     if not parameters:
         return {}
     receiver = parameters[0].arg + "."
     own = {path.removeprefix(receiver): value for path, value in frame.env.items() if path.startswith(receiver)}
+    if agreed:
+        return {name: value for name, value in own.items() if value.agreed and value.varies is None}
     return {name: value for name, value in own.items() if value.varies is not None and value.open}
 
 

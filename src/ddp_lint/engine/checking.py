@@ -167,7 +167,11 @@ def _check(
 
 def _left_out(file: SourceFile, settings: Settings) -> frozenset[str]:
     """The codes that need not be looked for, as all that they find would be left out for the place of the file."""
-    return settings.sure & _rules() if surest_at(file.place) is Confidence.LOW else frozenset()
+    return frozenset(
+        code
+        for code in settings.sure & _rules()
+        if surest_at(file.place, in_tests_too=declared()[code].in_tests_too) is Confidence.LOW
+    )
 
 
 def _reported(

@@ -89,6 +89,18 @@ class GivenWrapped:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class KeptWrapped:
+    """Trainers, of one of `classes`, that keep the model as they have wrapped it in an attribute; `parts` are
+    attributes of the model itself, which the wrapper has not. A read of one has all of these names: those of
+    `found_by` are the rarest."""
+
+    classes: tuple[str, ...]
+    attribute: str
+    parts: tuple[str, ...]
+    found_by: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Caught:
     """Methods of subclasses of `classes` that the framework calls in a `try` on every rank: it catches what they raise
     and exchanges it between the ranks, so a rank that raises does not end but communicates."""
@@ -155,6 +167,7 @@ class Framework:
     wrapper: tuple[Wrapper, ...] = ()
     wrapping_method: tuple[WrappingMethod, ...] = ()
     given_wrapped: tuple[GivenWrapped, ...] = ()
+    kept_wrapped: tuple[KeptWrapped, ...] = ()
     caught: tuple[Caught, ...] = ()
     twins: tuple[Twins, ...] = ()
     searching: tuple[Searching, ...] = ()

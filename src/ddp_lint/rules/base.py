@@ -34,6 +34,8 @@ class Documented:
     ceiling: ClassVar[Confidence] = Confidence.HIGH
     #: False: found only when selected by name or with --preview, because its measured precision does not carry it.
     default: ClassVar[bool] = True
+    #: Its findings in tests are as sure as elsewhere (`calibrated.surest_at`).
+    in_tests_too: ClassVar[bool] = False
     #: True, of a rule that is off by default: source cannot decide and a run can, so it is on in `verify`.
     run_decides: ClassVar[bool] = False
     #: The PyTorch release from which on the hazard does not exist: with `target-torch` at it or above, the rule is off.
@@ -83,9 +85,11 @@ class Rule(Documented):
         return iter(())
 
     @classmethod
-    def finding(cls, span: Span, message: str, *, help: str = "", fix: Fix | None = None) -> Finding:
+    def finding(
+        cls, span: Span, message: str, *, help: str = "", fix: Fix | None = None, confidence: Confidence | None = None
+    ) -> Finding:
         """A finding of this rule in a file that is not Python."""
-        return Finding(cls.code, cls.slug, fitted(message), span, cls.confidence, help=help, fix=fix)
+        return Finding(cls.code, cls.slug, fitted(message), span, confidence or cls.confidence, help=help, fix=fix)
 
     def start(self) -> None:
         """Called before the walk."""
@@ -132,7 +136,9 @@ class Rule(Documented):
         )
 
     def _sure(self, confidence: Confidence) -> Confidence:
-        return confidence.at_most(self.ceiling).at_most(surest_at(self.module.file.place))
+        return confidence.at_most(self.ceiling).at_most(
+            surest_at(self.module.file.place, in_tests_too=self.in_tests_too)
+        )
 
     def _span_of(self, where: cst.CSTNode | Span) -> Span:
         return where if isinstance(where, Span) else self.module.span(where)

@@ -17,6 +17,13 @@ def calibrated(section: Literal["rules", "places"], key: str) -> Confidence | No
     return Confidence(sure) if sure else None
 
 
-def surest_at(place: str) -> Confidence:
-    """No finding of a rule in a file is surer than this, by the path of the file in its project."""
-    return calibrated("places", place_kind(place)) or Confidence.HIGH
+def kind_of(place: str, *, in_tests_too: bool = False) -> str:
+    """The kind of place, by the path of a file in its project, whose class limits what a rule finds there; '' for
+    none. `in_tests_too`: the rule is about failures that a program hides, and a test that hides them harms no less."""
+    kind = place_kind(place)
+    return "" if in_tests_too and kind == "test" else kind
+
+
+def surest_at(place: str, *, in_tests_too: bool = False) -> Confidence:
+    """No finding of a rule in a file is surer than this."""
+    return calibrated("places", kind_of(place, in_tests_too=in_tests_too)) or Confidence.HIGH

@@ -45,6 +45,7 @@ class Declaration:
     visits: bool = False
     gone_in: tuple[int, int] | None = None
     run_decides: bool = False
+    in_tests_too: bool = False
 
     @classmethod
     def of(cls, entry: type[Documented]) -> Declaration:
@@ -54,7 +55,8 @@ class Declaration:
         if not issubclass(entry, Rule):
             return cls(*who, looks=False, gone_in=entry.gone_in, run_decides=entry.run_decides)
         visits = any(name.startswith(("visit_", "leave_")) for name in dir(entry))
-        return cls(*who, True, entry.files, entry.triggers, visits, entry.gone_in, entry.run_decides)
+        decided = (entry.gone_in, entry.run_decides, entry.in_tests_too)
+        return cls(*who, True, entry.files, entry.triggers, visits, *decided)
 
     @classmethod
     def from_json(cls, row: list[Any]) -> Declaration:

@@ -9,6 +9,7 @@ from typing import cast
 
 import libcst as cst
 
+from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
 from ddp_lint.project.uses import Use, uses
@@ -33,6 +34,12 @@ class CallSite:
     node: ast.Call
     around: FunctionNode | None
     bound: bool
+
+    @property
+    def span(self) -> Span:
+        node = self.node
+        end = node.end_lineno or node.lineno, (node.end_col_offset or node.col_offset) + 1
+        return Span(self.facts.file.path, node.lineno, node.col_offset + 1, *end)
 
     def given(self, function: cst.FunctionDef, name: str) -> ast.expr | None:
         """What the call gives a parameter; None when it leaves it to the default, or a star hides it."""

@@ -75,7 +75,8 @@ class ReadPerElement(Rule):
     ## When it is silent
 
     Tensors made on the host, one `.tolist()` before the loop, functions that never mention a device, logging and
-    evaluation.
+    evaluation. Only with `--preview`: numbers that do more than say which part of a tensor is written, as they may be
+    needed on the host (sizes of messages, logs).
 
     ## How to confirm
 
@@ -92,7 +93,6 @@ class ReadPerElement(Rule):
     """
 
     confidence = Confidence.LOW
-    default = False
     triggers = Triggers(Trait.READS, file=("torch",))
     oracles = ("sync", "graph_break")
 
@@ -113,7 +113,20 @@ class ReadPerElement(Rule):
             f"{self.module.quoted(node)} waits for the GPU for each element of the loop, on every rank in every step",
             labels=[(loop, "the loop")],
             help="compare with torch.arange, or call `.tolist()` once before the loop",
+            confidence=Confidence.MEDIUM if self._fills(node, function) else None,
         )
+
+    def _fills(self, read: cst.Call, function: cst.FunctionDef) -> bool:
+        """Whether the number only says which part of a tensor on a device is written: ``mask[i, : n[i].item()] = 0``,
+        which one comparison does for all `i`."""
+        place = next((up for up in self.module.ancestors(read) if isinstance(up, (cst.AssignTarget, cst.Assign))), None)
+        if not isinstance(place, cst.AssignTarget) or not isinstance(place.target, cst.Subscript):
+            return False
+        written: cst.BaseExpression = place.target
+        while isinstance(written, cst.Subscript):
+            written = written.value
+        value = TensorFile.of(self.module).flow(function).value(written)
+        return value.tensor and not value.on_host
 
     def _loop_over(self, receiver: cst.BaseExpression, node: cst.Call) -> cst.CSTNode | None:
         """The loop whose variable picks the element that is read."""

@@ -4,12 +4,13 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.wraps import argument
-
-#: Libraries whose model parallelism leaves each rank a batch of its own.
+from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
 
 class SamplerOverWholeWorld(Rule):
@@ -18,7 +19,7 @@ class SamplerOverWholeWorld(Rule):
     ## What it does
 
     Finds a DistributedSampler without `num_replicas` and `rank` in a file that uses tensor, pipeline or model
-    parallelism.
+    parallelism, and in a function or class that another file calls which knows the number of data-parallel ranks.
 
     ## Why it breaks
 
@@ -83,7 +84,7 @@ class SamplerOverWholeWorld(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DistributedSampler", file=(*table("data")["model_parallelism"],))
+    triggers = Triggers("DistributedSampler")
     oracles = ("divided",)
     confidence = Confidence.MEDIUM
 
@@ -93,10 +94,36 @@ class SamplerOverWholeWorld(Rule):
         own_batches = frameworks.packages(lambda framework: framework.batches_per_rank)
         if not own_batches.isdisjoint(self.module.imports.packages):
             return
-        if argument(node, 1, "num_replicas") is None and argument(node, 2, "rank") is None:
+        if argument(node, 1, "num_replicas") is not None or argument(node, 2, "rank") is not None:
+            return
+        here = _uses(self.module.facts, "model_parallelism")
+        caller = None if here else self._parallel_caller(node)
+        if here or caller is not None:
             self.report(
                 node,
                 "the data is divided by the whole world: ranks of one model-parallel group get different samples",
                 notes=["the ranks of the group compute parts of different batches"],
+                labels=[(caller.span, "this file knows the data-parallel ranks")] if caller is not None else (),
                 help="pass num_replicas= and rank= of the data-parallel group",
             )
+
+    def _parallel_caller(self, node: cst.Call) -> CallSite | None:
+        """A call of the function or class around, in a file in which data-parallel ranks are not all ranks."""
+        function, owner = self.module.function_of(node), self.module.class_of(node)
+        sites = (
+            constructions(self.module, owner)
+            if owner is not None
+            else call_sites(self.module, function)
+            if function is not None
+            else ()
+        )
+        return next((site for site in sites if _uses(site.facts, "data_parallel_ranks")), None)
+
+
+def _uses(facts: ModuleFacts | None, kind: str) -> bool:
+    """Whether the code of a file, and not a comment alone, has one of the names of a kind."""
+    words = set(table("data")[kind])
+    if facts is None or not any(map(facts.file.holds, words)):
+        return False
+    names = (getattr(node, field, None) for node in walk(facts.tree) for field in ("id", "attr", "arg", "name"))
+    return any(isinstance(name, str) and name.rpartition(".")[2] in words for name in names)

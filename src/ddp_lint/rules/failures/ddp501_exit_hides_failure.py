@@ -114,6 +114,7 @@ class ExitHidesFailure(Rule):
     """
 
     confidence = Confidence.HIGH
+    in_tests_too = True
     triggers = Triggers("_exit", "exit", "quit", "SystemExit")
     oracles = ("exit",)
 

@@ -106,6 +106,7 @@ class UnreadExitStatus(Rule):
     """
 
     confidence = Confidence.MEDIUM
+    in_tests_too = True
     triggers = Triggers(
         "Process",
         "Popen",

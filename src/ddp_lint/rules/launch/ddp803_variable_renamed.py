@@ -27,7 +27,7 @@ class VariableRenamed(NameRule):
     torch reads both names, with a warning, and the new one takes precedence if both are set. torchrun exports
     `TORCH_NCCL_ASYNC_ERROR_HANDLING=1` to its workers unless it is set already: `NCCL_ASYNC_ERROR_HANDLING=0` then has
     no effect on any rank, and the watchdog that the script wants to turn off still ends rank 1 when rank 0 is late.
-    The other old names still have an effect; a later release will remove them.
+    The other old names still have an effect; a later release will remove them. They are shown with `--preview` alone.
 
     ## Example
 
@@ -86,10 +86,9 @@ class VariableRenamed(NameRule):
         if not new:
             return None
         if name == _EXPORTED:
-            message = f"{name} has no effect under torchrun, which exports {new}"
-        else:
-            message = f"{name} is the old name of {new}: it has an effect only if the new one is unset"
-        return Misnamed(message, f"write {new}", new)
+            return Misnamed(f"{name} has no effect under torchrun, which exports {new}", f"write {new}", new)
+        message = f"{name} is the old name of {new}: it has an effect only if the new one is unset"
+        return Misnamed(message, f"write {new}", new, Confidence.LOW)  # it works, and torch itself warns
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:
         """Whether the file sets the new one, too, or to what torchrun exports as well."""

@@ -6,7 +6,7 @@ import functools
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence, Span
+from ddp_lint.findings import Confidence
 from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
@@ -147,7 +147,7 @@ class OverwritesCallersTensor(InPlaceRule):
             write.node,
             "forward overwrites the caller's tensor "
             f"{self.module.quoted(write.target)}{self.way(reached)}: `backward()` may raise",
-            labels=[(_span(site), f"this caller still needs it: {why}")],
+            labels=[(site.span, f"this caller still needs it: {why}")],
             help=f"make a new tensor: `{argument} = {argument} + ..`, or start with `{argument} = {argument}.clone()`",
             fix=self.out_of_place(write),
         )
@@ -257,12 +257,6 @@ class _Caller:
         while not isinstance(node, ast.stmt) and node in self._parents:
             node = self._parents[node]
         return node
-
-
-def _span(site: CallSite) -> Span:
-    node = site.node
-    end = node.end_lineno or node.lineno, (node.end_col_offset or node.col_offset) + 1
-    return Span(site.facts.file.path, node.lineno, node.col_offset + 1, *end)
 
 
 def _last(function: cst.BaseExpression) -> str:

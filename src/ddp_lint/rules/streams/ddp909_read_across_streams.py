@@ -156,8 +156,6 @@ class ReadAcrossStreams(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    default = False
-    run_decides = True
     triggers = Triggers("stream", file=("torch",), tests=False)
     oracles = ("streams",)
     needs_cuda = True

@@ -21,9 +21,11 @@ from ddp_lint.tensors.callers import comes_first
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
+_KEPT = frameworks.every(lambda each: each.kept_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
 # A test with one of these words checks whether the model is wrapped, or how many ranks there are.
-_ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp")
+_ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp",
+         "deepspeed")  # fmt: skip
 _ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 
 #: A test that holds on rank 0, and not where a rank of -1 says that there is one process alone.
@@ -51,8 +53,8 @@ class AttributeBehindWrapper(Rule):
     ## What it does
 
     Finds `model.config`, `model.encode(x)` and the like where `model` is what `DistributedDataParallel(...)` or
-    `accelerator.prepare(...)` returned, or the model that transformers' `Trainer` passes to `compute_loss`, and
-    neither DDP nor `nn.Module` has an attribute of that name.
+    `accelerator.prepare(...)` returned, the model that transformers' `Trainer` passes to `compute_loss`, or the
+    `self.model` of a trainer that keeps it wrapped, and neither DDP nor `nn.Module` has an attribute of that name.
 
     ## Why it breaks
 
@@ -155,10 +157,12 @@ class AttributeBehindWrapper(Rule):
         "DistributedDataParallel",
         *(name.rpartition(".")[2] for name in PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
+        *(name for entry in _KEPT for name in entry.found_by),
         file=(
             "DistributedDataParallel",
             *sorted({part for name in PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
             *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
+            *sorted({name.rpartition(".")[2] for entry in _KEPT for name in entry.classes}),
         ),
     )
     oracles = ("exception",)
@@ -181,7 +185,7 @@ class AttributeBehindWrapper(Rule):
             return
         if name.count(".") > name.startswith("self."):
             return
-        made = self._wrapped_by(node.value, name)
+        made = self._wrapped_by(node.value, name) or self._kept(node.value, name, attribute)
         if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
             return
         asked = self._found.setdefault((self.module.function_of(node), name), [])
@@ -263,9 +267,12 @@ class AttributeBehindWrapper(Rule):
         bindings, here = self.module.bindings(name, use), self.module.function_of(use)
         if not on_one_rank(self.module, use):  # what one rank alone binds again, the others still have as it was
             bindings = [b for b in bindings if not on_one_rank(self.module, b.node)]
-        if name.startswith("self.") and all(self.module.function_of(b.node) is not here for b in bindings):
-            return bindings[-1] if bindings else None
-        return next(self.module.scopes.last_before(bindings, use), None)
+        if not name.startswith("self."):
+            return next(self.module.scopes.last_before(bindings, use), None)
+        methods = {self.module.function_of(b.node): b for b in bindings}  # each with what it leaves behind
+        left = [b for method, b in methods.items() if method is not here and not _puts_back(method, b)]
+        own = [b for b in bindings if self.module.function_of(b.node) is here]
+        return next(self.module.scopes.last_before(own, use), left[-1] if left else None)
 
     def _given(self, binding: Binding, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """The model that a trainer of transformers hands to a method that the class overrides."""
@@ -278,10 +285,27 @@ class AttributeBehindWrapper(Rule):
                 return binding.node, "the trainer passes the wrapped model", Confidence.MEDIUM
         return None
 
+    def _kept(self, use: cst.BaseExpression, name: str, attribute: str) -> tuple[cst.CSTNode, str, Confidence] | None:
+        """The attribute of a trainer, whose class is a base of the class around, that holds the wrapped model: as long
+        as no method binds it again."""
+        owner, function = self.module.class_of(use), self.module.function_of(use)
+        if function is not None and function.name.value == "__init__":  # before it wraps
+            return None
+        for entry in _KEPT:
+            if owner is None or name != f"self.{entry.attribute}" or attribute not in entry.parts:
+                continue
+            derived = any(self.module.is_subclass(owner, base) for base in entry.classes)
+            if derived and self._last_binding(use, name) is None:
+                return owner.name, "a base of this class keeps its model wrapped", Confidence.MEDIUM
+        return None
+
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
-        """Whether the function uses what only a module has: `prepare` also returns optimizers and loaders."""
+        """Whether it is called a model, or the function uses what only a module has: `prepare` also returns optimizers
+        and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
             return False
+        if name.rpartition(".")[2] == "model":
+            return True
         function = self.module.scope_of(use)
         for node in descendants(function):
             if isinstance(node, cst.Call) and dotted(node.func) == name:
@@ -313,6 +337,14 @@ class AttributeBehindWrapper(Rule):
             if names & conditions or any(n in _ASKING or any(word in n for word in _ASKS) for n in names):
                 return True
         return False
+
+
+def _puts_back(method: cst.FunctionDef | None, last: Binding) -> bool:
+    """Whether a method ends with an attribute as it found it: ``kept = self.model; ..; self.model = kept``."""
+    if method is None or not isinstance(last.value, cst.Name):
+        return False
+    stores = (n for n in descendants(method.body) if isinstance(n, cst.Assign) and dotted(n.value) == last.name)
+    return any(dotted(target.target) == last.value.value for store in stores for target in store.targets)
 
 
 def _holds(value: cst.CSTNode, call: cst.CSTNode) -> bool:
