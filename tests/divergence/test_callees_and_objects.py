@@ -148,6 +148,80 @@ PARTING = {
                 return 0.0
             dist.all_reduce(torch.stack(losses).mean())  # !data-condition
     """,
+    "an element of a list of objects": """
+        class Mean:
+            def get(self):
+                dist.all_reduce(self.total)
+                return self.total
+
+        class Last:
+            def get(self):
+                return self.value
+
+        class Metrics:
+            def __init__(self):
+                self.parts: list = [Last(), Mean()]
+
+            def logs(self):
+                return [part.get() for part in self.parts]
+
+        def report():
+            metrics = Metrics()
+            if dist.get_rank() == 0:
+                print(metrics.logs())  # !rank-branch
+    """,
+    "an entry of a dictionary of objects": """
+        class Mean:
+            def get(self):
+                dist.all_reduce(self.total)
+                return self.total
+
+        class Metrics:
+            def __init__(self):
+                self.parts = {"loss": Mean(), "error": Mean()}
+
+            def logs(self):
+                found = {}
+                for name, part in self.parts.items():
+                    found[name] = part.get()
+                return found
+
+        def report():
+            metrics = Metrics()
+            if dist.get_rank() == 0:
+                print(metrics.logs())  # !rank-branch
+    """,
+    "an object that only the annotation of a function shows": """
+        class Other:
+            def mean(self, x):
+                return x
+
+        class Ranks:
+            @classmethod
+            def instance(cls) -> "Ranks":
+                global RANKS
+                if RANKS is None:
+                    RANKS = cls()
+                return RANKS
+
+            def mean(self, x):
+                dist.all_reduce(x)
+                return x
+
+        RANKS = None
+
+        class Meter:
+            def __init__(self):
+                self.ranks = Ranks.instance()
+
+            def get(self):
+                return self.ranks.mean(self.total)
+
+        def report():
+            meter = Meter()
+            if dist.get_rank() == 0:
+                print(meter.get())  # !rank-branch
+    """,
 }
 
 EQUAL = {
@@ -172,6 +246,48 @@ EQUAL = {
             else:
                 dist.all_reduce(stats, group=group)
                 dist.broadcast(weights, src=0, group=group)
+    """,
+    "a model that one rank builds for itself": """
+        import torch.nn as nn
+
+        class Net(nn.Module):
+            def forward(self, x, group=None):
+                if self.is_parallel:
+                    dist.all_reduce(x, group=group)
+                return x
+
+        class Config:
+            def build(self) -> Net:
+                return make(self)
+
+        def convert(config: Config, x):
+            if dist.get_rank() == 0:
+                net = config.build()
+                net(x)
+    """,
+    "elements of a list none of which is of the class that reduces": """
+        class Mean:
+            def get(self):
+                dist.all_reduce(self.total)
+                return self.total
+
+        class Last:
+            def get(self):
+                return self.value
+
+        class Metrics:
+            def __init__(self):
+                self.parts = [Last(), Last()]
+                self.mean = Mean()
+
+            def logs(self):
+                return [part.get() for part in self.parts]
+
+        def report():
+            metrics = Metrics()
+            print(metrics.mean.get())
+            if dist.get_rank() == 0:
+                print(metrics.logs())
     """,
     "text that is made on all ranks and printed on one": """
         class Meter:

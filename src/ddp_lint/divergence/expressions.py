@@ -185,12 +185,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
             return unknown(("super", name), dataclasses.replace(found, receiver=reference.receiver, of=reference.of))
         outside = next(iter(frame.linker.outside(reference.of)), "")
         return unknown(("super", name), ref.Method(outside, name, "super()"))
-    if isinstance(reference, ref.Instance):
-        return _of_instance(frame, base, reference, name, node, path)
-    if isinstance(reference, ref.OneOf):
-        each = (attribute(frame, value, name, node, path) for value in reference.values)
-        methods = tuple(value for value in each if isinstance(value.reference, ref.FunctionRef))
-        return unknown(("attribute", path, name), ref.OneOf(methods) if methods else None)
+    if isinstance(reference, (ref.Instance, ref.OneOf)):
+        return _of_object(frame, base, reference, name, node, path)
     return _of_unknown(frame, base, name, node, path)
 
 
@@ -265,6 +261,16 @@ def _of_own(base: Value, varies: Variation, name: str, path: str) -> Value | Non
         return None
     size = shape_of(("attribute", path), base) if name in _SHAPES else None
     return size or divergent(("attribute", path), varies)
+
+
+def _of_object(
+    frame: Frame, base: Value, reference: ref.Instance | ref.OneOf, name: str, node: ast.AST, path: str
+) -> Value:
+    if isinstance(reference, ref.Instance):
+        return _of_instance(frame, base, reference, name, node, path)
+    each = (attribute(frame, value, name, node, path) for value in reference.values)
+    methods = tuple(value for value in each if isinstance(value.reference, ref.FunctionRef))
+    return unknown(("attribute", path, name), ref.OneOf(methods) if methods else None)
 
 
 def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, node: ast.AST, path: str) -> Value:

@@ -219,9 +219,16 @@ class Summaries:
             return returned
         # The same question twice has one answer, so that a condition of the callee is one with the caller's.
         asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)
-        of = annotated(self.linker, function.facts, getattr(function.node, "returns", None))
-        own = of if of is not None and isinstance(of.of, ref.ClassRef) else None
-        return dataclasses.replace(returned, components=unknown((asked, "returned")).components, reference=own)
+        of = self._annotated(function)
+        return dataclasses.replace(returned, components=unknown((asked, "returned")).components, reference=of)
+
+    def _annotated(self, function: FunctionRef) -> ref.Instance | None:
+        """The object of the project that a function returns by its annotation. A module is none: it communicates where
+        it was made parallel, which a function that builds one has not done yet."""
+        found = annotated(self.linker, function.facts, getattr(function.node, "returns", None))
+        if found is None or not isinstance(found.of, ref.ClassRef) or self.linker.is_module(found.of):
+            return None
+        return found
 
     def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
         """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
