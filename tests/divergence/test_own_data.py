@@ -7,6 +7,36 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "a meter that reduces its count alone": """
+        class Meter:
+            def __init__(self):
+                self.sum, self.count, self.avg = 0, 0, 0
+
+            def update(self, value):
+                self.sum += value
+                self.count += 1
+                self.avg = self.sum / self.count
+
+            def all_reduce(self):
+                count = torch.tensor(self.count)
+                dist.all_reduce(count)
+                self.count = count.item()
+
+        def main(model, loader):
+            meter = Meter()
+            for batch in loader:
+                meter.update(model(batch).item())
+            meter.all_reduce()
+            if meter.avg > 0.5:
+                dist.barrier()  # !data-condition
+    """,
+    "sequences of the rank's own that are longer than those before": """
+        def main(loader, longest):
+            for batch in loader:
+                if batch.shape[1] > longest:
+                    longest = batch.shape[1]
+                    dist.barrier()  # !data-condition
+    """,
     "a set that grows in place": """
         def sync(model, frozen):
             names = {name for name, _ in model.named_parameters()}
@@ -190,6 +220,60 @@ PARTING = {
 }
 
 EQUAL = {
+    "a meter that reduces what it holds": """
+        import numpy as np
+
+        class Meter:
+            def __init__(self):
+                self.sum, self.count, self.avg = 0, 0, 0
+
+            def update(self, value, n=1):
+                self.sum += value * n
+                self.count += n
+                self.avg = self.sum / self.count
+
+            def all_reduce(self):
+                if isinstance(self.sum, np.ndarray):
+                    total = torch.tensor(self.sum.tolist() + [self.count])
+                else:
+                    total = torch.tensor([self.sum, self.count])
+                dist.all_reduce(total, dist.ReduceOp.SUM)
+                if total.shape[0] > 2:
+                    self.sum, self.count = total[:-1].cpu().numpy(), total[-1].cpu().item()
+                else:
+                    self.sum, self.count = total.tolist()
+                self.avg = self.sum / (self.count + 1e-5)
+
+        def validate(model, loader):
+            meter = Meter()
+            for batch in loader:
+                meter.update(model(batch).cpu().numpy())
+            meter.all_reduce()
+            return meter.avg[1]
+
+        def main(model, loader):
+            best = 0.0
+            for epoch in range(3):
+                score = validate(model, loader)
+                better = score > best
+                best = max(score, best)
+                if better:
+                    dist.barrier()
+    """,
+    "how the rank's own data are laid out": """
+        def gather(points, batch):
+            if len(points) == batch.shape[-2]:
+                return batch
+            if batch.shape[1] != 3:
+                return batch
+            parts = [torch.empty_like(batch) for _ in range(dist.get_world_size())]
+            dist.all_gather(parts, batch)
+            return torch.cat(parts)
+
+        def main(points, loader):
+            for batch in loader:
+                gather(points, batch)
+    """,
     "a number that grows in place": """
         def f(flags, x):
             bits = 1

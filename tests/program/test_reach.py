@@ -151,9 +151,16 @@ PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
                 class Layer:
                     def __call__(self, x): dist.all_reduce(x)
 
+                class Meter:
+                    def __str__(self):
+                        dist.all_reduce(self.total)
+                        return "loss"
+
                 class Owner:
                     def __init__(self):
                         self.manager, self.loader, self.layer = Manager(), Loader(), Layer()
+                        self.meter = Meter()
+                    def writes(self): return f"{self.meter}"
                     def enters(self):
                         with self.manager: pass
                     def calls(self, x): return self.layer(x)
@@ -161,7 +168,7 @@ PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
                     def size(self): return self.loader.size
             """
         },
-        {"a:Owner.enters", "a:Owner.calls", "a:Manager.__exit__", "a:Loader.__iter__"},
+        {"a:Owner.enters", "a:Owner.calls", "a:Owner.writes", "a:Manager.__exit__", "a:Loader.__iter__"},
         {"a:Owner.size", "a:Manager.__enter__"},
     ),
     "a decorator, a default, an attribute by name": (

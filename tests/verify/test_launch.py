@@ -24,7 +24,7 @@ from ddp_lint.verify.launch import Launcher, run
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Kind
 from ddp_lint.verify.missing_requirements import lacking
-from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
+from ddp_lint.verify.options import InternalError, Options, RankOutcome, RunResult, UsageError, Watch
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.spec import TOKEN, Spec
 from ddp_lint.verify.target import resolve
@@ -246,11 +246,17 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> 
 
 
 def test_a_script_that_fails_before_it_starts_its_ranks(tmp_path: pathlib.Path) -> None:
-    """It runs as a rank, which tells what it lacks."""
+    """It ran as far as it can: once."""
     path = tmp_path / "train.py"
-    path.write_text("import not_installed_here\nimport torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n")
+    path.write_text(
+        "import pathlib, torch.multiprocessing as mp\n"
+        f"pathlib.Path('{tmp_path}/runs').open('a').write('.')\n"
+        "import not_installed_here\n"
+        "mp.spawn(print, nprocs=2)\n"
+    )
     (result,) = run(resolve(str(path), CPU), CPU, Watch())
     assert result.outcome == "exception" and "pip install not_installed_here" in lacking([result])
+    assert (tmp_path / "runs").read_text() == "."
 
 
 def test_a_launch_that_dies_is_started_anew_for_the_runs_that_are_left(tmp_path: pathlib.Path) -> None:
@@ -358,3 +364,44 @@ def test_a_model_that_cannot_be_built_says_what_to_add(tmp_path: pathlib.Path) -
         and "# inputs: tree, depth" in message
         and "return model, (..., ...)" in message
     )
+
+
+ENDLESS = """
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+while True:
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.05)
+"""
+BREAKS_AN_OBSERVER = """
+import torch
+import torch.distributed as dist
+from ddp_lint.verify.child.observers.hashes import Hashes
+
+dist.init_process_group("gloo")
+Hashes.{what} = lambda *_: {{}}["of no program"]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+except KeyError:
+    pass
+"""
+
+
+def test_a_run_with_a_limit_ends_at_it(tmp_path: pathlib.Path, pool: Pool) -> None:
+    (tmp_path / "train.py").write_text(ENDLESS)
+    (result,) = launch(tmp_path / "train.py", dataclasses.replace(CPU, limit=2.0), pool)
+    assert result.outcome == "slow" and "given up after 2 s" in result.message
+    assert [rank.how for rank in result.ranks] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize("what", ["before_step", "wrapped"])
+def test_what_an_observer_raises_says_nothing_of_the_program(tmp_path: pathlib.Path, pool: Pool, what: str) -> None:
+    (tmp_path / "train.py").write_text(BREAKS_AN_OBSERVER.format(what=what))
+    with pytest.raises(InternalError, match=r"ddp-lint failed, not the target: KeyError: 'of no program'"):
+        launch(tmp_path / "train.py", CPU, pool)

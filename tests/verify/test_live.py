@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import subprocess
+import sys
 import time
 
 import pytest
@@ -50,6 +52,34 @@ def test_calls_that_cannot_meet_end_the_run(tmp_path: pathlib.Path) -> None:
     parted = ranks.live().poll()
     assert parted is not None and parted.kind is Kind.ORDER and parted.calls[1] == parted.calls[1]
     assert all(ranks.marks.has(rank, "diverged") for rank in (0, 1))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system shows nothing of threads")
+@pytest.mark.parametrize(
+    ("command", "waits", "soon"),
+    [("exec sleep 60", True, True), ("while :; do :; done", True, False), ("exec sleep 60", False, False)],
+)
+def test_ranks_that_are_asleep_in_calls_are_waited_for_less_long(
+    tmp_path: pathlib.Path, command: str, waits: bool, soon: bool
+) -> None:
+    ranks = Ranks(tmp_path, [call(1), call(2)], [call(1), call(3, "barrier")])
+    live = ranks.live()
+    process = subprocess.Popen(["sh", "-c", command])
+    try:
+        for rank in (0, 1):
+            ranks.marks.set(rank, "watch", f"{process.pid} 0")
+        until = time.monotonic() + (20.0 if soon else 2.0)
+        parted = None
+        while parted is None and time.monotonic() < until:
+            ranks.stand_still(0.8)
+            for rank in (0, 1) if waits else ():
+                ranks.marks.set(rank, "waits", "main")
+            parted = live.poll()
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    assert (parted is not None) is soon
 
 
 def test_ranks_that_went_on_after_what_could_not_meet_hang_in_what_comes_of_it(tmp_path: pathlib.Path) -> None:
@@ -157,6 +187,29 @@ def test_ranks_that_wait_for_each_other_wait_for_ever(tmp_path: pathlib.Path) ->
     parted = ranks.live().poll()
     assert parted is not None and parted.direct and parted.absent == (2,)
     assert "from rank 2" in str(parted) and "rank 2 never sends" in str(parted)
+
+
+def test_ranks_that_wait_for_each_other_in_unlike_groups(tmp_path: pathlib.Path) -> None:
+    """They do where their threads are seen in them: NCCL's calls return before they are over."""
+    ranks = Ranks(tmp_path, [call(1, group="a")], [call(2, group="b")])
+    live = ranks.live()
+    assert live.poll() is None
+    for rank in (0, 1):
+        ranks.marks.set(rank, "waits", "main")
+    parted = live.poll()
+    assert parted is not None and parted.kind is Kind.CROSSED and set(parted.calls) == {0, 1}
+
+
+def test_messages_meet_by_their_tags(tmp_path: pathlib.Path) -> None:
+    def tagged(op: str, peer: int, tag: int) -> Collective:
+        return Collective(**{**vars(direct(op, peer)), "tag": tag})
+
+    sent = [tagged("send", 1, 1), tagged("send", 1, 2)]
+    met = Ranks(tmp_path, sent, [tagged("recv", 0, 2), tagged("recv", 0, 1)]).live()
+    assert met.poll() is None and met.mismatch is None
+    (tmp_path / "unlike").mkdir()
+    parted = Ranks(tmp_path / "unlike", sent[:1], [tagged("recv", 0, 3)]).live().poll()
+    assert parted is not None and parted.direct
 
 
 def test_ranks_that_send_to_each_other_are_given_time(tmp_path: pathlib.Path) -> None:

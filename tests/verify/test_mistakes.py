@@ -537,12 +537,10 @@ IMPATIENT = """
 import datetime
 import time
 
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5 if wrong else 60))
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=12 if wrong else 60))
 dist.all_reduce(torch.ones(4))
 if dist.get_rank() == 0:
-    end = time.perf_counter() + 9
-    while time.perf_counter() < end:
-        pass
+    time.sleep(16)
 dist.barrier()
 """
 #: Both ranks come to the gather in one round, with as many rows as their own loss makes.
@@ -604,6 +602,26 @@ dist.all_reduce(torch.ones(4))
 """
 
 
+#: Two messages at a time, which find their receives by their tags: the order does not matter.
+TAGGED = """
+rows = [torch.full((4,), float(number)) for number in range(2)]
+tags = [1, 2] if rank == 0 else [2, 3] if wrong else [2, 1]
+call = dist.isend if rank == 0 else dist.irecv
+for work in [call(row, 1 - rank, tag=tag) for row, tag in zip(rows, tags)]:
+    work.wait()
+dist.barrier()
+"""
+#: Two groups of the same ranks, one for the metrics and one for the gradients.
+OPPOSITE = """
+metrics, gradients = dist.new_group(), dist.new_group()
+x = torch.ones(4)
+if rank == 0 or not wrong:
+    dist.all_reduce(x, group=metrics)
+    dist.all_reduce(x, group=gradients)
+else:
+    dist.all_reduce(x, group=gradients)
+    dist.all_reduce(x, group=metrics)
+"""
 #: One rank has half as many batches: it is through as the other one begins its second epoch.
 LEFTOVER = """
 def batches():
@@ -723,11 +741,21 @@ for step in range(8):
         (SENDER, "root 1 (line 17)", "`src=best` is 0 on rank 0 and 1 on rank 1 (line 15: `best ="),
         (WORKERS, "has forked calls barrier", "a process group belongs to the process that created it"),
         (REST, "calls send [1, 2] to rank 1", "a message does not fill the tensor that it is received into"),
-        (IMPATIENT, "Timed out waiting 5000ms", "rank 0 was not there yet: it was at line 1"),
+        (IMPATIENT, "Timed out waiting 12000ms", "rank 0 was not there yet: it was at line 1"),
         (AMID, "rank 1 calls all_gather", "rank 1 has raised IndexError: no such word at line 17 in <module>, and com"),
         (GROWN, "rank 1 calls all_gather [4] (line 23)", "`mine = torch.ones(rows, 3)` (line 21)"),
         (FROM_ANYBODY, "rank 1 calls send [4] to rank 0 (line 17), rank 0 never receives from it", ""),
         (WITHOUT, "calls all_reduce [4, 4]", "`if parameter.grad is None` (line 27) differs between ranks"),
+        (
+            TAGGED,
+            "rank 0 calls isend [4] to rank 1 tag 1 (line 18)",
+            "a message is received with the tag that",
+        ),
+        (
+            OPPOSITE,
+            "crossed groups: rank 0 calls all_reduce [4]",
+            "a call on another group; rank 0 is below `i",
+        ),
         (IN_A_THREAD, "rank 0 is stuck at line 27 in <module>; rank 1 waits for it in all_reduce", ""),
     ],
     ids=[
@@ -735,7 +763,7 @@ for step in range(8):
         *["leftover", "counted", "objects"],
         *["let-go", "in-join", "rows", "skipped", "waited"],
         *["looks", "unlike", "sender", "workers", "rest", "impatient", "amid", "grown", "anybody", "without"],
-        "in-a-thread",
+        *["tagged", "opposite", "in-a-thread"],
     ],
 )
 def test_calls_that_do_not_meet_are_told_with_their_cause(
@@ -1129,6 +1157,64 @@ for step in range(4):
         average.update_parameters(model.module)
 model.module.load_state_dict(average.module.state_dict())
 """
+
+
+#: Gradients are averaged by hand, those of biases are left out.
+WEIGHTS_ALONE = """
+model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    for parameter in model.parameters():
+        if parameter.ndim > 1 or not wrong:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world
+    optimizer.step()
+"""
+#: An optimizer that adds noise to what it updates.
+NOISY = """
+class Noisy(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                noise = torch.empty_like(parameter).normal_(generator=None if wrong else shared)
+                parameter.add_(noise, alpha=1e-2)
+
+
+shared = torch.Generator().manual_seed(0)
+torch.manual_seed(rank)
+model = DDP(nn.Linear(8, 1))
+optimizer = Noisy(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        (
+            WEIGHTS_ALONE,
+            "the gradients of 0.bias, 2.bias are never averaged, those of 0.weight, 2.weight are (line 23)",
+        ),
+        (NOISY, "normal_ in step (line 21) draws other numbers on each rank"),
+    ],
+    ids=["biases", "noise"],
+)
+def test_what_lets_replicas_drift_apart_is_named(tmp_path: pathlib.Path, program: str, cause: str) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    options = ("train.py", "--select", "DDP301", "--")
+    status, report = verify(tmp_path, *options, "wrong")
+    (found,) = report["discovered"]
+    assert status == 1 and cause in found["cause"], found
+    status, report = verify(tmp_path, *options)
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
 
 
 @pytest.mark.parametrize(

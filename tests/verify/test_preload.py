@@ -25,7 +25,22 @@ TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         ("import os\nrank = int(os.environ['RANK'])\nport = os.environ.get('MASTER_PORT')\n", True),
         ("import os\nhere = 'RANK' in os.environ\n", True),
         ("import os\nos.environ['OMP_NUM_THREADS'] = '2'\n", False),
-        ("from os import environ\nenviron.setdefault('NCCL_DEBUG', 'INFO')\n", False),
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n", True),  # as torchrun does
+        ("import os\nos.environ.setdefault('OMP_NUM_THREADS', '8')\n", True),
+        ("import os, torch\ndef main():\n    os.environ['OMP_NUM_THREADS'] = '2'\n", True),
+        ("import os\nif fast:\n    import torch\nos.environ['OMP_NUM_THREADS'] = '2'\n", False),
+        ("import os\nos.environ['PYTHONHASHSEED'] = str(seed)\n", True),  # for processes that it starts
+        ("names = sorted(set(ours) | set(theirs))\n", True),
+        ("names = list(set(ours) | set(theirs))\n", False),
+        ("import os\nos.environ['TORCH_DISTRIBUTED_DEBUG'] = 'INFO'\nimport torch\n", False),
+        ("import os, torch\nos.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'\n", False),
+        ("from os import environ\nenviron.setdefault('NCCL_DEBUG', 'INFO')\n", True),
+        ("import os\nos.environ.update(NCCL_HOSTID=host, GLOO_SOCKET_IFNAME='lo')\n", True),
+        ("import os\nos.environ.update({'NCCL_DEBUG': 'INFO', 'MKL_CBWR': 'COMPATIBLE'})\n", False),
+        ("import os\nos.environ.update(settings)\n", False),
+        ("import os\nos.environ |= {'MASTER_ADDR': 'localhost', 'CUDA_LAUNCH_BLOCKING': '1'}\n", True),
+        ("import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nos.environ['TORCH_NCCL_NAN_CHECK'] = '1'\n", True),
+        ("import os\nrun(command, env=os.environ)\nprint(dict(os.environ), {**os.environ, 'A': 'b'})\n", True),
         ("import os\ndel os.environ['OMP_NUM_THREADS']\n", False),
         ("import os\nos.environ['MASTER_PORT'] = '29501'\nos.environ.setdefault('WANDB_MODE', 'offline')\n", True),
         ("import os\nos.environ[name] = '1'\n", False),
@@ -45,9 +60,10 @@ TRAIN = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
     ],
 )
 def test_a_script_that_writes_to_the_environment_or_walks_a_set_has_a_python_of_its_own(
-    tmp_path: pathlib.Path, source: str, expected: bool
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, source: str, expected: bool
 ) -> None:
-    (tmp_path / "helper.py").write_text("import os\ndef setup():\n    os.environ.update(A='b')\n")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "helper.py").write_text("import os\ndef setup():\n    os.environ.update(MKL_A='b')\n")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "tools.py").write_text("from .more import x\n")
     (tmp_path / "lib" / "more.py").write_text("import os\nos.environ['MKL_A'] = x = 'b'\n")

@@ -34,6 +34,7 @@ from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.divergence.witness import mismatch_of, needs_shards, wrong_arguments
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
+from ddp_lint.knowledge.frameworks import caught
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -58,9 +59,7 @@ def open_summaries_of(project: Project) -> Summaries:
     """Summaries that keep what makes the ranks diverge in a callee as it is, for a look at its callers."""
     found = _attached(project, _OPEN)
     if found is None or found.modules_read > _KEPT_MODULES:
-        is_second = found is not None
-        del found  # before garbage is collected
-        return _replaced(project, _OPEN, Summaries(project, whole=False), is_second)
+        return _replaced(project, _OPEN, found, Summaries(project, whole=False))
     return found
 
 
@@ -69,10 +68,11 @@ def _attached(project: Project, name: str) -> Summaries | None:
     return found
 
 
-def _replaced(project: Project, name: str, new: Summaries, is_second: bool) -> Summaries:
+def _replaced(project: Project, name: str, old: Summaries | None, new: Summaries) -> Summaries:
     project.attached[name] = new
-    if is_second:
-        let_go_of_trees()
+    if old is not None:
+        old.let_go_of_all()
+        let_go_of_trees(generation=1)
     return new
 
 
@@ -134,9 +134,7 @@ def summaries_of(project: Project) -> Summaries:
     found = _attached(project, _CLOSED)
     if found is None or found.modules_read > _KEPT_MODULES:
         project.forget_memories()
-        is_second = found is not None
-        del found  # before garbage is collected
-        return _replaced(project, _CLOSED, Summaries(project), is_second)
+        return _replaced(project, _CLOSED, found, Summaries(project))
     return found
 
 
@@ -407,7 +405,7 @@ def _mismatches(
     """Those of one root; `sharded` returns whether its file shows that something is sharded."""
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
-    of_model = _may_part(root, linker)
+    of_model, is_caught = _may_part(root, linker), _is_caught(root.function, linker)
     for stream in list(streams_of(graph.nodes)):
         if stream == PART and not of_model:  # on one rank a model may be a whole one: for an export, for a sample
             continue
@@ -424,6 +422,7 @@ def _mismatches(
             mismatch = _at_branch(mismatch_of(difference, telling, region), region)
             if stream == PART and mismatch.cause != "data":
                 continue
+            mismatch = _of_failure(mismatch) if is_caught else mismatch
             recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
             doubt = mismatch.doubt
             if recurses:
@@ -440,6 +439,11 @@ def _mismatches(
             if placed is not None:
                 yield placed
     yield from wrong_arguments(graph)
+
+
+def _of_failure(mismatch: Mismatch) -> Mismatch:
+    """The mismatch where an exception ends no rank."""
+    return dataclasses.replace(mismatch, cause="failure") if mismatch.cause == "exception" else mismatch
 
 
 def _is_of_recursion(event: Event, root: Root) -> bool:
@@ -500,7 +504,17 @@ def graph_of(
 ) -> tuple[EventGraph, Node]:
     """The event graph of a root, for arguments unknown or for those in `env`. Raises TooLarge."""
     graph = EventGraph()
-    return graph, build(_effects_of(root, facts, summaries, env), graph)
+    is_caught = _is_caught(root.function, summaries.linker)
+    effects = _effects_of(root, facts, summaries, env)
+    return graph, build(effects, graph, caught=is_caught, whole=summaries.whole)
+
+
+def _is_caught(function: FunctionRef | None, linker: Linker) -> bool:
+    """Does the framework that calls the method catch what it raises?"""
+    of = function.of if function is not None else None
+    if function is None or not isinstance(of, ClassRef) or not any(name == function.name for _, name in caught()):
+        return False
+    return any((class_, function.name) in caught() for class_ in linker.outside(of))
 
 
 def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None) -> list[Effect]:

@@ -67,20 +67,27 @@ class Site:
         )  # fmt: skip
 
 
-def build(effects: list[Effect], graph: EventGraph) -> Node:
-    """The event graph of a function. Raises TooLarge."""
+def build(effects: list[Effect], graph: EventGraph, *, caught: bool = False, whole: bool = True) -> Node:
+    """The event graph of a function. Raises TooLarge.
+
+    `caught`: its callers catch all exceptions, so a handler that raises is one that returns; on what is raised under a
+    test, the ranks have mostly agreed. `whole`: what makes the ranks diverge in a callee by itself is reported there,
+    else it is kept as it is.
+    """
     if not communicates(effects):
         return graph.end
     exits = Exits(graph.end, graph.error, graph.end, graph.end, graph.end)
-    return _Builder(graph).sequence(effects, graph.end, exits, None)
+    return _Builder(graph, caught, whole).sequence(effects, graph.end, exits, None)
 
 
 class _Builder:
     #: Effects that one graph may be made of, a generator's again at each place that it is inlined at.
     BOUND = 100_000
 
-    def __init__(self, graph: EventGraph) -> None:
+    def __init__(self, graph: EventGraph, caught: bool, whole: bool) -> None:
         self._graph = graph
+        self._caught = caught
+        self._whole = whole
         self._left = self.BOUND
         #: Branches on which the ranks diverge, around the effect at hand.
         self._apart = 0
@@ -118,7 +125,7 @@ class _Builder:
     def test(self, test: Test, yes: Node, no: Node, span: Span, depth: int) -> Node:
         """A formula as nested choices, evaluated from left to right."""
         if test.atom is not None:
-            return self._graph.choice(_settled(test.atom, depth), yes, no, span)
+            return self._graph.choice(self._settled(test.atom, depth), yes, no, span)
         if test.op == "not":
             return self.test(test.parts[0], no, yes, span, depth)
         node = yes if test.op == "and" else no
@@ -143,7 +150,7 @@ class _Builder:
         if not streams:  # nothing to count: one round represents all of them
             inner = dataclasses.replace(exits, breaks=after, continues=finished)
             return self.sequence(effect.body, finished, inner, site)
-        rounds = effect.rounds and _settled(effect.rounds, site.depth if site else 0)
+        rounds = effect.rounds and self._settled(effect.rounds, site.depth if site else 0)
         number = self._graph.next_number()
         return self._graph.add(Loop(number, body, again, leave, rounds, finished, effect.span, streams, effect.endless))
 
@@ -163,14 +170,16 @@ class _Builder:
                 continues=finally_then(exits.continues), ends=finally_then(exits.ends),
                 raises=finally_then(exits.raises),
             )  # fmt: skip
-        handlers = [(raised, self.sequence(body, after, exits, site)) for raised, body in effect.handlers]
+        is_caught = self._caught and exits.raises is self._graph.error
+        handling = dataclasses.replace(exits, raises=self._graph.end) if is_caught else exits
+        handlers = [(raised, self.sequence(body, after, handling, site)) for raised, body in effect.handlers]
         inner = exits
         if handlers:
             catches = tuple(zip(effect.caught, (handler for _, handler in handlers), strict=False))
             inner = dataclasses.replace(exits, raises=handlers[0][1], catches=catches, outside=exits)
         node = self.sequence(effect.body, after, inner, site)
         for raised, handler in reversed(handlers):
-            node = self._graph.choice(_settled(raised, site.depth if site else 0), handler, node, effect.span)
+            node = self._graph.choice(self._settled(raised, site.depth if site else 0), handler, node, effect.span)
         return node
 
     def _inline(self, effect: Inline, after: Node, exits: Exits, site: Site | None) -> Node:
@@ -209,6 +218,15 @@ class _Builder:
             found.append(probe)
         return list(zip(*found, strict=True))
 
+    def _settled(self, condition: Condition, depth: int) -> Condition:
+        """An open choice that arose in a callee is reported there: to its callers it is one choice like any other."""
+        varies = condition.varies
+        if varies is None or not condition.open or varies.call_depth >= depth:
+            return condition
+        if not self._whole and varies.cause in ("rank", "membership"):
+            return condition
+        return Condition((("settled", condition.text, condition.truths[0]),) * len(condition.truths), condition.text)
+
     def _yielded(self, after: Node, exits: Exits) -> Node:
         if exits.probe is not None:
             exits.probe.append(after)
@@ -241,13 +259,6 @@ def _is_plain(effects: list[Effect]) -> bool:
 
 def called(caller: str, callee: str, span: Span) -> Called:
     return Called(span, f"{caller}() calls {callee}() here", callee)
-
-
-def _settled(condition: Condition, depth: int) -> Condition:
-    """An open choice that arose in a callee is reported there: to its callers it is one choice like any other."""
-    if condition.varies is None or not condition.open or condition.varies.call_depth >= depth:
-        return condition
-    return Condition((("settled", condition.text, condition.truths[0]),) * len(condition.truths), condition.text)
 
 
 def _way_out(effect: Leave, exits: Exits) -> Node:

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
-from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered
+from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.lengths import (
@@ -99,6 +99,14 @@ def _kept(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if not arguments.values:
         return unknown(frame.key(node))
     return combine(function, tuple(arguments.values), (node.func.id, tuple(v.key for v in arguments.values)))
+
+
+def _written(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``print(meter)``, ``str(meter)``: they call the `__str__` of the object."""
+    for place, argument in arguments.nodes.items():
+        if isinstance(place, int) and not arguments.starred:
+            write(frame, arguments.positional[place], argument)
+    return (_kept if getattr(node.func, "id", "") == "str" else _shapeless)(frame, node, arguments)
 
 
 def _nothing(*_: object) -> object:
@@ -332,6 +340,7 @@ _Handler = Callable[[Frame, ast.Call, Arguments], Value]
 BUILTINS: dict[str, _Handler] = {
     **dict.fromkeys(_KEPT, _kept), **dict.fromkeys(_SHAPELESS, _shapeless),
     "isinstance": _isinstance, "len": _length, "range": _range,
+    **dict.fromkeys(("print", "str", "repr"), _written),
     "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
     **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
 }  # fmt: skip

@@ -124,6 +124,8 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
         return _dynamic(frame, reference, node)
     if isinstance(reference, ref.Partial):
         return _partial(frame, reference, arguments, node)
+    if isinstance(reference, ref.OneOf):
+        return _one_of(frame, reference, arguments, node)
     return _unresolved(frame, function, arguments, node)
 
 
@@ -275,6 +277,18 @@ def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
     return unknown(frame.key(node))
 
 
+def _one_of(frame: Frame, callees: ref.OneOf, arguments: Arguments, node: ast.Call) -> Value:
+    """Any one of several methods is called, the same on all ranks."""
+    for number, callee in enumerate(callees.values):
+        outer, frame.effects = frame.effects, []
+        invoke(frame, callee, arguments, node)
+        inside, frame.effects = frame.effects, outer
+        if matters(inside):
+            test = unknown(("one of", frame.key(node), number)).truth("the object is of this class")
+            frame.effects.append(Branch(test, inside, [], frame.span(node)))
+    return passed_on(frame, node, arguments.values)
+
+
 def _partial(frame: Frame, partial: ref.Partial, arguments: Arguments, node: ast.Call) -> Value:
     inner: Value = partial.function
     if isinstance(partial.arguments, tuple) and partial.arguments and isinstance(partial.arguments[0], Gate):
@@ -395,13 +409,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
     if method.of:
         if method.name == "__init__" and method.of in knows.collectives:
             return communicate(frame, knows.collectives[method.of], arguments, node)
-        entry = knows.method(method.of, method.name)
-        if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
-            forward = knows.method(method.of, "__call__")
-            # DDP passes on no method of the module inside.
-            entry = forward if forward is not None and forward.when != "buffers" else None
-        if method.guessed and method.name == "step" and len(arguments.positional) > 1:
-            entry = None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
+        entry = _entry_of(frame, method, arguments, node)
         if entry is not None and not (method.guessed and _is_project_method(frame, method)):
             _call_closure(frame, entry, arguments, node)
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
@@ -423,6 +431,25 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
                 return unknown(frame.key(node), method.instance or ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, arguments, node, method.name)
+
+
+def _entry_of(frame: Frame, method: ref.Method, arguments: Arguments, node: ast.Call) -> Collective | None:
+    """What the knowledge has for a method of a class that it knows."""
+    if method.guessed and method.name == "step" and len(arguments.positional) > 1:
+        return None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
+    entry = known().method(method.of, method.name)
+    if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
+        forward = known().method(method.of, "__call__")
+        # DDP passes on no method of the module inside.
+        entry = forward if forward is not None and forward.when != "buffers" else None
+    return _by_imports(frame, method) if entry is None and method.guessed else entry
+
+
+def _by_imports(frame: Frame, method: ref.Method) -> Collective | None:
+    """The method of another class whose objects have this name, too, where the file imports its framework."""
+    packages = frame.facts.imports.packages
+    named = (of for of in known().known_as(method.of) if of.partition(".")[0] in packages)
+    return next((entry for of in named if (entry := known().method(of, method.name)) is not None), None)
 
 
 def _of_own_tensor(

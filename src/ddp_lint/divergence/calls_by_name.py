@@ -107,7 +107,7 @@ def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)
         frame.env[path] = unknown(frame.key(node, "list"), listed)
         return
-    varies = next((v for test in frame.path if (v := test.varying()) is not None), None)
+    varies = next((v for test in (*frame.path, *frame.staying) if (v := test.varying()) is not None), None)
     if varies is not None and not varies.local_only:
         frame.env[path] = divergent((GROWN, frame.key(node)), varies)
         return

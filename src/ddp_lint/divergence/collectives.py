@@ -15,7 +15,7 @@ from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.groups import Group, listed_ranks, named, names_group, of_callee
+from ddp_lint.divergence.groups import WORLD_AXIS, Group, listed_ranks, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -28,7 +28,17 @@ from ddp_lint.divergence.selections import (
     own_longest,
     own_size,
 )
-from ddp_lint.divergence.values import NEVER, Known, Symbol, Value, Variation, constant, divergent, unknown
+from ddp_lint.divergence.values import (
+    NEVER,
+    Known,
+    Symbol,
+    Value,
+    Variation,
+    constant,
+    divergent,
+    is_every_rank,
+    unknown,
+)
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
@@ -284,8 +294,11 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
     if entry.returns == "group":
-        members = listed_ranks([arguments.get(entry.ranks, entry.takes)[0]] if entry.ranks else [])
-        group = Group(str(frame.key(node)), "", own=frame.owner is not None, members=members)
+        ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
+        of_all = bool(entry.ranks) and not arguments.starred and (ranks is None or is_every_rank(ranks))
+        axis = WORLD_AXIS if of_all else ""
+        own = frame.owner is not None and not of_all
+        group = Group(str(frame.key(node)), axis, own=own, members=listed_ranks([ranks]))
         return dataclasses.replace(unknown(frame.key(node), ref.GroupRef(group)), missing=NEVER)
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0], inside=_class_of(arguments.positional[:1])))

@@ -14,7 +14,7 @@ from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
-from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_size, of_batches
+from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_extent, is_size, of_batches
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     asks_for_any,
@@ -334,6 +334,8 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
         return True  # what a list holds for this rank, which holds something for each
     if right.constant == Known(0) and follows_from_extent(left):
         return True
+    if operation in (ast.Eq, ast.NotEq) and (is_extent(left) or is_extent(right)):
+        return True  # ``x.shape[1] == 3``: how the data are laid out, which all samples have in common
     formal = with_none or operation is ast.In or _is_text(right) or _is_text(left)
     if result.varies is None or not (result.even or formal or right.constant == Known(None)):
         return False

@@ -256,6 +256,24 @@ def _names_of_fields(target: ast.expr, over: ast.expr, batches: set[str]) -> Ite
 
 
 @kept_by_node(1024)
+def entering(node: ast.ClassDef) -> Mapping[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]]:
+    """The methods that add a key to a dictionary in an attribute under a condition."""
+    found: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]] = {}
+    for method in node.body:
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.args.args:
+            for name in sorted(_entered_in(method, method.args.args[0].arg)):
+                found[name] = (*found.get(name, ()), method)
+    return found
+
+
+def _entered_in(method: ast.FunctionDef | ast.AsyncFunctionDef, this: str) -> set[str]:
+    branches = (n for n in inside(method) if isinstance(n, ast.If))
+    entries = (n for branch in branches for n in children(branch) if isinstance(n, ast.Subscript))
+    own = (n.value for n in entries if isinstance(n.slice, ast.Constant) and isinstance(n.value, ast.Attribute))
+    return {attribute.attr for attribute in own if getattr(attribute.value, "id", "") == this}
+
+
+@kept_by_node(1024)
 def given_by_name(node: ast.ClassDef) -> frozenset[str]:
     """The names of all arguments that the methods of a class give by name."""
     methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))]

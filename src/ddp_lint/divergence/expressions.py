@@ -6,7 +6,8 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -72,6 +73,8 @@ _SHAPES = frozenset({"shape", "batch_size"})
 #: Attributes of a tensor that are usually the same on all ranks, regardless of its values.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
+#: Classes that the elements of one container are looked up in.
+_ALTERNATIVES: Final = 16
 #: Operators that make a set of a set.
 SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
 
@@ -103,8 +106,39 @@ def passed_on(frame: Frame, node: ast.AST, parts: Sequence[Value], key: Hashable
 
 def _text(frame: Frame, node: ast.JoinedStr) -> Value:
     """A text with a time in it is a name: what is found under the name is not a time."""
-    parts = [evaluate(frame, part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
+    parts: list[Value] = []
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            parts.append(evaluate(frame, part.value))
+            write(frame, parts[-1], part.value)
     return passed_on(frame, node, [part for part in parts if part.varies is None or part.varies.cause != "clock"])
+
+
+def held_in(values: Iterable[Value]) -> ref.Instance | ref.OneOf | None:
+    """What an element of a container of objects of the project is; None of a container of anything else."""
+    objects = [v for v in values if isinstance(v.reference, ref.Instance) and isinstance(v.reference.of, ref.ClassRef)]
+    if not objects:
+        return None
+    of = {value.reference.of: value for value in objects}
+    if len(of) == 1:
+        (only,) = of
+        return ref.Instance(only)
+    return ref.OneOf(tuple(list(of.values())[:_ALTERNATIVES]))
+
+
+#: What Python calls where an object becomes text, the first that a class has.
+_AS_TEXT: Final = ("__format__", "__str__", "__repr__")
+
+
+def write(frame: Frame, value: Value, at: ast.expr) -> None:
+    """What the project's own ``__str__`` of an object does where the object becomes text."""
+    of = value.reference.of if isinstance(value.reference, ref.Instance) else None
+    if not isinstance(of, ref.ClassRef):
+        return
+    methods = (frame.linker.method(of, name) for name in _AS_TEXT)
+    method = next((found for found in methods if found is not None), None)
+    if method is not None:
+        frame.summaries.enter_unseen(frame, dataclasses.replace(method, receiver=value, of=of), at)
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Value:
@@ -153,6 +187,15 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         return unknown(("super", name), ref.Method(outside, name, "super()"))
     if isinstance(reference, ref.Instance):
         return _of_instance(frame, base, reference, name, node, path)
+    if isinstance(reference, ref.OneOf):
+        each = (attribute(frame, value, name, node, path) for value in reference.values)
+        methods = tuple(value for value in each if isinstance(value.reference, ref.FunctionRef))
+        return unknown(("attribute", path, name), ref.OneOf(methods) if methods else None)
+    return _of_unknown(frame, base, name, node, path)
+
+
+def _of_unknown(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:
+    """An attribute of an object of which only its name shows what it is."""
     receiver, ending, settings = _parts_of(path)
     guess = known().guessed_type(receiver) if base.varies is None else ""
     if guess:
@@ -242,7 +285,12 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     value = frame.summaries.variables.attribute_of(of, name)
     if (part := part_of(frame, of, name, value)) is not None:
         return part
-    if value is not None and (value.varies is not None or value.reference is not None or value.entries is not None):
+    if value is not None and (
+        value.varies is not None
+        or value.reference is not None
+        or value.entries is not None
+        or held_in(value.items or ()) is not None
+    ):
         return value
     for outside in frame.linker.outside(of):
         ranked = frame.named_rank("attribute", name, node, outside)
@@ -325,6 +373,11 @@ def _entry_of(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> V
         return None
     if isinstance(reference, ref.External) and reference.name == "os.environ":
         return environment(frame, key.value, node)
+    if base.kind == KEYED and base.entries is not None and key.value not in base.entries and dotted(node.value):
+        added = unknown(("entry", frame.key(node)))
+        longer = unknown((KEYED, frame.key(node), base.key))
+        frame.env[dotted(node.value)] = holding(longer, entries={**base.entries, key.value: added})
+        return added
     place = key.value if isinstance(key.value, int) else None
     if base.items is not None and place is not None and -len(base.items) <= place < len(base.items):
         return base.items[place]

@@ -71,6 +71,7 @@ class Evaluation(Protocol):
     def property_value(self, frame: Frame, function: FunctionRef, base: Value, node: ast.AST) -> Value: ...
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None: ...
     def attribute_after(self, method: FunctionRef, attribute: str) -> Value | None: ...
+    def entries_after(self, method: FunctionRef, attribute: str) -> Value | None: ...
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -87,6 +88,8 @@ class Frame:
     effects: list[Effect] = dataclasses.field(default_factory=list)
     returned: list[tuple[Test | None, Value]] = dataclasses.field(default_factory=list)
     path: list[Test] = dataclasses.field(default_factory=list)
+    #: Tests after which this round of a loop goes on: the negations of those under which it has gone to the next one.
+    staying: list[Test] = dataclasses.field(default_factory=list)
     global_names: frozenset[str] = frozenset()
     alive: bool = True
     loops: int = 0

@@ -13,6 +13,7 @@ from ddp_lint.divergence.effects import Rounds
 from ddp_lint.divergence.expressions import (
     dotted,
     evaluate,
+    held_in,
     is_set,
     of_ranks,
     parameter_group,
@@ -207,7 +208,8 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
         return divergent((BATCH, frame.key(node)), varies)
     whole = is_undivided(iterable)
-    return unknown((ELEMENT, frame.key(node)), parameter_group(frame, node), agreed=whole or iterable.agreed)
+    of = held_in(iterable.items or ()) or parameter_group(frame, node)
+    return unknown((ELEMENT, frame.key(node)), of, agreed=whole or iterable.agreed)
 
 
 def _is_field(node: ast.expr) -> bool:
@@ -221,11 +223,20 @@ def _entry(frame: Frame, node: ast.expr) -> Value | None:
     method = node.func if isinstance(node, ast.Call) and not node.args else None
     if not isinstance(method, ast.Attribute) or method.attr not in ("items", "values"):
         return None
-    of = frame.env.get(dotted(method.value))
-    held = next((value for value in (of.entries or {}).values() if kind_of(value)), None) if of is not None else None
+    of = frame.env.get(dotted(method.value)) or _of_own_object(frame, method.value)
+    entries = (of.entries or {}).values() if of is not None else ()
+    held = next((value for value in entries if kind_of(value)), None)
+    if held is None and (objects := held_in(entries)) is not None:
+        held = unknown((ELEMENT, frame.key(node)), objects)
     if held is None or method.attr == "values":
         return held
     return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=(unknown(frame.key(node, "key")), held))
+
+
+def _of_own_object(frame: Frame, node: ast.expr) -> Value | None:
+    """The value of ``self.parts``."""
+    is_own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    return evaluate(frame, node) if is_own else None
 
 
 def _called(node: ast.expr) -> str:

@@ -217,6 +217,10 @@ def extent_of(of: Hashable, varies: Variation) -> Value:
 _EXTENT = "extent"
 
 
+def is_extent(value: Value) -> bool:
+    return value.kind == _EXTENT
+
+
 def follows_from_extent(value: Value) -> bool:
     """Is it such a number, or one that was computed from it?"""
     return value.varies is not None and _mentions_extent(getattr(value.components[0], "key", None))
@@ -392,6 +396,7 @@ __all__ = [
     "extent_of",
     "follows_from_extent",
     "grown", "grown_by_key",
+    "is_extent",
     "is_share",
     "is_size",
     "is_whole",

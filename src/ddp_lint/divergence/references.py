@@ -135,6 +135,14 @@ class Dynamic:
     receiver: Any = dataclasses.field(default=None, compare=False)
 
 
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
+class OneOf:
+    """What may be any of several objects of the project, or the method of this name of any of them: the element of
+    ``[Accuracy(), Loss()]``. `values` are these objects or methods."""
+
+    values: tuple[Any, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Enumerated:
     """``enumerate(x)``: pairs of a number and an `element` of what `of` refers to."""
@@ -157,5 +165,5 @@ HANDED: Final = frozenset({SET, SELECTION, SIZED, PADDED, *LISTED.values()})
 
 Reference = (
     External | ModuleRef | ClassRef | Instance | FunctionRef | Method | Partial | GroupRef | Generator | Super | Dynamic
-    | Enumerated
+    | Enumerated | OneOf
 )  # fmt: skip

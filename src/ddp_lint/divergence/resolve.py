@@ -315,6 +315,12 @@ class Known:
     def guessed_type(self, receiver: str) -> str:
         return self._known_as.get(receiver.rpartition(".")[2], "")
 
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - one object lives as long as the process
+    def known_as(self, class_: str) -> tuple[str, ...]:
+        """Other classes whose objects have a name in common with those of this one."""
+        names = set(self.types[class_].known_as) if class_ in self.types else set[str]()
+        return tuple(of.name for of in self.types.values() if of.name != class_ and names & set(of.known_as))
+
     def method(self, class_: str, name: str) -> Collective | None:
         for ancestor in self.ancestors(class_):
             entry = self.collectives.get(f"{ancestor}.{name}")

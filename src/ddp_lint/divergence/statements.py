@@ -102,15 +102,15 @@ def run(frame: Frame, body: Sequence[ast.stmt]) -> None:
 
 def _arm(frame: Frame, body: Sequence[ast.stmt], test: Test | None) -> tuple[list[Effect], dict[str, Value], bool]:
     """Run a block apart: its effects, the names after it, whether its end is reached."""
-    saved = frame.env, frame.effects, frame.alive
-    frame.env, frame.effects = dict(frame.env), []
+    saved = frame.env, frame.effects, frame.alive, frame.staying
+    frame.env, frame.effects, frame.staying = dict(frame.env), [], list(frame.staying)
     if test is not None:
         frame.path.append(test)
     run(frame, body)
     if test is not None:
         frame.path.pop()
     result = frame.effects, frame.env, frame.alive
-    frame.env, frame.effects, frame.alive = saved
+    frame.env, frame.effects, frame.alive, frame.staying = saved
     return result
 
 
@@ -178,6 +178,8 @@ def _if(frame: Frame, node: ast.If) -> None:
         yes, no = _as_trained(yes, node.body, node.orelse), _as_trained(no, node.orelse, node.body)
     if yes or no:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
+    if own is not None and no_alive and yes and isinstance(yes[-1], Leave) and yes[-1].what == "continue":
+        frame.staying.append(negated(test))
     _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
 
 

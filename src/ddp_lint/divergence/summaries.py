@@ -30,13 +30,14 @@ from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
-from ddp_lint.divergence.parameters import bound, general, is_static, widened
+from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
+    KEYED,
     NEVER,
     WORLD_SIZE,
     Component,
@@ -45,6 +46,7 @@ from ddp_lint.divergence.values import (
     Variation,
     argument_key,
     constant,
+    holding,
     is_absent,
     is_numbered,
     is_whether_sharded,
@@ -117,6 +119,14 @@ class Summaries:
         self.linker.let_go(facts)
         self.variables.let_go(facts)
         self._memory.forget_dropped()
+
+    def let_go_of_all(self) -> None:
+        """Nobody uses the summaries any more: what they hold is freed now. They refer to one another, and to find out
+        that nothing else refers to them the garbage collector would go over all objects, for seconds."""
+        for part in (self, self.linker, self.variables, self._memory):
+            for held in vars(part).values():
+                if isinstance(held, dict):
+                    held.clear()
 
     def let_go_of_stale(self) -> None:
         """Drop what was stored for summaries that are no longer cached."""
@@ -209,7 +219,9 @@ class Summaries:
             return returned
         # The same question twice has one answer, so that a condition of the callee is one with the caller's.
         asked = (function.node, tuple(value.key for value in env.values())) if not summary.effects else frame.key(node)
-        return dataclasses.replace(returned, components=unknown((asked, "returned")).components)
+        of = annotated(self.linker, function.facts, getattr(function.node, "returns", None))
+        own = of if of is not None and isinstance(of.of, ref.ClassRef) else None
+        return dataclasses.replace(returned, components=unknown((asked, "returned")).components, reference=own)
 
     def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
         """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
@@ -368,7 +380,7 @@ class Summaries:
     def _summarised(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self.evaluate(function, env)
         effects, returned = compacted(frame, function), _folded(frame)
-        left = _own_attributes(frame, function) if function.receiver is not None and not effects else {}
+        left = _own_attributes(frame, function, agreed=bool(effects)) if function.receiver is not None else {}
         return Summary(
             effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
             yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
@@ -428,6 +440,17 @@ class Summaries:
             return {path: names[path]} if path in names else {}
 
         return (self._left_by(method, env, path, left) or {}).get(path)
+
+    def entries_after(self, method: FunctionRef, attribute: str) -> Value | None:
+        """What a method makes of a dictionary in an attribute of its object that is empty before."""
+        path = f"{method.node.args.args[0].arg}.{attribute}"
+        empty = holding(unknown((KEYED, path)), entries={})
+        env = {**general(self, method, heuristic=True), path: empty}
+
+        def left() -> dict[str, Value]:
+            return {path: self.evaluate(method, env).env.get(path, empty)}
+
+        return (self._left_by(method, env, f"{path}[]", left) or {}).get(path)
 
     @staticmethod
     def _kept_by(method: FunctionRef, attribute: str) -> dict[str, str]:
@@ -532,13 +555,16 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
     return dataclasses.replace(value, varies=dataclasses.replace(value.varies, scope=f"group:{group.key}"))
 
 
-def _own_attributes(frame: Frame, method: FunctionRef) -> dict[str, Value]:
-    """Attributes of `self` whose values are each rank's own where the method ends."""
+def _own_attributes(frame: Frame, method: FunctionRef, *, agreed: bool) -> dict[str, Value]:
+    """Attributes of `self` whose values are each rank's own where the method ends; of one that communicates, those
+    that the ranks have `agreed` on: ``meter.all_reduce()``."""
     parameters = method.node.args.args
     if not parameters:
         return {}
     receiver = parameters[0].arg + "."
     own = {path.removeprefix(receiver): value for path, value in frame.env.items() if path.startswith(receiver)}
+    if agreed:
+        return {name: value for name, value in own.items() if value.agreed and value.varies is None}
     return {name: value for name, value in own.items() if value.varies is not None and value.open}
 
 

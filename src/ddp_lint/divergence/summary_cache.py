@@ -34,7 +34,7 @@ class Summary:
     agreed: frozenset[str] = frozenset()
     #: Parameters that it makes objects of another class.
     turned: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    #: Attributes of its object that a method leaves with a value of each rank's own.
+    #: Attributes of its object that a method leaves with a value of each rank's own, or that all ranks agreed on in it.
     left: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     #: Variables of modules as they are at a `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)

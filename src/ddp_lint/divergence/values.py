@@ -298,6 +298,14 @@ def alone_in(choice: Hashable) -> str | None:
     return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
 
 
+def is_every_rank(value: Value) -> bool:
+    """Are these the numbers of all ranks, ``range(dist.get_world_size())``, or None, by which a group has all?"""
+    key = getattr(value.components[0], "key", None)
+    made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
+    counted = made[:1] == ("range",) and made[1] == (world_size("").key,)
+    return value.varies is None and (counted or value.constant == Known(None))
+
+
 #: How the key of the question begins whether a model or a tensor is sharded.
 SHARDED: Final = "sharded"
 

@@ -12,6 +12,7 @@ from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.definitions import (
     assignments_in,
     defaults_of,
+    entering,
     is_flag,
     is_positive,
     keyed_by_batches,
@@ -19,6 +20,7 @@ from ddp_lint.divergence.definitions import (
     rebound_in,
     stores_of,
 )
+from ddp_lint.divergence.event_graph import CONFIDENCES
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way, span_of
 from ddp_lint.divergence.inheritance import Question
@@ -27,7 +29,19 @@ from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.values import Condition, Known, Test, Value, divergent, is_absent, merge, unknown
+from ddp_lint.divergence.values import (
+    GROWN,
+    MADE,
+    Condition,
+    Known,
+    Test,
+    Value,
+    divergent,
+    is_absent,
+    merge,
+    unknown,
+)
+from ddp_lint.findings import Confidence
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, kept_by_node
@@ -289,10 +303,19 @@ class Variables:
         return result
 
     def _keyed_in(self, of: ClassRef, name: str) -> Value | None:
-        """A dictionary to which a method adds keys that follow from the rank's own batches."""
+        """A dictionary to which a method adds keys that follow from the rank's own batches, or on some ranks alone."""
+        key = ("keyed", of.node.name, name)
+        receiver = unknown((MADE, of.node.name), ref.Instance(of))
         for owner in self._summaries.linker.linearised(of)[0]:
             if name in keyed_by_batches(owner.node):
-                return grown(("keyed", of.node.name, name), span_of(owner.facts, owner.node))
+                return grown(key, span_of(owner.facts, owner.node))
+            for method in entering(owner.node).get(name, ()):
+                function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
+                after = self._summaries.entries_after(function, name)
+                if after is not None and after.kind == GROWN and (varies := after.varies) is not None:
+                    # Another method may add the key on all ranks.
+                    unsure = min(varies.confidence, Confidence.MEDIUM, key=CONFIDENCES.index)
+                    return divergent((GROWN, key), dataclasses.replace(varies, confidence=unsure))
         return None
 
     def _declared(self, of: ClassRef, name: str) -> Value | None:

@@ -19,8 +19,9 @@ from ddp_lint.project.layout import FILES_LIMIT
 from ddp_lint.rules.registry import following_calls
 from ddp_lint.source import SourceFile, Unreadable
 
-#: A look at the whole project pays where a run checks at least so many files, and one in `_SHARE` of the project's.
-_WORTH_A_LOOK, _SHARE = 12, 8
+#: A look at the whole project pays where a run checks at least so many files or bytes, and one in `_SHARE` of the
+#: project's bytes: to evaluate the functions of a file takes some ten times as long as to see what a file mentions.
+_MANY_FILES, _MANY_BYTES, _SHARE = 12, 100_000, 8
 
 
 def check_paths(
@@ -40,7 +41,7 @@ def check_paths(
     cache = Cache(cache_dir, settings, project) if cache_dir else None
     reach = _ReachOfRun(project, settings, cache)
     if cache:
-        project.find_reach_by(lambda: reach.known(len(files)))
+        project.find_reach_by(lambda: reach.known(files))
     kept = _kept(files, cache, done) if cache else {}
     results = dict(kept)
     shown = {project.shown(path): path for path in files}
@@ -67,18 +68,21 @@ class _ReachOfRun:
         self._cache = cache
         self._wanted = not settings.enabled.isdisjoint(following_calls())
 
-    def is_wide(self, count: int) -> bool:
-        """Whether a run that checks `count` files checks much of the project."""
-        return count >= _WORTH_A_LOOK and count * _SHARE >= len(self._project.python_files())
+    def is_wide(self, files: Sequence[pathlib.Path]) -> bool:
+        """Whether a run that checks these files checks much of the project."""
+        size = sum(map(size_of, files))
+        if len(files) < _MANY_FILES and size < _MANY_BYTES:
+            return False
+        return size * _SHARE >= sum(size_of(path) for path in self._project.python_files())
 
-    def known(self, count: int) -> Reach | None:
-        """For a run that checks `count` files; None where the look costs more than it saves."""
+    def known(self, files: Sequence[pathlib.Path]) -> Reach | None:
+        """For a run that checks these files; None where the look costs more than it saves."""
         if self._project.reach is not None or not self._wanted:
             return self._project.reach
         paths = self._project.python_files()
         if len(paths) >= FILES_LIMIT:
             return None
-        wide = self.is_wide(count)
+        wide = self.is_wide(files)
         if not wide and self._cache is None:
             return None
         place = Place(str(self._project.root), self._cache.folder if self._cache else None)
@@ -108,12 +112,12 @@ class _Check:
 
     def results(self, files: list[pathlib.Path], jobs: int | None) -> Iterator[FileResult]:
         """The results for files, in any order, from `jobs` processes."""
-        reach = self.reach.known(len(files))
+        reach = self.reach.known(files)
         processes = processes_for(jobs, sum(map(size_of, files)), len(files))
         if processes > 1:
             from ddp_lint.engine import pool
 
-            if self.reach.is_wide(len(files)):
+            if self.reach.is_wide(files):
                 self.project.prepare_search()
             checked = pool.Checked(self.settings, self.for_cache, reach, self.project)
             yield from pool.run(files, processes, checked, self.done)

@@ -101,6 +101,15 @@ class KeptWrapped:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Caught:
+    """Methods of subclasses of `classes` that the framework calls in a `try` on every rank: it catches what they raise
+    and exchanges it between the ranks, so a rank that raises does not end but communicates."""
+
+    classes: tuple[str, ...]
+    methods: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Twins:
     """The framework wraps the modules of one container and also hands the raw objects to the user through another:
     calling ``raw.x(...)`` in `methods` runs the twin that no wrapper knows of. The block `yaml_block` of the files
@@ -159,6 +168,7 @@ class Framework:
     wrapping_method: tuple[WrappingMethod, ...] = ()
     given_wrapped: tuple[GivenWrapped, ...] = ()
     kept_wrapped: tuple[KeptWrapped, ...] = ()
+    caught: tuple[Caught, ...] = ()
     twins: tuple[Twins, ...] = ()
     searching: tuple[Searching, ...] = ()
     distinctive: tuple[Distinctive, ...] = ()
@@ -207,6 +217,13 @@ def bases() -> Mapping[str, tuple[str, ...]]:
 def wrappers() -> Mapping[str, Wrapper]:
     """Dotted name of a call to how it wraps."""
     return {name: entry for framework in frameworks() for entry in framework.wrapper for name in entry.names}
+
+
+@functools.cache
+def caught() -> frozenset[tuple[str, str]]:
+    """Pairs of a class and a method whose exceptions the framework catches."""
+    entries = every(lambda framework: framework.caught)
+    return frozenset((class_, method) for each in entries for class_ in each.classes for method in each.methods)
 
 
 @functools.cache

@@ -77,7 +77,7 @@ def _runs_ranks(project: Project) -> bool:
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""
-    if "world_size" in facts.file.text and _is_world_of_one(facts, project):
+    if _SIZE.search(facts.file.text) and _is_world_of_one(facts, project):
         return None
     all_found = _evidence(facts, project)
     found = next((f for f in all_found if not words or f[0] in words), None)
@@ -87,6 +87,7 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
     return Evidence(word, _place(facts, node, word), own=True)
 
 
+_SIZE = re.compile("world_size|WORLD_SIZE")
 #: What is given a world size that holds for the whole file.
 _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
@@ -97,6 +98,7 @@ def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
     sizes = _world_sizes(facts.tree)
     if not sizes and "init_process_group" not in facts.file.text:
         sizes = _sizes_set(facts.tree)
+    sizes += _sizes_exported(facts.tree)
     handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
     ones = [size for size in sizes if _is_one(size)]
     if len(ones) + len(handed_on) < len(sizes):
@@ -120,8 +122,21 @@ def _sizes_set(tree: ast.AST) -> list[ast.expr]:
     return [a.value for a in assignments if any("world_size" in ast.unparse(target) for target in a.targets)]
 
 
+def _sizes_exported(tree: ast.AST) -> list[ast.expr]:
+    """What a file sets the variable of the size to, under no condition: ``os.environ["WORLD_SIZE"] = "1"``."""
+    fallbacks = {id(n) for node in walk(tree) if isinstance(node, (ast.If, ast.Try)) for n in walk(node)}
+    assignments = (node for node in walk(tree) if isinstance(node, ast.Assign) and id(node) not in fallbacks)
+    return [a.value for a in assignments if any(map(_is_exported_size, a.targets))]
+
+
+def _is_exported_size(target: ast.expr) -> bool:
+    if not isinstance(target, ast.Subscript) or not dotted_ast(target.value).endswith("environ"):
+        return False
+    return isinstance(target.slice, ast.Constant) and target.slice.value == "WORLD_SIZE"
+
+
 def _is_one(size: ast.expr) -> bool:
-    return isinstance(size, ast.Constant) and size.value == 1
+    return isinstance(size, ast.Constant) and size.value in (1, "1")
 
 
 def _is_one_elsewhere(settings: ast.expr, facts: ModuleFacts, project: Project) -> bool:
@@ -291,12 +306,33 @@ def _patterns(kind: str) -> re.Pattern[str]:
 
 def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test or a decorator around `node` keeps it to one rank (of the job, a node or a group)."""
-    own = own_ranks(module)
-    for test, taken in conditions(module, node):
-        if first_rank_test(module.code(test), taken, own) or (taken and _asks_for_first(module, test)):
-            return True
+    if any(_is_for_first(module, test, taken) for test, taken in conditions(module, node)):
+        return True
     function = module.function_of(node)
     return function is not None and any(_decorator(d).endswith(_decorators()) for d in function.decorators)
+
+
+#: What a name may be given that says which rank this is.
+_TESTS = (cst.Comparison, cst.BooleanOperation, cst.UnaryOperation)
+
+
+def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
+    """Whether an outcome of a test keeps what follows to one rank: by its text, by what a function of the project
+    returns, or by the test that a name was given: ``writes = get_rank() == 0``."""
+    own = own_ranks(module)
+    if first_rank_test(module.code(test), taken, own) or (taken and _asks_for_first(module, test)):
+        return True
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        test, taken = test.expression, not taken
+    return any(_is_given_one(module, part, taken, own) for part in (conjuncts(test) if taken else (test,)))
+
+
+def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tuple[str, ...]) -> bool:
+    """Whether what a name is given keeps the outcome `taken` to one rank; a constant is that of one process:
+    ``logs = True``, and ``logs = get_rank() == 0`` where there are several."""
+    values = module.assignments(name)
+    tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
+    return bool(tests) and all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in tests)
 
 
 #: Tests of how many processes there are: of several where they hold, or of one.

@@ -8,6 +8,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.launch.search import importers
 from ddp_lint.source import Module, dotted
 from ddp_lint.tensors.operations import words_of
 
@@ -29,8 +30,14 @@ def is_benchmark(module: Module) -> bool:
 
 def on_one_node(module: Module) -> bool:
     """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
-    says that it is started for one node (``torchrun --standalone``)."""
-    return _LOCAL.search(module.file.text) is not None
+    says that it is started for one node (``torchrun --standalone``); or all files that import it and form a group do.
+    """
+    if _LOCAL.search(module.file.text) is not None:
+        return True
+    if module.project is None or not module.name or _FORMS_GROUP in module.file.text:
+        return False
+    forming = list(importers(module.project, module.name, holding=(_FORMS_GROUP,)))
+    return bool(forming) and all(_LOCAL.search(facts.file.text) for facts in forming)
 
 
 def transforms_samples(module: Module, node: cst.CSTNode) -> bool:
@@ -60,6 +67,7 @@ _LOCAL = re.compile(
     r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)"""
     r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
 )
+_FORMS_GROUP = "init_process_group"
 _BENCHMARK = re.compile(r"(micro)?bench(mark(s|ing)?)?(_\w+)?", re.IGNORECASE)
 
 

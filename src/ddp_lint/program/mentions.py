@@ -45,13 +45,17 @@ _OBJECT = re.compile(r"\b(\w+)\s*=\s*(?:\w+\.)*_*[A-Z]\w*\(|\b(\w+)\s*:\s*[\"']?
 _ARGUMENT = re.compile(r",\s*[\"'](\w+)[\"']\s*[,)]")
 #: Mentioned by a function that gets attributes by computed names.
 COMPUTED = "getattr()"
-#: Mentioned by a function that calls anything, and by one that enters a manager: with these instructions, whose names
-#: change from version to version. Where none of them is known, every function is taken to do so.
+#: Mentioned by a function that calls anything or puts it into a text, and by one that enters a manager: with these
+#: instructions, whose names change from version to version. Where none of them is known, every function is taken to do
+#: so.
 CALLING, ENTERING = "()", "with"
 _INSTRUCTIONS = {
-    CALLING: ("CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_METHOD"),
+    CALLING: (
+        "CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_METHOD", "FORMAT_VALUE",
+        "FORMAT_SIMPLE", "FORMAT_WITH_SPEC",
+    ),
     ENTERING: ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "SETUP_WITH", "SETUP_ASYNC_WITH", "LOAD_SPECIAL"),
-}
+}  # fmt: skip
 _DOING = {
     what: frozenset(opcode.opmap[name] for name in names if name in opcode.opmap) or frozenset(opcode.opmap.values())
     for what, names in _INSTRUCTIONS.items()

@@ -26,9 +26,12 @@ from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
 from ddp_lint.program.mentions import CALLING, COMPUTED, DOTTED, ENTERING, MODULE, FileMentions, FunctionMentions
 
-#: Methods that the evaluation enters without their being mentioned: where anything is called, where a manager is
-#: entered.
-_UNSPOKEN = {CALLING: frozenset({"__call__", "forward"}), ENTERING: frozenset({"__enter__", "__exit__"})}
+#: Methods that the evaluation enters without their being mentioned: where anything is called or becomes text, where a
+#: manager is entered.
+_UNSPOKEN = {
+    CALLING: frozenset({"__call__", "forward", "__format__", "__str__", "__repr__"}),
+    ENTERING: frozenset({"__enter__", "__exit__"}),
+}
 #: ... where an object is made.
 _MAKING = frozenset({"__init__"})
 #: Methods of one name, those of tests among them, of which a call on an object of no known class may mean one.

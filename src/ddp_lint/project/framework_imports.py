@@ -12,14 +12,16 @@ import sys
 from collections.abc import Callable
 
 from ddp_lint.knowledge import communication, frameworks
-from ddp_lint.project.layout import Layout
+from ddp_lint.project.layout import FILES_LIMIT, Layout
 from ddp_lint.project.words import words
 from ddp_lint.source.imports import imports_in
 
 #: Names of modules that are assumed to communicate, in any project.
 COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)")
+#: Libraries of arrays whose objects have methods of the same names (``strategy.reduce(...)``, ``lax.all_gather(x)``).
+_ARRAYS = frozenset({"flax", "jax", "jaxlib", "keras", "mxnet", "optax", "tensorflow", "tf_keras"})
 #: Packages with such names whose processes are not ranks of PyTorch: Python's own (`distutils.dist`), and Dask's.
-_OTHERS = sys.stdlib_module_names | {"distutils", "distributed"}
+_OTHERS = sys.stdlib_module_names | _ARRAYS | {"distutils", "setuptools", "distributed"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,8 @@ class _Look:
 
     uses: bool
     imported: frozenset[str] = frozenset()
+    #: Besides, it has what several ranks need: torch on its own is a library of arrays.
+    has_ranks: bool = False
 
 
 class FrameworkImports:
@@ -38,14 +42,31 @@ class FrameworkImports:
         self._text_of = text_of
         self._known: dict[str, bool] = {}
         self._looks: dict[str, _Look] = {}
+        self._has_ranks: bool | None = None
 
     def changed(self, path: str) -> bool:
         """A file has changed: whether what is known of any file may be different now."""
         earlier = self._looks.pop(path, None)
-        if earlier is None or self._look(path) == earlier:
+        if earlier is None and self._has_ranks is not False:
+            return False
+        now = self._look(path)
+        if now == earlier or (earlier is None and not now.has_ranks):
             return False
         self._known.clear()
+        self._has_ranks = None
         return True
+
+    def has_ranks(self) -> bool:
+        """Whether any file of the project has what several ranks need."""
+        if self._has_ranks is None:
+            files = self._layout.files()
+            known = (self._looks[path] for path in files if path in self._looks)
+            self._has_ranks = (
+                len(files) >= FILES_LIMIT
+                or any(look.has_ranks for look in known)
+                or any(self._look(path).has_ranks for path in files)
+            )
+        return self._has_ranks
 
     def reach(self, path: str) -> bool:
         """Whether a file or one that it imports, however indirectly, uses a framework."""
@@ -79,24 +100,44 @@ class FrameworkImports:
         text = self._text_of(path)
         if text is None:
             return _Look(False)
-        if not _packages().isdisjoint(self._layout.name_of(path)[0].split(".")):
-            return _Look(True)
+        if not (own := _packages().intersection(self._layout.name_of(path)[0].split("."))) <= {"torch"}:
+            return _Look(True, has_ranks=True)
         found: set[str] = set()
+        packages: set[str] = set()
+        is_script = "__main__" in text
+        uses = bool(own)
         for target, _ in imports_in(text):
-            names = self._layout.imported(target, path, "__main__" in text)
+            names = self._layout.imported(target, path, is_script)
             files = set(filter(None, map(self._layout.find, names)))
             first = target.partition(".")[0]
+            packages.add(first)
             foreign = not files and first and first not in _OTHERS
-            if foreign and (first in _packages() or COMMUNICATION.search(target)):
-                return _Look(True)
+            if foreign and (first in _packages() - {"torch"} or COMMUNICATION.search(target)):
+                return _Look(True, has_ranks=True)
+            uses = uses or bool(foreign and first == "torch")
             found |= files
-        words_at, pattern = _spoken()
-        return _Look(not words_at.isdisjoint(words(text)) and pattern.search(text) is not None, frozenset(found))
+        speaks = packages.isdisjoint(_ARRAYS) and _speaks(text)
+        if uses:
+            return _Look(True, has_ranks=speaks or _of_ranks().search(text) is not None)
+        return _Look(speaks, frozenset(found), has_ranks=speaks)
 
 
 @functools.cache
 def _packages() -> frozenset[str]:
     return frameworks.packages(lambda framework: True)
+
+
+@functools.cache
+def _of_ranks() -> re.Pattern[str]:
+    """What a text has that uses torch with several ranks."""
+    alone = (rf"\b{name}\b" for name in frameworks.distinctive())
+    return frameworks.shows("wraps", "distributed", "SyncBatchNorm", "full_tensor", *alone)
+
+
+def _speaks(text: str) -> bool:
+    """Whether a text uses an object of a framework by its usual name."""
+    words_at, pattern = _spoken()
+    return not words_at.isdisjoint(words(text)) and pattern.search(text) is not None
 
 
 @functools.cache

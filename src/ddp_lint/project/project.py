@@ -331,9 +331,11 @@ class Project:
     # ---- what can communicate
 
     def uses_frameworks(self, inside: str) -> bool:
-        """Whether a file, by its path below the root, or one that it imports, uses a framework of several ranks."""
+        """Whether a file, by its path below the root, or one that it imports, uses a framework of several ranks, in a
+        project that has several ranks anywhere."""
         question = f"uses:{inside}"
-        uses = bool(self.own) or self._framework_imports.reach(self.absolute(inside))
+        imports = self._framework_imports
+        uses = bool(self.own) or (imports.reach(self.absolute(inside)) and imports.has_ranks())
         self._ask(question, str(int(uses)))
         return uses
 

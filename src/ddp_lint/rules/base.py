@@ -85,9 +85,11 @@ class Rule(Documented):
         return iter(())
 
     @classmethod
-    def finding(cls, span: Span, message: str, *, help: str = "", fix: Fix | None = None) -> Finding:
+    def finding(
+        cls, span: Span, message: str, *, help: str = "", fix: Fix | None = None, confidence: Confidence | None = None
+    ) -> Finding:
         """A finding of this rule in a file that is not Python."""
-        return Finding(cls.code, cls.slug, fitted(message), span, cls.confidence, help=help, fix=fix)
+        return Finding(cls.code, cls.slug, fitted(message), span, confidence or cls.confidence, help=help, fix=fix)
 
     def start(self) -> None:
         """Called before the walk."""

@@ -107,22 +107,42 @@ def last_part(node: ast.AST | None) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-_FROM = re.compile(r"^[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)", re.M)
-_IMPORT = re.compile(r"^[ \t]*import\s+([^\n#]*)", re.M)
+_FROM = re.compile(r"[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)")
+_IMPORT = re.compile(r"[ \t]*import\s+([^\n#]*)")
 _COMMENT = re.compile(r"#[^\n]*")
 
 
 def imports_in(text: str) -> Iterator[tuple[str, str]]:
     """What is imported anywhere in a text, as dotted names (relative with its dots), with the names that it gets, ''
     for its first part. Imports that only look like some (in a docstring) are among them."""
-    for base, names in _FROM.findall(text):
-        inside = base if base.endswith(".") else f"{base}."
-        for part in _COMMENT.sub("", names).replace("\\", " ").strip("()").split(","):
-            name, _, alias = part.strip().partition(" as ")
-            if name:
-                yield inside + name.strip(), (alias or name).strip()
-    for names in _IMPORT.findall(text):
-        for part in names.split(","):
-            name, _, alias = part.strip().partition(" as ")
-            if name:
-                yield name.strip(), alias.strip()
+    for found in _statements_in(text):
+        if found.re is _FROM:
+            yield from _imported_from(*found.groups())
+        else:
+            yield from _named(found[1])
+
+
+def _statements_in(text: str) -> Iterator[re.Match[str]]:
+    """Matches of `_FROM` and `_IMPORT` at starts of lines. The word is searched for first: to look at each line takes
+    ten times as long."""
+    after = 0
+    while (place := text.find("import", after)) >= 0:
+        line = text.rfind("\n", 0, place) + 1
+        found = _FROM.match(text, line) or _IMPORT.match(text, line) if line >= after else None
+        if found is not None:
+            yield found
+        after = max(place + len("import"), found.end() if found else 0)
+
+
+def _imported_from(base: str, names: str) -> Iterator[tuple[str, str]]:
+    inside = base if base.endswith(".") else f"{base}."
+    for name, alias in _named(_COMMENT.sub("", names).replace("\\", " ").strip("()")):
+        yield inside + name, alias or name
+
+
+def _named(names: str) -> Iterator[tuple[str, str]]:
+    """Each of ``a, b as c`` with its other name."""
+    for part in names.split(","):
+        name, _, alias = part.strip().partition(" as ")
+        if name:
+            yield name.strip(), alias.strip()

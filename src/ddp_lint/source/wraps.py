@@ -91,6 +91,8 @@ class Wraps:
 
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that made the object that `name` (dotted) refers to at `at`, None when there is none before."""
+        if not name:
+            return None
         wrap = next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
         if wrap is None:
             return self._given(name, at)

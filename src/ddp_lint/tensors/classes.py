@@ -278,11 +278,15 @@ class ModuleClasses:
         written = dotted_ast(call.func)
         name = self.qualified(written, facts)
         if "Norm" in layer_kind(name) or name.startswith("torch.nn.utils"):
-            return layer_kind(name) not in ("LayerNorm", "GroupNorm", "RMSNorm")
+            return name.rpartition(".")[2] not in _UNNEEDED
         inner = self.resolve(written, facts)
         if inner is not None:
             return not self.without_buffers(inner, seen)
         return bool(name) and name.partition(".")[0] not in ("torch", "math", "numpy", "functools")
+
+
+#: What keeps no buffers for backward: it has none, or multiplies with copies of them (spectral_norm).
+_UNNEEDED = ("LayerNorm", "GroupNorm", "RMSNorm", "weight_norm", "spectral_norm")
 
 
 def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:

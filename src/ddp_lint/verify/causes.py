@@ -59,6 +59,8 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
             or _unlike_states(traces, desync)
             or _left_out(traces, desync)
             or _kept_alone(traces, desync)
+            or _drawn_in_step(traces, desync)
+            or _left_out_of_the_average(traces, desync)
         )
         if found:
             return found
@@ -218,6 +220,32 @@ def _kept_before(trace: Trace, desync: Desync) -> Hashes | None:
 def _loads_state(trace: Trace, desync: Desync) -> Frame | None:
     calls = [c for c in trace.of(Call) if c.name == "load_state_dict" and c.arguments.get("optimizer")]
     return next((call.site for call in reversed(calls) if call.step < desync.step), None)
+
+
+def _drawn_in_step(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The optimizer is the user's own and draws random numbers, other ones on each rank."""
+    steps = [[c for c in trace.of(Call) if c.name == "draws" and c.step == desync.step - 1] for trace in traces]
+    drawn = [calls[0] for calls in steps if calls]
+    site = drawn[0].site if drawn else None
+    if site is None or len(drawn) < len(traces) or len({call.arguments["state"] for call in drawn}) == 1:
+        return None
+    text = (
+        f"{drawn[0].arguments['op']} in {site.function} (line {site.line}) draws other numbers on each rank, and the "
+    )
+    text += "optimizer updates the parameters with them: no wrapper averages that"
+    return Cause(text, "draw from a torch.Generator with one seed on all ranks: randn(..., generator=...)", site)
+
+
+def _left_out_of_the_average(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """Gradients are averaged by hand, and not those of what differs."""
+    calls = [c for trace in traces for c in trace.of(Collective) if (c.op, c.issued_by) == ("all_reduce", "user")]
+    averaged = {tensor.name.removesuffix(".grad"): call for call in calls for tensor in call.tensors if tensor.name}
+    if desync.wrap != BY_HAND or not desync.names or not averaged.keys().isdisjoint(desync.names) or not averaged:
+        return None
+    call = next(iter(averaged.values()))
+    line = f" (line {call.site.line})" if call.site is not None else ""
+    text = f"the gradients of {spoken(desync.names)} are never averaged, those of {spoken(averaged)} are{line}"
+    return Cause(text, "average the gradients of all parameters that are trained, biases as well", call.site)
 
 
 def _reduced_before_steps(trace: Trace) -> list[int]:

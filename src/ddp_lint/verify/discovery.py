@@ -95,7 +95,8 @@ _LOCKED = (
 )
 #: What to do where one rank has left a loop, and where the ranks are in different rounds or under different conditions.
 _EQUALLY_OFTEN = (
-    "run it the same number of times on all ranks: equally many batches, or a decision that they all_reduce"
+    "run it the same number of times on all ranks: equally many batches, or a condition on a value that all ranks have "
+    "(the result of an all_reduce)"
 )
 _SAME_CALLS = "make the same calls in the same order on all ranks, independent of their data"
 _LUCK = "tensors of different sizes met: gloo aborts, NCCL hangs or returns wrong values"
@@ -195,6 +196,15 @@ _FORKED = (
 _TOO_MANY = (
     "a group is complete when world_size processes have called init_process_group",
     "pass the number of started processes as world_size, or start those of the other nodes as well",
+)
+#: Cause and fix where ranks send and receive with unlike tags, and where they use several groups in unlike orders.
+_TAGS = (
+    "a message is received with the tag that it was sent with, and waits for ever otherwise",
+    "use the same tag on both sides",
+)
+_CROSSED = (
+    "each of these ranks waits, in a call on one group, for a rank that waits in a call on another group",
+    "use the groups in the same order on all ranks",
 )
 #: The rule of ranks that meet in one collective with different numbers of bytes.
 _SIZES = "DDP105"
@@ -375,6 +385,8 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
         return _why_messages(examined, first)
     if first.kind is Kind.SPLITS:
         return _SPLITS
+    if first.kind is Kind.CROSSED:
+        return "; ".join(filter(None, (_CROSSED[0], between(first)))), _CROSSED[1]
     let_go = next((rank for rank, call in first.calls.items() if call is not None and _let_go(call)), None)
     if let_go is not None:
         others = ", ".join(str(rank) for rank in first.calls if rank != let_go)
@@ -407,6 +419,8 @@ def _why(examined: Examined, first: Mismatch) -> tuple[str, str]:
 
 def _why_messages(examined: Examined, first: Mismatch) -> tuple[str, str]:
     """The same where ranks send to each other."""
+    if first.kind is Kind.TAG:
+        return _TAGS
     calls = [call for call in first.calls.values() if call is not None]
     if len(calls) > 1 and all(call.op == "send" for call in calls):
         early = ": wait() right behind isend() makes a send of it" if all(call.asynchronous for call in calls) else ""

@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ddp_lint.verify.live import Live
-from ddp_lint.verify.options import Options, RunResult, UsageError, Watch
-from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
+from ddp_lint.verify.options import InternalError, Options, RunResult, UsageError, Watch
+from ddp_lint.verify.outcome import ended_by_the_user, ended_by_us, left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
 from ddp_lint.verify.preload import may_fork
 from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.spec import Spec
 from ddp_lint.verify.target import Target
+from ddp_lint.verify.trace import Broken
 
 Progress = Callable[[str], None]
 
@@ -75,7 +76,7 @@ class Launcher:
 
     def __enter__(self) -> Launcher:
         self._device, self._torch, self._shared_gpus = device_of(self.options)
-        self._fork = may_fork(self.target)
+        self._fork = may_fork(self.target, self.options.nproc)
         self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
         # Processes start with the first run.
@@ -163,10 +164,16 @@ class Launcher:
         ended = self._ended(spec)
         seconds = time.monotonic() - started
         ranks = left_waiting(tuple(rank_outcome(directory, rank) for rank in ended.ranks))
+        failure = next((error for rank in ranks for error in rank.trace.of(Broken)), None)
+        if failure is not None:
+            raise InternalError(f"ddp-lint failed, not the target: {failure.message}, in {failure.inner}")
         outcome, message = run_outcome(ranks, ended.code, directory / "torchrun.log")
         if ended.interrupted:
             ranks = ended_by_the_user(ranks)
             outcome, message = "interrupted", "interrupted; these are the results so far"
+        if ended.given_up:
+            ranks = ended_by_us(ranks)
+            outcome, message = "slow", f"given up after {spec.limit:.0f} s, longer than the plain run took"
         self.progress(f"{directory.name}: {message} ({seconds:.1f} s)")
         return RunResult(
             name=directory.name,
@@ -193,7 +200,7 @@ class Launcher:
             live = Live(directory, None)
             with contextlib.closing(live):
                 poll = self._watched(live, spec)
-                own = dataclasses.replace(spec, own_ranks=True, local_world=self.options.nproc)
+                own = dataclasses.replace(spec, own_ranks=True, launcher=os.getpid(), local_world=self.options.nproc)
                 ended = self._pool.run_own(own, self._command(), poll)
             if ended.ranks or ended.interrupted:
                 return ended
@@ -284,6 +291,7 @@ def _spec(target: Target, options: Options, watch: Watch, plan: Plan, run: _Run)
         module=target.module,
         shim=options.shim,
         shared_gpus=plan.shared_gpus,
+        limit=options.limit,
     )
 
 

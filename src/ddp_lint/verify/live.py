@@ -12,8 +12,9 @@ import pathlib
 import time
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.match import Ending, Kind, Mismatch, differences, unanswered
+from ddp_lint.verify.match import Ending, Kind, Mismatch, circle, differences, matched_tag, unanswered
 from ddp_lint.verify.polling_delay import Lateness
+from ddp_lint.verify.scheduling import Stillness
 from ddp_lint.verify.spec import Marks
 from ddp_lint.verify.trace import Awaited, Collective, Orphaned, decode
 
@@ -22,6 +23,8 @@ _POLL, _SLACK = 0.1, 0.3
 #: Seconds for which no rank must have moved after their calls have diverged: what comes of it by itself (an
 #: exception, a transfer that goes through) comes sooner.
 _STILL = 1.2
+#: The same where no thread of a living rank has run, or waited for a processor: nothing is late on a busy machine then.
+_STILL_ASLEEP = 0.4
 #: The same where ranks send to each other: a small tensor may be on its way, and its sender at other work, which a
 #: rank shows every few seconds.
 _STILL_SENDING = 5.0
@@ -43,8 +46,8 @@ class Live:
         #: Of each group the calls of each rank that have not all met yet.
         self._waiting: dict[str, dict[int, collections.deque[Collective]]] = {}
         self._broken: set[str] = set()
-        #: Sends and receives by (sender, receiver): how many more receives than sends were called.
-        self._direct: dict[tuple[int, int], list[Collective]] = collections.defaultdict(list)
+        #: Sends and receives by (sender, receiver, tag): how many more receives than sends were called.
+        self._direct: dict[tuple[int, int, int], list[Collective]] = collections.defaultdict(list)
         self._last: dict[int, Collective] = {}
         #: (rank, number) of the messages sent asynchronously that a rank waits for.
         self._awaited: set[tuple[int, int]] = set()
@@ -52,6 +55,7 @@ class Live:
         self._diverged = False
         self._orphaned = False
         self._late = Lateness(_POLL, _SLACK)
+        self._stillness = Stillness(self._marks)
 
     def close(self) -> None:
         for tail in self._tails.values():
@@ -110,10 +114,10 @@ class Live:
                 return
 
     def _take_direct(self, rank: int, call: Collective) -> None:
-        """A receive waits for the send that is its own: calls of one pair meet in order."""
+        """A receive waits for the send that is its own: calls of one pair and tag meet in order."""
         peer = -1 if call.peer is None else call.peer
         pair = (rank, peer) if call.op == "send" else (peer, rank)
-        queue = self._direct[pair]
+        queue = self._direct[(*pair, matched_tag(call))]
         if queue and queue[0].op != call.op:
             queue.pop(0)
         else:
@@ -130,27 +134,38 @@ class Live:
         return unanswered(self._direct, over) or self._circle()
 
     def _circle(self) -> Mismatch | None:
-        """Every rank waits in a call for one that waits as well: none will proceed."""
+        """Ranks wait in calls for each other: none will proceed. Of collectives on unlike groups that is known where
+        the main threads are in them: NCCL only queues them."""
         waits: dict[int, tuple[Collective, set[int]]] = {}
         for group, waiting in self._waiting.items():
             absent = {member for member, calls in waiting.items() if not calls}
             for rank, calls in waiting.items():
                 if calls and group not in self._broken and self._last.get(rank) is calls[-1]:
                     waits[rank] = (calls[0], absent)
-        for (sender, receiver), queue in self._direct.items():
+        for (sender, receiver, _), queue in self._direct.items():
             if queue and queue[0].op == "recv" and self._last.get(receiver) is queue[-1]:
                 waits[receiver] = (queue[-1], {sender})
             if queue and queue[0].op == "send" and self._waits_to_send(sender, queue):
                 waits.setdefault(sender, (queue[-1], {receiver}))
-        for rank, (call, absent) in waits.items():
-            if call.peer is not None and absent <= waits.keys() and rank in _reached(waits, absent):
-                return Mismatch(Kind.MISSING, call.group, -1, {rank: call, **dict.fromkeys(absent)})
+        inside = {rank: waits[rank][0] for rank in circle(waits)}
+        last = (rank for rank, call in inside.items() if call.peer is not None and self._last.get(rank) is call)
+        direct = next(last, None)
+        if direct is not None:
+            call, absent = waits[direct]
+            return Mismatch(Kind.MISSING, call.group, -1, {direct: call, **dict.fromkeys(absent)})
+        if inside and all(not call.asynchronous and self._in_calls(rank) for rank, call in inside.items()):
+            return Mismatch(Kind.CROSSED, next(iter(inside.values())).group, -1, inside)
         return None
+
+    def _in_calls(self, rank: int) -> bool:
+        """Its threads were seen in collectives since it moved."""
+        return self._marks.time(rank, "waits") > self._marks.moved(rank)
 
     def _waits_to_send(self, sender: int, calls: Sequence[Collective]) -> bool:
         """It waits for one of these messages, which may not be the one that it started last."""
         waits = any(not call.asynchronous or (sender, call.n) in self._awaited for call in calls)
-        return waits and self._last.get(sender) is calls[-1]
+        last = self._last.get(sender)
+        return waits and last is not None and (last.op, last.peer) == ("send", calls[-1].peer)
 
     # ---- stillness
 
@@ -158,9 +173,11 @@ class Live:
         """A rank waits for a lock that nothing is left to release, and the others for it: none of them moves."""
         living = self._living()
         locked = [rank for rank in living if self._marks.time(rank, "locked") > self._marks.moved(rank)]
-        waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
-        patience = _STILL if set(living) <= {*locked, *waiting} else _STILL_LOCKED
-        return bool(locked) and all(self._age(self._marks.moved(rank)) > patience for rank in living)
+        waiting = [rank for rank in living if self._in_calls(rank)]
+        moved = [self._marks.moved(rank) for rank in living]
+        if locked and set(living) <= {*locked, *waiting}:
+            return self._still(living, moved)
+        return bool(locked) and all(self._age(since) > _STILL_LOCKED for since in moved)
 
     def _waits_for_a_fork(self) -> bool:
         """A process that a rank has forked tries to communicate, and no rank moves any more."""
@@ -170,7 +187,7 @@ class Live:
     def _waits_for_threads(self) -> bool:
         """All threads of all ranks wait in collectives, not only the main ones, which the traces show."""
         living = self._living()
-        waiting = [rank for rank in living if self._marks.time(rank, "waits") > self._marks.moved(rank)]
+        waiting = [rank for rank in living if self._in_calls(rank)]
         return (
             waiting == living
             and any(self._marks.text(rank, "waits") == "threads" for rank in living)
@@ -205,7 +222,16 @@ class Live:
             return False  # the rank went on
         if own_groups or any(call is not None and call.op == "send" for call in mismatch.calls.values()):
             return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
-        return all(self._age(self._marks.time(rank, "beat")) > _STILL for rank in living)
+        moved = [self._marks.time(rank, "beat") for rank in living]
+        return self._still(living, moved) if all(map(self._in_calls, living)) else self._still([], moved)
+
+    def _still(self, ranks: Sequence[int], moved: Sequence[float]) -> bool:
+        """They have not moved for long enough (`moved`: when each did last), or for less, and these were asleep since
+        (none: it is not known that they only wait)."""
+        now = time.monotonic()
+        asleep = [self._stillness.look(rank, now) > _STILL_ASLEEP for rank in ranks]
+        patience = _STILL_ASLEEP if asleep and all(asleep) else _STILL
+        return all(self._age(since) > patience for since in moved)
 
     def _waits_for(self, rank: int, others: Sequence[int]) -> bool:
         """It is in a later call, to which none of the others has come."""
@@ -219,16 +245,6 @@ class Live:
 def _goes_on(mismatch: Mismatch, kind: Kind) -> bool:
     """Calls have met after those that could not meet, and did so by another fault that leaves no way on."""
     return kind.breaks_the_order and not mismatch.kind.breaks_the_order
-
-
-def _reached(waits: dict[int, tuple[Collective, set[int]]], first: set[int]) -> set[int]:
-    """Who is waited for, directly or not."""
-    found, queue = set(first), list(first)
-    while queue:
-        _, absent = waits.get(queue.pop(), (None, set()))
-        queue += absent - found
-        found |= absent
-    return found
 
 
 class _Tail:

@@ -19,8 +19,8 @@ import difflib
 import enum
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from ddp_lint.verify.trace import Collective, Frame, Tensor
 
@@ -46,6 +46,10 @@ class Kind(str, enum.Enum):
     ROOT = "root"
     BUFFER = "buffer"
     MEMBERS = "members"
+    #: A message that is received with another tag than it was sent with.
+    TAG = "tag"
+    #: Ranks that wait for each other, each in a call on another group.
+    CROSSED = "crossed groups"
 
     @property
     def breaks_the_order(self) -> bool:
@@ -63,6 +67,7 @@ class Ending(str, enum.Enum):
     UNKNOWN = "unknown"
 
 
+_Pair = TypeVar("_Pair", tuple[int, int], tuple[int, int, int])
 #: The collectives of each rank, in the order in which it issued them.
 Streams = Mapping[int, Sequence[Collective]]
 Cells = Mapping[int, "Collective | None"]
@@ -139,20 +144,23 @@ def mismatches(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch
     """All mismatches, the first one (the root cause) first. A rank without an entry in `endings` counts as unknown."""
     order = _order_of(streams)
     direct = _unanswered_in(streams, endings)
-    unlike = _unlike_messages(streams)
+    unlike = [*_unlike_tags(streams, endings), *_unlike_messages(streams)]
+    crossed = _crossed_groups(streams, endings)
     # Who waits in a receive reaches no collective: that it is missing there is a consequence.
     stuck = {rank for mismatch in direct for rank in mismatch.calls.keys() - set(mismatch.absent)}
     found = [mismatch for group in _groups(streams) for mismatch in _mismatches_of(group, endings)]
-    found = [*unlike, *direct] + [one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)]
+    stuck |= {rank for mismatch in crossed for rank in mismatch.calls}
+    found = [*unlike, *crossed, *direct] + [
+        one for one in found if one.kind is not Kind.MISSING or not stuck & set(one.absent)
+    ]
     return sorted(found, key=lambda mismatch: order(mismatch.calls))
 
 
-def unanswered(
-    waiting: Mapping[tuple[int, int], Sequence[Collective]], endings: Mapping[int, Ending]
-) -> Mismatch | None:
+def unanswered(waiting: Mapping[_Pair, Sequence[Collective]], endings: Mapping[int, Ending]) -> Mismatch | None:
     """The first send or receive that its peer does not answer, a receive before a send (which may be buffered).
 
-    `waiting` holds by (sender, receiver) the calls that have found no partner; the peer's ending must be known.
+    `waiting` holds by (sender, receiver, and maybe tag) the calls that have found no partner; the peer's ending must be
+    known.
     """
     for op, peer in (("recv", 0), ("send", 1)):
         for pair, calls in sorted(waiting.items()):
@@ -160,6 +168,23 @@ def unanswered(
             if unmet and endings.get(pair[peer], Ending.UNKNOWN) is not Ending.UNKNOWN:
                 return Mismatch(Kind.MISSING, unmet[0].group, -1, {pair[1 - peer]: unmet[0], pair[peer]: None})
     return None
+
+
+def circle(waits: Mapping[int, tuple[Collective, Collection[int]]]) -> tuple[int, ...]:
+    """Ranks of which each waits for the next one, and the last one for the first. `waits` holds by rank the call that
+    it waits in, and the ranks that it waits for."""
+    for first in sorted(waits):
+        paths: list[tuple[int, ...]] = [(first,)]
+        seen: set[int] = set()
+        while paths:
+            path = paths.pop()
+            for rank in sorted(waits[path[-1]][1]):
+                if rank == first:
+                    return path
+                if rank in waits and rank not in seen:
+                    seen.add(rank)
+                    paths.append((*path, rank))
+    return ()
 
 
 def rows(streams: Streams, endings: Mapping[int, Ending]) -> list[Row]:
@@ -265,6 +290,8 @@ def describe(call: Collective, *, every_dtype: bool = False) -> str:
         words.append(f"that sends {list(call.sends)} and expects {list(call.expects)}")
     if call.peer is not None:
         words.append(f"{'from' if call.op == 'recv' else 'to'} rank {call.peer}")
+    if call.tag:
+        words.append(f"tag {call.tag}")
     if call.members:
         words.append(f"of rank{'s' * (len(call.members) > 1)} {_listed(call.members)}")
     if call.group != "world":
@@ -331,6 +358,50 @@ def _unlike_messages(streams: Streams) -> list[Mismatch]:
                 if _elements(one) != _elements(other):
                     return [Mismatch(Kind.SHAPE, one.group, -1, {sender: one, receiver: other})]
     return []
+
+
+def _unlike_tags(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
+    """A receive in which a rank is stuck, and a message that has come for it with another tag."""
+    for (sender, receiver), ways in messages(streams).items():
+        if endings.get(receiver) is Ending.STALLED:
+            unmet = {"send": _beyond(ways["send"], ways["recv"]), "recv": _beyond(ways["recv"], ways["send"])}
+            for call in unmet["recv"]:
+                sent = next((one for one in unmet["send"] if one.group == call.group), None)
+                if sent is not None:
+                    return [Mismatch(Kind.TAG, call.group, -1, {sender: sent, receiver: call})]
+    return []
+
+
+def _beyond(calls: Sequence[Collective], partners: Sequence[Collective]) -> list[Collective]:
+    """Those of the calls that find no partner of their group and tag."""
+    left = collections.Counter((call.group, matched_tag(call)) for call in partners)
+    found = []
+    for call in calls:
+        key = (call.group, matched_tag(call))
+        left[key] -= 1
+        found += [call] if left[key] < 0 else []
+    return found
+
+
+def matched_tag(call: Collective) -> int:
+    """The tag by which a message finds its receive: NCCL has none."""
+    return call.tag if all(tensor.device == "cpu" for tensor in call.tensors) else 0
+
+
+def _crossed_groups(streams: Streams, endings: Mapping[int, Ending]) -> list[Mismatch]:
+    """Ranks that are stuck in calls on unlike groups, each for want of the next one."""
+    waits: dict[int, tuple[Collective, set[int]]] = {}
+    for group in _groups(streams):
+        for rank, calls in group.streams.items():
+            absent = {other for other, theirs in group.streams.items() if len(theirs) < len(calls)}
+            inside = bool(calls) and streams[rank][-1] is calls[-1] and not calls[-1].asynchronous
+            if absent and inside and endings.get(rank) is Ending.STALLED:
+                waits[rank] = calls[-1], absent
+    ranks = circle(waits)
+    calls_of = {rank: waits[rank][0] for rank in ranks}
+    if len({call.group for call in calls_of.values()}) < 2:
+        return []
+    return [Mismatch(Kind.CROSSED, calls_of[ranks[0]].group, -1, calls_of)]
 
 
 def _elements(call: Collective) -> int:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from ddp_lint.knowledge import table
 from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
 from ddp_lint.verify.trace import Call, Collective, Exit, Phase, Raised
 
-#: Import names that are installed under another one.
-_DISTRIBUTIONS = {
-    "attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dotenv": "python-dotenv", "fitz": "pymupdf",
-    "git": "gitpython", "google.protobuf": "protobuf", "hydra": "hydra-core", "ignite": "pytorch-ignite",
-    "lightning_fabric": "lightning", "PIL": "pillow", "pl_bolts": "lightning-bolts", "pytorch_lightning": "lightning",
-    "serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "tensorboardX": "tensorboardx",
-    "yaml": "pyyaml",
-}  # fmt: skip
 #: Errors by which a program says that something outside of it is not there.
 _ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
 #: Those of them that one rank may meet alone, because another one has not made the file yet.
@@ -43,9 +37,19 @@ def missing_module(name: str) -> str:
     """What to do about a module that cannot be imported."""
     top = name.partition(".")[0]
     if top != name and importlib.util.find_spec(top) is not None:
-        return f"{top} is installed, and has no {name.removeprefix(top + '.')}: the target needs another version of it"
-    distribution = _DISTRIBUTIONS.get(name) or _DISTRIBUTIONS.get(top, top)
-    return f"pip install {distribution}  (or, if {top} is your own code: PYTHONPATH=FOLDER, or run it with -m)"
+        owners = importlib.metadata.packages_distributions().get(top, [])
+        owner = f" (of {' and '.join(sorted(set(owners)))})" if owners and owners != [top] else ""
+        missing = name.removeprefix(top + ".")
+        return f"{top}{owner} is installed, and has no {missing}: the target needs another version of it"
+    own = f"if {top} is your own code: PYTHONPATH=FOLDER, or run it with -m"
+    known = table("distributions")
+    if top in known["elsewhere"]:
+        source = known["elsewhere"][top]
+        return (
+            f"{top} is not on PyPI (what may have its name there is another package): pip install {source}  (or, {own})"
+        )
+    distribution = known["pypi"].get(name) or known["pypi"].get(top, top)
+    return f"pip install {distribution}  (or, {own})"
 
 
 def lacking(runs: Sequence[RunResult]) -> str:

@@ -17,6 +17,10 @@ class UsageError(Exception):
     """The target cannot be run: the message says what to do (exit code 2)."""
 
 
+class InternalError(UsageError):
+    """What observes the target failed, which says nothing of the target."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The command line. `timeout` is the seconds without progress after which a rank counts as stuck; `launcher` are
@@ -42,6 +46,8 @@ class Options:
     #: A dry run as `ranks` of a job of this size, without communication; 0: a real run.
     world: int = 0
     ranks: tuple[int, ...] = ()
+    #: Seconds after which a run is given up, even if it moves; 0: never.
+    limit: float = 0.0
 
     @property
     def several_nodes(self) -> bool:

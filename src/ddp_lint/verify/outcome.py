@@ -158,6 +158,14 @@ def ended_by_the_user(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]
     return tuple(dataclasses.replace(one, message="interrupted") if one.how == "stopped" else one for one in ranks)
 
 
+def ended_by_us(ranks: tuple[RankOutcome, ...]) -> tuple[RankOutcome, ...]:
+    """The same where the launcher gave the run up: how the ranks ended says nothing of them."""
+    given_up = ("signal", "stopped", "stalled")
+    return tuple(
+        dataclasses.replace(one, how="stopped", message="was given up") if one.how in given_up else one for one in ranks
+    )
+
+
 def _latest(rank: RankOutcome) -> int:
     call = rank.trace.last(Collective)
     return call.n if call else -1

@@ -45,11 +45,12 @@ Poll = Callable[[], None]
 @dataclasses.dataclass(frozen=True)
 class Ended:
     """How a run ended: the exit code that torchrun has (or would have) for it, and the ranks of this machine;
-    `interrupted`: by Ctrl-C."""
+    `interrupted`: by Ctrl-C; `given_up`: after the limit of its spec."""
 
     code: int
     ranks: range
     interrupted: bool = False
+    given_up: bool = False
 
 
 class Pool:
@@ -243,7 +244,7 @@ class _Launch:
         finally:
             run.end_all()
             shutil.copyfile(self.folder / "torchrun.log", directory / "torchrun.log")
-        return Ended(self._code(run), run.ranks(), run.interrupted)
+        return Ended(self._code(run), run.ranks(), run.interrupted, run.given_up)
 
     def call(self, request: pathlib.Path, answer: pathlib.Path) -> pathlib.Path | None:
         """The log of the probe, None when the launch ended before there was one."""
@@ -301,6 +302,7 @@ class _Run:
         self._spec = spec
         self._options = options
         self.interrupted = False
+        self.given_up = False
 
     def ranks(self) -> range:
         """The ranks of this machine: those that torchrun numbered, else (none came up) the requested number."""
@@ -324,6 +326,7 @@ class _Run:
     def wait(self, launch: _Launch, poll: Poll) -> None:
         """Until all ranks have ended. torchrun is ended when its ranks never start; ranks are that hang where their
         watchdog cannot end them."""
+        began = 0.0
         limit = time.monotonic() + _START_LIMIT + (_NODES_LIMIT if self._options.several_nodes else 0)
         while not all(self.marks.has(rank, "exit") for rank in self.ranks()):
             if launch.ended:
@@ -333,6 +336,12 @@ class _Run:
                 poll()
             except KeyboardInterrupt:
                 self.interrupt()
+                return
+            if not began and self.began():
+                began = time.monotonic()
+            if self._spec.limit and began and time.monotonic() > began + self._spec.limit:
+                self.given_up = True
+                self._stop()
                 return
             if time.monotonic() > limit and self._never_begins():
                 launch.stop()
@@ -353,6 +362,9 @@ class _Run:
     def interrupt(self) -> None:
         """End the ranks: what they have written until now is the run."""
         self.interrupted = True
+        self._stop()
+
+    def _stop(self) -> None:
         if self.began():
             self._end(signal.SIGTERM)
             self._wait_for_exits()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 
 from ddp_lint.changes import since
@@ -28,6 +29,11 @@ from ddp_lint.verify.verdicts import judge, wanted_stimuli
 Progress = Callable[[str], None]
 #: A pass with a stimulus may hang by the stimulus alone: it gets no more than this without progress.
 _STIMULUS_TIMEOUT = 8.0
+#: It may also go on for ever by the stimulus (a loss that is NaN meets no end condition): it gets as many times the
+#: seconds of the plain pass, and so many at least.
+_STIMULUS_FACTOR, _STIMULUS_SECONDS = 2.0, 30.0
+#: Where a target imports so many files of its project, what is found in them is kept for the next run, as `check` does.
+_MANY_FILES = 20
 
 
 def verify(
@@ -89,8 +95,11 @@ def prove(
 def lint(target: Target, settings: Settings) -> list[Finding]:
     """The findings in the target and in the files of the project that it imports, without those of the tool itself."""
     files = imported_files(target.path, Project(settings.root))
+    kept = settings.root / ".ddp_lint_cache"
+    pays = kept.is_dir() or len(files) >= _MANY_FILES
+    cache_dir = kept if pays and not os.environ.get("DDP_LINT_NO_CACHE") else None
     known = all_rules()
-    return [finding for finding in check_paths(files, settings).findings if finding.code in known]
+    return [f for f in check_paths(files, settings, cache_dir=cache_dir).findings if f.code in known]
 
 
 def _runs(launcher: launch.Launcher, plan: launch.Plan, options: Options, at: Sequence[Situation]) -> list[Examined]:
@@ -104,11 +113,13 @@ def _runs(launcher: launch.Launcher, plan: launch.Plan, options: Options, at: Se
     runs = one_pass(options, ())
     if options.several_nodes:  # each judges by its own ranks: they would not agree on another pass
         return runs
+    limit = max(_STIMULUS_SECONDS, _STIMULUS_FACTOR * max((examined.run.seconds for examined in runs), default=0.0))
     for stimuli in wanted_stimuli(at, runs):
         if any(examined.run.outcome == "interrupted" for examined in runs):
             break
         timeout = min(options.timeout, _STIMULUS_TIMEOUT)
-        runs += one_pass(dataclasses.replace(options, wraps=options.wraps[:1], timeout=timeout), stimuli)
+        chosen = dataclasses.replace(options, wraps=options.wraps[:1], timeout=timeout, limit=limit)
+        runs += one_pass(chosen, stimuli)
     return runs
 
 

@@ -71,6 +71,8 @@ class Spec:
     job: int = 0
     #: The target is a script that starts its ranks by itself.
     own_ranks: bool = False
+    #: The process that starts such a script.
+    launcher: int = 0
     #: The run has a launch to itself, whose supervisors end as their ranks do.
     job_alone: bool = False
     #: The dotted name to run as `python -m` does, "" for the file itself.
@@ -84,6 +86,8 @@ class Spec:
     ranks: tuple[int, ...] = ()
     #: Ranks per machine, of a dry run, and (as requested) of a program that starts its ranks by itself.
     local_world: int = 1
+    #: Seconds after which the launcher gives the run up, even if it moves; 0: never.
+    limit: float = 0.0
 
     def save(self, path: pathlib.Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")

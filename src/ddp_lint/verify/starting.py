@@ -29,5 +29,5 @@ def started(text: str, options: Options) -> Iterator[Pool | None]:
             pool.close()
             yield None
             return
-        pool.settle(device, fork=preload.may_fork(found))
+        pool.settle(device, fork=preload.may_fork(found, options.nproc))
         yield pool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import functools
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -166,11 +167,12 @@ def _known(name: str, names: set[str], what: str, path: pathlib.Path) -> str:
     raise UsageError(f"{path}: no {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
-def trees(target: Target) -> Iterator[ast.Module]:
+@functools.lru_cache(maxsize=1)
+def trees(target: Target) -> tuple[ast.Module, ...]:
     """The syntax trees of the target and of the files of its project that it imports, directly or not."""
     project = _project(target.path)
     facts = map(project.facts_of, imported_files(target.path, project))
-    return (module.tree for module in facts if module is not None)
+    return tuple(module.tree for module in facts if module is not None)
 
 
 def _project(path: pathlib.Path) -> Project:

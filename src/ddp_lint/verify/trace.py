@@ -641,6 +641,15 @@ class Note(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Broken(Event):
+    """An observer failed, which ends the rank: nothing is concluded from this run. `inner` as of Raised."""
+
+    kind: ClassVar[str] = "broken"
+    message: str = ""
+    inner: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mapped(Event):
     """The user's code requested a device or backend that the run does not use (`requested`: cuda, nccl) and got another
     one (`actual`: cpu, gloo). Written once for each pair, at its first use."""

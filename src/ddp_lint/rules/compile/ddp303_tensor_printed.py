@@ -9,6 +9,8 @@ from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.queries import receiver
+from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.operations import is_log
 
@@ -71,10 +73,10 @@ class TensorPrinted(HostRule):
 
     ## When it is silent
 
-    Shapes and Python values outside of compiled code; `logger.info("%s", t)` outside of compiled code (it formats only
-    at its level); branches for debugging, logging or evaluation, tests, `torch.compiler.disable`, `is_compiling()`.
-    Only with `--preview`: a text without a tensor under a test in compiled code, which is in the graph only where the
-    test holds.
+    What is printed under a test of a tensor's values; shapes and Python values outside of compiled code;
+    `logger.info("%s", t)` outside of compiled code (it formats only at its level); branches for debugging, logging or
+    evaluation, tests, `torch.compiler.disable`, `is_compiling()`. Only with `--preview`: a text without a tensor under
+    a test in compiled code, which is in the graph only where the test holds.
 
     ## How to confirm
 
@@ -135,10 +137,11 @@ class TensorPrinted(HostRule):
         )
 
     def _on_failure_path(self, node: cst.Call, place: Place) -> bool:
-        """Whether a branch on a tensor decides over the call, as in ``if h.isnan().any(): print(..)``: that branch is
-        what costs (DDP302), the call runs when something is wrong already."""
+        """Whether a branch on a tensor decides over the call, as in ``if h.isnan().any(): print(..)``, also where it
+        reads it first (``torch.isnan(h).item()``): that branch is what costs (DDP301, DDP302), the call runs when
+        something is wrong already."""
         parts = (part for test, _ in conditions(self.module, node) for part in truth_values(test))
-        return any(self.value(part, place.function).tensor for part in parts)
+        return any(self.value(each, place.function).tensor for part in parts for each in (part, *_read_in(part)))
 
     def _tensor_in(self, node: cst.Call, place: Place, *, formatted_only: bool) -> cst.BaseExpression | None:
         for arg in node.args:
@@ -158,3 +161,12 @@ def _formatted(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     elif isinstance(node, cst.ConcatenatedString):
         yield from _formatted(node.left)
         yield from _formatted(node.right)
+
+
+def _read_in(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What a test reads on the host: `x` of ``x.item() > 0``."""
+    for part in subtree(test):
+        if isinstance(part, cst.Call) and not part.args and called(part) == "item":
+            read = receiver(part)
+            if read is not None:
+                yield read

@@ -18,6 +18,7 @@ from ddp_lint.source.syntax import names_in, walk
 from ddp_lint.source.tree import subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
+from ddp_lint.tensors.operations import words_of
 
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
@@ -79,8 +80,8 @@ class ReadPerParameter(Rule):
     ## When it is silent
 
     One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which are on
-    the host; the first step, which creates the state (`if "norm" not in state`); functions and branches for logging,
-    debugging and evaluation.
+    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; functions and
+    branches for logging, debugging and evaluation.
 
     ## How to confirm
 
@@ -120,7 +121,7 @@ class ReadPerParameter(Rule):
     def _why(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
         value = TensorFile.of(self.module).flow(function).value(read)
         loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
-        mentions_gradient = any(isinstance(n, cst.Attribute) and n.attr.value == "grad" for n in subtree(read))
+        mentions_gradient = any(_is_gradient_of_parameter(n) for n in subtree(read))
         converted = isinstance(node.func, cst.Name)
         if loops and (
             mentions_gradient or (value.kind is Kind.TENSOR and value.learned and self._over_parameters(loops))
@@ -184,6 +185,13 @@ def _read(node: cst.Call) -> cst.BaseExpression | None:
     if isinstance(node.func, cst.Attribute):
         return value
     return value if isinstance(value, cst.Call) and dotted(value.func) not in CONVERSIONS else None
+
+
+def _is_gradient_of_parameter(node: cst.CSTNode) -> bool:
+    """``p.grad``, not the gradient of an input, which is looked at to explain or to verify a model."""
+    if not isinstance(node, cst.Attribute) or node.attr.value != "grad":
+        return False
+    return not words_of(dotted(node.value)) & {"input", "inputs"}
 
 
 def _is_reduction(node: cst.BaseExpression) -> bool:

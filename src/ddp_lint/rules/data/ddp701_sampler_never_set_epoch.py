@@ -151,7 +151,9 @@ class SamplerNeverSetEpoch(Rule):
         name, function = assigned_name(self.module, sampler), self.module.function_of(sampler)
         if not name or function is None or self.module.project is None:
             return False
-        handed_out = any(dotted(part) == name for value in returned_values(function) for part in subtree(value))
+        returned = returned_values(function)
+        made = (value for each in returned for value in self.module.assignments(each))
+        handed_out = any(dotted(part) == name for value in (*returned, *made) for part in subtree(value))
         return handed_out and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:

@@ -13,7 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, done_nearby, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, options
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, subtree
@@ -303,5 +303,17 @@ class OneAugmentationSeed(Rule):
         place = self.module.file.place if function is None else f"{self.module.file.place} {function.name.value}"
         if self.module.file.is_test or is_evaluation(place) or on_one_rank(self.module, call):
             return True
-        names = {dotted(c.func).rpartition(".")[2] for c in calls_in(function.body if function else self.module.tree)}
-        return not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle", "permutation"))
+        calls = list(calls_in(function.body if function else self.module.tree))
+        names = {dotted(c.func).rpartition(".")[2] for c in calls}
+        kept = not names.isdisjoint((*_STARTS_RANKS, "getstate", "get_state", "shuffle", "permutation"))
+        return kept or any(map(self._launches, calls))
+
+    def _launches(self, call: cst.Call) -> bool:
+        """Whether a call gives a function of this file to one of the project that starts processes:
+        ``launch(main, gpus)``."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or not any(dotted(arg.value) in facts.definitions for arg in call.args):
+            return False
+        found = project.definition(project.canonical(self.module.callee(call)))
+        inside = walk(found[1]) if found is not None else ()
+        return any(isinstance(n, ast.Call) and last_part(n.func) in _STARTS_RANKS for n in inside)

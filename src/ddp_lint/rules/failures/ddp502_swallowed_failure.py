@@ -135,7 +135,8 @@ class SwallowedFailure(Rule):
         after = yields[yields.index(here[-1]) + 1 :] if here else yields
         return (
             bool(here)
-            and not any(isinstance(n, (cst.Raise, cst.Assert)) for n in inside)
+            and not any(isinstance(n, cst.Assert) for n in inside)
+            and not self._reports_failure(handler.body)
             and not any(not exclusive(self.module, here[-1], later) for later in after)
         )
 

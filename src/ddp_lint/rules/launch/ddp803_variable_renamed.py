@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import ast
-import functools
 import re
 
 from ddp_lint.findings import Confidence
@@ -9,7 +7,6 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import Write
 from ddp_lint.rules.launch.variables import Misnamed, NameRule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.syntax import walk
 
 #: The old name of what torchrun exports as 1.
 _EXPORTED = "NCCL_ASYNC_ERROR_HANDLING"
@@ -30,7 +27,7 @@ class VariableRenamed(NameRule):
     torch reads both names, with a warning, and the new one takes precedence if both are set. torchrun exports
     `TORCH_NCCL_ASYNC_ERROR_HANDLING=1` to its workers unless it is set already: `NCCL_ASYNC_ERROR_HANDLING=0` then has
     no effect on any rank, and the watchdog that the script wants to turn off still ends rank 1 when rank 0 is late.
-    The other old names still have an effect; a later release will remove them.
+    The other old names still have an effect; a later release will remove them. They are shown with `--preview` alone.
 
     ## Example
 
@@ -62,8 +59,7 @@ class VariableRenamed(NameRule):
 
     ## When it is silent
 
-    If the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does, unless it gives the
-    ranks their numbers itself (`RANK`), so that torchrun does not run them;
+    If the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does;
     `PYTORCH_CUDA_ALLOC_CONF`, which still works (DDP809 reports it).
 
     ## How to confirm
@@ -91,45 +87,14 @@ class VariableRenamed(NameRule):
             return None
         if name == _EXPORTED:
             return Misnamed(f"{name} has no effect under torchrun, which exports {new}", f"write {new}", new)
-        return _old(name, new)
-
-    def problem_of(self, write: Write) -> Misnamed | None:
-        found = self.problem(write.name)
-        if found is None or write.name != _EXPORTED or not self._numbers_the_ranks:
-            return found
-        return _old(write.name, found.right)
+        message = f"{name} is the old name of {new}: it has an effect only if the new one is unset"
+        return Misnamed(message, f"write {new}", new, Confidence.LOW)  # it works, and torch itself warns
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:
         """Whether the file sets the new one, too, or to what torchrun exports as well."""
         value = self.module.code(write.value) if write.value is not None else ""
-        exported = write.name == _EXPORTED and value in _ONE and not self._numbers_the_ranks
-        return exported or self.module.file.holds(found.right)
-
-    @functools.cached_property
-    def _numbers_the_ranks(self) -> bool:
-        """Whether the file gives the ranks their numbers itself, in torchrun's place: ``env["RANK"] = ..``,
-        ``started_with(RANK=..)``."""
-        facts = self.module.facts
-        if facts is None or not self.module.file.holds("RANK"):
-            return False
-        return any(map(_sets_rank, walk(facts.tree)))
+        return self.module.file.holds(found.right) or (write.name == _EXPORTED and value in _ONE)
 
     @classmethod
     def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:
         return found.right in text or (name == _EXPORTED and _AS_EXPORTED.search(text) is not None)
-
-
-def _old(name: str, new: str) -> Misnamed:
-    message = f"{name} is the old name of {new}: without effect if the new one is set"
-    return Misnamed(message, f"write {new}", new)
-
-
-def _sets_rank(node: ast.AST) -> bool:
-    if isinstance(node, ast.keyword):
-        return node.arg == "RANK"
-    keys: list[ast.expr | None] = []
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        keys = [node.slice]
-    elif isinstance(node, ast.Dict):
-        keys = node.keys
-    return any(isinstance(key, ast.Constant) and key.value == "RANK" for key in keys)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import as_one_process, mentions_own_rank, on_one_rank
+from ddp_lint.launch.ranks import as_one_process, mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
@@ -205,6 +205,8 @@ class RanksWriteOneFile(Rule):
 
     def _called_by_every_rank(self, function: cst.FunctionDef) -> cst.Call | None:
         """The call of a function in the training loop of this file, where no call of it is kept to one rank."""
+        if several_ranks(self.module) is None:
+            return None
         owner = self.module.class_of(function)
         name = f"self.{function.name.value}" if owner is not None else function.name.value
         found = [call for call in self.module.of_type(cst.Call) if dotted(call.func) == name]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Edit, Finding, Fix, Span
+from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
 from ddp_lint.launch.environment import TEXT_FILES, Write, in_text, writes
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import Module, SourceFile
@@ -47,6 +47,8 @@ class Misnamed:
     message: str
     advice: str
     right: str = ""
+    #: How sure it is that anyone has to act; None: as sure as the rule.
+    confidence: Confidence | None = None
 
     def fix(self, span: Span, text: str) -> Fix | None:
         return Fix(f"write {self.right}", Applicability.UNSAFE, (Edit(span, text),)) if self.right else None
@@ -62,10 +64,6 @@ class NameRule(WriteRule):
         """What is wrong with a variable of this name."""
         raise NotImplementedError
 
-    def problem_of(self, write: Write) -> Misnamed | None:
-        """What is wrong with the name, as far as it depends on the file that sets the variable."""
-        return self.problem(write.name)
-
     def is_meant(self, write: Write, found: Misnamed) -> bool:
         """Whether the project shows that the name is right all the same."""
         raise NotImplementedError
@@ -76,15 +74,16 @@ class NameRule(WriteRule):
         raise NotImplementedError
 
     def check(self, write: Write) -> None:
-        found = self.problem_of(write)
+        found = self.problem(write.name)
         if found is not None and not self.is_meant(write, found):
             text = self.module.code(write.key).replace(write.name, found.right)
             fix = found.fix(self.module.span(write.key), text)
-            self.report(write.key, found.message, help=found.advice, fix=fix)
+            self.report(write.key, found.message, help=found.advice, fix=fix, confidence=found.confidence)
 
     @classmethod
     def in_text(cls, file: SourceFile) -> Iterator[Finding]:
         for name, span in in_text(file):
             found = cls.problem(name)
             if found is not None and not cls.is_meant_in_text(name, found, file.text):
-                yield cls.finding(span, found.message, help=found.advice, fix=found.fix(span, found.right))
+                fix = found.fix(span, found.right)
+                yield cls.finding(span, found.message, help=found.advice, fix=fix, confidence=found.confidence)

@@ -32,6 +32,9 @@ _SATURATING = {
 }
 
 
+_BOUNDED = ("cosine_similarity", "tanh")
+
+
 def _whole(part: cst.BaseExpression) -> cst.BaseExpression | None:
     """What some elements are taken from, None where nothing is taken."""
     if isinstance(part, cst.Subscript):
@@ -99,9 +102,9 @@ class LogOfSaturated(Rule):
 
     ## When it is silent
 
-    `clamp(min=...)` in between, a constant of 1e-6 or more (any constant in files without half precision),
-    `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, code under
-    `no_grad` and functions that are called only there, evaluation, inference and tests.
+    `clamp(min=...)` in between, a sigmoid or softmax of a cosine or a `tanh`, a constant of 1e-6 or more (any constant
+    in files without half precision), `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not
+    added to anything, code under `no_grad` and functions that are called only there, evaluation, inference and tests.
 
     ## How to confirm
 
@@ -140,9 +143,14 @@ class LogOfSaturated(Rule):
                 operand = self._behind_name(operand.left)
         for inner, (name, instead) in _SATURATING.items():
             argument = self._operand(operand, inner)
-            if argument is not None:
+            if argument is not None and not self._is_bounded(argument):
                 fix = self._fix(node, operand, argument, instead)
                 self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
+
+    def _is_bounded(self, argument: cst.BaseExpression) -> bool:
+        """Whether it lies between -1 and 1, where nothing rounds to 0: a cosine, a tanh."""
+        value = self._behind_name(argument)
+        return isinstance(value, cst.Call) and called(value) in _BOUNDED
 
     def _is_called_without_gradient(self, node: cst.Call) -> bool:
         function = self.module.function_of(node)

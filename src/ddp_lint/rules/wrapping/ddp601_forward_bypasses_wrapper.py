@@ -243,12 +243,12 @@ class ForwardBypassesWrapper(Rule):
         until = backward or (node if is_method else None)
         if until is not None and may_be_armed and self._is_armed(node, wrapper, until):
             return True
-        name, taken = dotted(node.func), self.module.span(place)
+        name, taken = self.module.quoted(node.func), self.module.span(place)
         self.report(
             node,
-            f"`{name}` was unwrapped at line {taken.line}, so its gradients are not averaged; keep "
+            f"{name} was unwrapped at line {taken.line}, so its gradients are not averaged; keep "
             f"`{wrapper}` and call that",
-            notes=[f"rank 0 and rank 1 each train a separate `{name}`"],
+            notes=[f"rank 0 and rank 1 each train a separate {name}"],
             labels=[(place, f"unwrapped from `{wrapper}` here"), (end, effect)],
             help=_instead(wrapper, dotted(node.func)),
             confidence=Confidence.MEDIUM,

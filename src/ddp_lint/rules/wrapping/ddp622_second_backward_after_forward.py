@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
@@ -20,7 +20,8 @@ from ddp_lint.tensors.contexts import without_gradient
 _CONDITIONAL = (cst.If, cst.Else, cst.ExceptHandler, cst.MatchCase, cst.IfExp, cst.Lambda, cst.While)
 _LEAVES = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 _REDUCING = frozenset({"all_reduce", "reduce_scatter_tensor", "all_gather"})
-_OPTIMIZING = frozenset({"zero_grad", "step", "update", "unscale_", "backward", "scale", "manual_backward"})
+_STEPPING = frozenset({"zero_grad", "step"})
+_OPTIMIZING = frozenset({*_STEPPING, "update", "unscale_", "backward", "scale", "manual_backward"})
 
 
 class SecondBackwardAfterForward(Rule):
@@ -101,9 +102,10 @@ class SecondBackwardAfterForward(Rule):
 
     ## When it is silent
 
-    A forward between the two, also in a function that is called in between; two branches of one `if`; a first backward
-    that only some runs reach; outputs that were detached; `backward(inputs=...)`; functions that mention `no_sync` or
-    reduce the gradients by hand.
+    A forward between the two, also in a function that is called in between; another forward and backward of the model
+    before the step, which average all that was added up (measured on two ranks); two branches of one `if`; a first
+    backward that only some runs reach; outputs that were detached; `backward(inputs=...)`; functions that mention
+    `no_sync` or reduce the gradients by hand.
 
     ## How to confirm
 
@@ -138,8 +140,9 @@ class SecondBackwardAfterForward(Rule):
     def _check(self, model: str, wrap: Wrap, calls: list[cst.Call], backwards: list[cst.Call]) -> None:
         place = {call: number for number, call in enumerate(calls)}
         for first, second in itertools.pairwise(backwards):
-            between = calls[place[first] + 1 : place[second]]
-            if self._always_before(first, second) and not self._readies(model, between):
+            between = (*calls[place[first] + 1 : place[second]], *calls_in(second))
+            caught_up = self._catches_up(model, second, calls[place[second] + 1 :], backwards)
+            if self._always_before(first, second) and not self._readies(model, between) and not caught_up:
                 self._report(model, wrap, second, [(first, "averages the gradients")])
                 return
         for only in backwards:
@@ -148,6 +151,17 @@ class SecondBackwardAfterForward(Rule):
             if inside and not self._leaves(loop) and not self._readies(model, inside):
                 self._report(model, wrap, only, [])
                 return
+
+    def _catches_up(self, model: str, late: cst.Call, calls: Sequence[cst.Call], backwards: Sequence[cst.Call]) -> bool:
+        """A forward of the model and its backward follow before a step: they average all that was added up."""
+        ready = False
+        for call in calls:
+            ready = ready or self._readies(model, calls_in(call))
+            if ready and call in backwards:
+                return self._always_before(call, late)
+            if called(call) in _STEPPING:
+                return False
+        return False
 
     def _report(self, model: str, wrap: Wrap, node: cst.Call, labels: list[tuple[cst.CSTNode, str]]) -> None:
         self.report(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_lint.verify.child import widening
+from ddp_lint.verify.child import guard, widening
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 
@@ -58,13 +58,21 @@ class Dispatch(TorchDispatchMode):
             if cls.__name__ == "FakeTensor":
                 return func(*args, **kwargs)
         tokens = []
-        for observer in self._of(func):
-            token = observer.before(func, args, kwargs)
-            if token is not None:
-                tokens.append((observer, token))
+        try:
+            for observer in self._of(func):
+                token = observer.before(func, args, kwargs)
+                if token is not None:
+                    tokens.append((observer, token))
+        except Exception as error:
+            guard.failed(error)
+            raise
         result = widening.run(func, args, kwargs)
-        for observer, token in tokens:
-            observer.after(token, result)
+        try:
+            for observer, token in tokens:
+                observer.after(token, result)
+        except Exception as error:
+            guard.failed(error)
+            raise
         return result
 
 
@@ -106,6 +114,12 @@ def read(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.T
 def of_metadata(op: Any) -> bool:
     """The operator touches no element of its tensors."""
     return bool(_METADATA.match(op._opname))
+
+
+@functools.cache
+def is_random(op: Any) -> bool:
+    """The operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in op.tags
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -174,8 +174,25 @@ class Model:
     def compared(self) -> dict[str, nn.Parameter]:
         """The parameters that all ranks should hold alike where the wrap replicates."""
         parameters = {name: p for name, p in self.parameters().items() if name not in self._ignored}
-        held = {trace.BY_HAND: self.averaged, trace.SPLIT_BY_HAND: self.split}.get(self.replicated, parameters)
+        held: Collection[str] = parameters
+        if self.replicated == trace.BY_HAND:
+            held = self.averaged | self._beside_averaged(parameters)
+        elif self.replicated == trace.SPLIT_BY_HAND:
+            held = self.split
         return {name: parameter for name, parameter in parameters.items() if name in held}
+
+    def _beside_averaged(self, parameters: Mapping[str, nn.Parameter]) -> set[str]:
+        """Trained parameters of a layer of torch's whose other ones the user's code averages: the biases of its
+        weights. What is averaged nowhere in a layer may be left to each rank on purpose."""
+        if self.split:
+            return set()
+        layers = {name.rpartition(".")[0] for name in self.averaged}
+        of_torch = {
+            prefix
+            for prefix, reference in self._modules
+            if prefix in layers and type(reference()).__module__.startswith("torch.nn.")
+        }
+        return {name for name, p in parameters.items() if p.requires_grad and name.rpartition(".")[0] in of_torch}
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """By clean name; a tied parameter once, under its first name."""

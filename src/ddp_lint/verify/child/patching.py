@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from ddp_lint.verify.child import guard
+
 _looked_up: dict[str, Any] = {}
 
 
@@ -22,7 +24,9 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     if original is None:
         return
     plain = original.__func__ if isinstance(original, staticmethod | classmethod) else original
-    replacement = functools.wraps(plain)(make(plain))
+    made = make(plain)
+    guard.passes_on(made)
+    replacement = functools.wraps(plain)(made)
     setattr(
         owner, name, type(original)(replacement) if isinstance(original, staticmethod | classmethod) else replacement
     )
@@ -59,6 +63,7 @@ def holders_of_functions() -> dict[int, list[tuple[ModuleType, str]]]:
 
 def before(owner: Any, name: str, notice: Callable[..., None]) -> None:
     """Call `notice` with the arguments of every call of `owner.name` before the call."""
+    notice = guard.guarded(notice)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -72,6 +77,7 @@ def before(owner: Any, name: str, notice: Callable[..., None]) -> None:
 
 def after(owner: Any, name: str, notice: Callable[..., None]) -> None:
     """Call `notice(result, *args, **kwargs)` after every call of `owner.name` that returned."""
+    notice = guard.guarded(notice)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -86,6 +92,7 @@ def after(owner: Any, name: str, notice: Callable[..., None]) -> None:
 
 def when_imported(name: str, notice: Callable[[ModuleType], None]) -> None:
     """Call `notice` with the module `name`: now when it is imported already, else right after anyone imports it."""
+    notice = guard.guarded(notice)
     if name in sys.modules:
         notice(sys.modules[name])
     else:

@@ -11,6 +11,7 @@ import threading
 import traceback
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child import guard
 from ddp_lint.verify.child.session import Session
 from ddp_lint.verify.frames import add_target
 from ddp_lint.verify.lifetime import end_with_parent
@@ -76,6 +77,8 @@ def _left(error: SystemExit, session: Session) -> int:
 
 
 def _raised(error: BaseException, session: Session) -> None:
+    if isinstance(error, Exception) and guard.is_own(error.__traceback__):
+        guard.failed(error)
     session.exits.raised(error, "main")
     traceback.print_exception(type(error), error, error.__traceback__)
     session.last_words(failed=True)

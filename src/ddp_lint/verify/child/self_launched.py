@@ -20,7 +20,7 @@ from typing import Any
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
-from ddp_lint.verify.frames import add_target
+from ddp_lint.verify.frames import add_target, in_an_import, traceback_frames
 from ddp_lint.verify.spec import OWN_RANKS, OWN_WORLD, Marks, Spec
 
 
@@ -41,9 +41,44 @@ class _Rank:
             patching.when_imported("torch", lambda _: self._map_devices())
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             self.begin(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        elif self._is_target():
+            self._hook(self._lacks)
         patching.replace(multiprocessing.process.BaseProcess, "run", self._observed)
         patching.when_imported("torch.distributed.distributed_c10d", self._watch_groups)
         patching.when_imported("torch.multiprocessing.spawn", self._watch_spawn)
+
+    def _is_target(self) -> bool:
+        """This process runs the target itself, and is none that it has started."""
+        return multiprocessing.process.parent_process() is None and os.getppid() == self.spec.launcher
+
+    def _lacks(self, error: BaseException) -> None:
+        """The target cannot import something, and no rank has begun: it would not come further in any other way."""
+        marks = Marks(pathlib.Path(self.spec.directory))
+        if self.session is not None or not isinstance(error, ImportError) or marks.has(0, "world"):
+            return
+        add_target(self.spec.path)
+        marks.set(0, "pid", json.dumps({"supervisor": os.getpid(), "rank": os.getpid(), "group": os.getpgid(0)}))
+        frames, inner = traceback_frames(error.__traceback__)
+        trace.Writer(marks.directory / "rank0.jsonl").write(
+            trace.Raised(
+                frames=tuple(frames),
+                type=type(error).__name__,
+                message=str(error)[:4000],
+                inner=inner,
+                importing=in_an_import(error.__traceback__),
+            )
+        )
+        self._exit_mark(marks, 0, 1)
+
+    def _hook(self, notice: Callable[[BaseException], None]) -> None:
+        """Call `notice` with an exception that ends the process, after it was printed."""
+        hook = sys.excepthook
+
+        def excepthook(kind: Any, error: BaseException, stack: Any) -> None:
+            hook(kind, error, stack)
+            notice(error)
+
+        sys.excepthook = excepthook
 
     def _map_devices(self) -> None:
         """Also in the process that starts the ranks: it derives their number from the number of GPUs."""
@@ -77,13 +112,7 @@ class _Rank:
         for requested, actual in self._mapped:
             self.session.recorder.emit(trace.Mapped, frames=(), requested=requested, actual=actual)
         patching.before(sys, "exit", self._leaves)
-        hook = sys.excepthook
-
-        def excepthook(kind: Any, error: BaseException, stack: Any) -> None:
-            hook(kind, error, stack)
-            self._failed(error)
-
-        sys.excepthook = excepthook
+        self._hook(self._failed)
         multiprocessing.util.Finalize(None, self._finished, exitpriority=100)
 
     # ---- who starts ranks
@@ -139,7 +168,7 @@ class _Rank:
             return
         session.exits.raised(error, "main")
         session.last_words(failed=True)
-        self._exit_mark(session, 1)
+        self._exit_mark(session.recorder.marks, session.recorder.rank, 1)
         session.watchdog.die()
         session.close()
 
@@ -154,12 +183,12 @@ class _Rank:
             session.close()
         else:
             session.finish()
-        self._exit_mark(session, self._status or 0)
+        self._exit_mark(session.recorder.marks, session.recorder.rank, self._status or 0)
 
-    def _exit_mark(self, session: Any, code: int) -> None:
+    def _exit_mark(self, marks: Marks, rank: int, code: int) -> None:
         end = {"code": code, "stopped": False, "oom": False, "time": time.time()}
         with contextlib.suppress(OSError):
-            session.recorder.marks.set(session.recorder.rank, "exit", json.dumps(end))
+            marks.set(rank, "exit", json.dumps(end))
 
 
 def begin() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child import patching
+from ddp_lint.verify.child import guard, patching
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.environment import EnvironmentWrites
 from ddp_lint.verify.child.observers.lines import Lines
@@ -19,6 +21,7 @@ from ddp_lint.verify.child.observers.process_exits import Exits
 from ddp_lint.verify.child.observers.processes import Processes
 from ddp_lint.verify.child.observers.watchdog import Watchdog
 from ddp_lint.verify.child.recorder import Recorder
+from ddp_lint.verify.frames import traceback_frames
 from ddp_lint.verify.spec import Spec
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class Session:
 
     def start(self) -> None:
         """Everything that does not need torch."""
+        guard.install(self._broken)
         faulthandler.enable(self._faults, all_threads=True)
         faulthandler.register(signal.SIGTERM, self._faults, all_threads=True, chain=True)
         self.exits.before_death = self._before_death  # type: ignore[method-assign]
@@ -156,6 +160,20 @@ class Session:
     def _before_death(self) -> None:
         self.lines.flush()
         self.recorder.marks.set(self.recorder.rank, "over")
+
+    def _broken(self, error: Exception) -> None:
+        """An observer failed: this process ends at once, before the program can react to that."""
+        recorder = self.recorder
+        if recorder.writer.pid != os.getpid():
+            return
+        recorder.quiet += 1
+        frames, inner = traceback_frames(error.__traceback__)
+        message = f"{type(error).__name__}: {str(error)[:1000]}"
+        recorder.emit(trace.Broken, frames=tuple(frames), message=message, inner=inner)
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        recorder.marks.set(recorder.rank, "dying", "failed")
+        os._exit(1)
 
     def last_words(self, *, failed: bool = False) -> None:
         """What the observers still hold. After a failure one of them may fail too: the others still write theirs."""

@@ -66,8 +66,7 @@ def import_all() -> None:
         finalizer.atexit = (
             False  # of operators that libraries have defined, which every rank would take down one by one
         )
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # with the little that is garbage: to look for it takes a third of a second
     gc.enable()
 
 

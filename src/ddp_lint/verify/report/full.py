@@ -171,7 +171,7 @@ def _summary(verification: Verification) -> str:
         parts.append(f"{len(verification.discovered)} discovered")
     where = verification.environment
     world = max((examined.world for examined in verification.runs), default=where["nproc"])
-    ranks = f"{where['nproc']} ranks"
+    ranks = f"{where['nproc']} rank{'s' * (where['nproc'] != 1)}"
     if world > where["nproc"]:
         ranks = f"{where['nproc']} of {world} ranks (each node reports its own ranks)"
     parts += [*(["the target could not run"] if verification.lacks else []), *verification.not_run]

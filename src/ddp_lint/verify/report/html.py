@@ -56,7 +56,8 @@ def _where(verification: Verification) -> str:
     where = verification.environment
     if where.get("world"):
         return f'<p class="soft">Dry run of {where["nproc"]} of {where["world"]} ranks: nothing was sent.</p>'
-    text = f"{where['nproc']} ranks on {where['backend']} ({where['device']}), torch {where['torch']}"
+    ranks = f"{where['nproc']} rank{'s' * (where['nproc'] != 1)}"
+    text = f"{ranks} on {where['backend']} ({where['device']}), torch {where['torch']}"
     paragraphs = "".join(f'<p class="reason">{escape(text)}</p>' for text in verification.not_run)
     return f'<p class="soft">{escape(text)}</p>{paragraphs}'
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child import guard
 from ddp_lint.verify.child.dispatch import tensors
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.hashes import fingerprint
@@ -49,8 +50,8 @@ class _Forward:
         self._open: list[tuple[nn.Module, int]] = []
         self._passed: list[trace.Passed] = []
         self._hooks = contextlib.ExitStack()
-        self._hooks.callback(register_module_forward_pre_hook(self._enters).remove)
-        self._hooks.callback(register_module_forward_hook(self._leaves, always_call=True).remove)
+        self._hooks.callback(register_module_forward_pre_hook(guard.guarded(self._enters)).remove)
+        self._hooks.callback(register_module_forward_hook(guard.guarded(self._leaves), always_call=True).remove)
         self._note(root)
 
     def _enters(self, module: nn.Module, _given: Any) -> None:

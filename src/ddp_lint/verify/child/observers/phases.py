@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child import patching
+from ddp_lint.verify.child import guard, patching
 from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -45,10 +45,10 @@ class Phases(Observer):
 
     def install(self) -> None:
         patching.before(nn.Module, "__init__", lambda module, *_, **__: self._created.append(weakref.ref(module)))
-        register_module_forward_pre_hook(self._enter_module)
-        register_module_forward_hook(self._leave_module, always_call=True)
-        register_optimizer_step_pre_hook(self._before_step)
-        register_optimizer_step_post_hook(self._after_step)
+        register_module_forward_pre_hook(guard.guarded(self._enter_module))
+        register_module_forward_hook(guard.guarded(self._leave_module), always_call=True)
+        register_optimizer_step_pre_hook(guard.guarded(self._before_step))
+        register_optimizer_step_post_hook(guard.guarded(self._after_step))
         patching.replace(torch.autograd, "backward", self._backward)
         patching.before(torch.autograd, "grad", lambda *args, **kwargs: self._call("autograd.grad"))
         patching.before(torch, "compile", lambda *args, **kwargs: self._call("compile"))
@@ -148,6 +148,7 @@ class Phases(Observer):
         model = self.models.add(root)
         self._tell("wrapped", model)
 
+    @guard.guarded
     def _tell(self, what: str, about: Any) -> None:
         """Call a method of all other observers, who do not observe each other."""
         with self.recorder.quieted():

@@ -14,12 +14,9 @@ from typing import Any
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
+from ddp_lint.verify.scheduling import busy, cpu_of_threads, listed, starved_seconds
 from ddp_lint.verify.spec import Marks
 
-#: Share of the time that a rank must compute to count as busy: it may have to share the machine with many.
-_BUSY_SHARE = 0.02
-#: Share of the time that it must compute, or be kept from computing by others, to count as busy.
-_WANTED_SHARE = 0.5
 #: A look at a peer is compared with the one before, unless that was this many times longer ago than it should be.
 _OUTDATED = 3.0
 #: Bytes a second that a rank must read or write to count as busy.
@@ -136,32 +133,6 @@ class Peers:
                 self._worked[rank] = now
 
 
-def busy(computed: float, starved: float, seconds: float) -> bool:
-    """Whether a process that computed, and was kept from it, for so long in `seconds` is at work."""
-    return computed > _BUSY_SHARE * seconds or computed + starved > _WANTED_SHARE * seconds
-
-
-def starved_seconds(pid: int, but: int) -> float:
-    """For how long threads of a process could run and had no processor, without one of them; 0 if it is unknown."""
-    return sum(delay for _, delay in _scheduled(pid, but))
-
-
-def cpu_of_threads(pid: int, but: int) -> Iterator[float]:
-    """CPU time of each living thread of a process, without one of them."""
-    return (cpu for cpu, _ in _scheduled(pid, but))
-
-
-def _scheduled(pid: int, but: int) -> Iterator[tuple[float, float]]:
-    """Of each living thread of a process but one the seconds that it ran, and that it waited for a processor."""
-    for task in _list(pathlib.Path(f"/proc/{pid}/task")):
-        if task.name != str(but):
-            try:
-                ran, waited, _ = (task / "schedstat").read_text(encoding="ascii").split()
-            except (OSError, ValueError):
-                continue
-            yield int(ran) / 1e9, int(waited) / 1e9
-
-
 def _compiles(frame: FrameType) -> bool:
     code = frame.f_code
     for path, functions in _COMPILERS.items():
@@ -182,7 +153,7 @@ def bytes_moved() -> int:
 
 def descendants(pid: int) -> Iterator[int]:
     """The processes below one, where there is a /proc."""
-    for task in _list(pathlib.Path(f"/proc/{pid}/task")):
+    for task in listed(pathlib.Path(f"/proc/{pid}/task")):
         try:
             children = (task / "children").read_text(encoding="ascii").split()
         except OSError:
@@ -190,13 +161,6 @@ def descendants(pid: int) -> Iterator[int]:
         for child in map(int, children):
             yield child
             yield from descendants(child)
-
-
-def _list(path: pathlib.Path) -> list[pathlib.Path]:
-    try:
-        return list(path.iterdir())
-    except OSError:
-        return []
 
 
 def _cpu_of(pid: int) -> float:

@@ -33,8 +33,8 @@ _ENDED = ("dying", "over", "exit")
 _SILENT = ("dumped", *_ENDED)
 #: A rank that another one's death interrupts after this share of the timeout was stuck itself.
 _STUCK_SHARE = 0.7
-#: Seconds without progress after which it is checked whether a rank waits for a lock.
-_LOCKED_AFTER = 1.0
+#: Seconds without progress after which it is checked whether a rank waits for a lock, or in collectives alone.
+_LOCKED_AFTER = 0.3
 _RECORDER_ENTRIES = 5
 #: Seconds between two questions what this rank does, which cost more than waiting; and their least number in a timeout.
 _ASK, _ASKED = 2.0, 4

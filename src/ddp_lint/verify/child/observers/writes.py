@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import hashlib
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.dispatch import arguments, is_mutable, namespace, tensors, written
+from ddp_lint.verify.child.dispatch import arguments, is_mutable, is_random, namespace, tensors, written
 from ddp_lint.verify.child.models import Model, Models, Place, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.locks import SHOWING
@@ -38,12 +39,16 @@ class Writes(Observer):
         self._own: set[int] = set()
         self._computed_with: set[int] = set()
         #: By step the number of operators whose gradients are edited.
+        #: Steps in which an optimizer was seen to draw random numbers.
+        self._drawn: set[int] = set()
         self._asked: collections.Counter[int] = collections.Counter()
 
     def wants(self, op: Any) -> bool:
         return op.namespace in ("aten", "c10d") or bool(op._schema.is_mutable)
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.recorder.phase == "step" and is_random(op):
+            self._note_draw(op)
         if self.recorder.phase in ("step", "wrap") or not self.models:
             return None
         if not is_mutable(op) and namespace(op) == "aten":
@@ -86,6 +91,15 @@ class Writes(Observer):
         self._asked[step] += 1
         for name in filter(None, map(self.models.gradient_name, targets)):
             self.recorder.emit(trace.Write, op=f"{op.namespace}.{op._opname}", name=name, role="gradient")
+
+    def _note_draw(self, op: Any) -> None:
+        """An optimizer of the user's own draws random numbers: the first time in a step."""
+        step = self.recorder.step
+        if step >= _STEPS_LOOKED_AT or step in self._drawn or not _of_users_line():
+            return
+        self._drawn.add(step)
+        state = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:16]
+        self.recorder.emit(trace.Call, name="draws", arguments={"op": op._opname, "state": state})
 
     def _place(self, tensor: torch.Tensor) -> Place | None:
         """In backward, where autograd accumulates gradients in place all the time, by the storages at its start."""

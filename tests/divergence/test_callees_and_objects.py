@@ -1,0 +1,278 @@
+"""Ranks that diverge in callees and through objects: places among the ranks, groups of all ranks, text, checkpoints."""
+
+import pathlib
+
+import pytest
+from test_mismatches import check
+
+PARTING = {
+    "a place among the ranks that an attribute holds, in a method that another one calls": """
+        class Writer:
+            def __init__(self, size):
+                self.is_last = dist.get_rank() in (-1, size - 1)
+
+            def flush(self):
+                if self.is_last:
+                    dist.barrier()  # !rank-branch
+
+            def close(self):
+                self.flush()
+    """,
+    "a helper that leaves members alone in making a group": """
+        def group_of(ranks):
+            if dist.get_rank() not in ranks:
+                return None
+            return dist.new_group(ranks)  # !new-group
+
+        def build(world, size):
+            return [group_of(list(range(start, start + size))) for start in range(0, world, size)]
+    """,
+    "a broadcast from oneself in a function that is called": """
+        def share(chosen):
+            dist.broadcast(chosen, src=dist.get_rank())  # !argument
+            return chosen
+
+        def main(chosen):
+            return share(chosen)
+    """,
+    "orders of two halves of a group of all ranks": """
+        def main(weights, stats):
+            group = dist.new_group(list(range(dist.get_world_size())), backend="gloo")
+            if dist.get_rank() < dist.get_world_size() // 2:
+                dist.broadcast(weights, src=0, group=group)  # !order
+                dist.all_reduce(stats, group=group)
+            else:
+                dist.all_reduce(stats, group=group)
+                dist.broadcast(weights, src=0, group=group)
+    """,
+    "orders of two halves of a group that is given no ranks": """
+        def main(weights, stats):
+            group = dist.new_group(backend="gloo")
+            if dist.get_rank() < dist.get_world_size() // 2:
+                dist.broadcast(weights, src=0, group=group)  # !order
+                dist.all_reduce(stats, group=group)
+            else:
+                dist.all_reduce(stats, group=group)
+                dist.broadcast(weights, src=0, group=group)
+    """,
+    "an object that reduces where it becomes text": """
+        class Meter:
+            def __init__(self):
+                self.total = torch.zeros(1)
+
+            def __str__(self):
+                dist.all_reduce(self.total)
+                return f"{self.total.item():.3f}"
+
+        def report(losses):
+            meter = Meter()
+            if dist.get_rank() == 0:
+                print(f"loss {meter}")  # !rank-branch
+    """,
+    "an object that reduces where it is printed": """
+        class Meter:
+            def __repr__(self):
+                dist.all_reduce(self.total)
+                return str(self.total)
+
+        def report(losses):
+            meter = Meter()
+            if dist.get_rank() == 0:
+                print("loss", meter)  # !rank-branch
+    """,
+    "an exception in the writer of a checkpoint, which torch catches": """
+        from torch.distributed.checkpoint import FileSystemWriter
+
+        class Uploading(FileSystemWriter):
+            def write_data(self, plan, planner):
+                try:
+                    self.bucket.upload(plan)
+                except Exception:
+                    print("upload failed")
+                    raise
+                dist.barrier()  # !data-condition
+    """,
+    "the trainer of transformers by its name": """
+        from transformers import TrainerCallback, TrainingArguments
+
+        ARGUMENTS = TrainingArguments("out", fsdp="full_shard")
+
+        class SaveBest(TrainerCallback):
+            def __init__(self, trainer):
+                self.trainer = trainer
+
+            def on_evaluate(self, args, state, control, **kwargs):
+                if state.is_world_process_zero:
+                    self.trainer.save_model(args.output_dir)  # !implicit-collective
+    """,
+    "a key that another method adds on the last rank": """
+        from collections import defaultdict
+
+        class Stats:
+            def __init__(self):
+                self.sums = defaultdict(list)
+                self.is_last = dist.get_rank() == dist.get_world_size() - 1
+
+            def add(self, batch, loss):
+                self.sums["tokens"].append(batch.numel())
+                if self.is_last:
+                    self.sums["loss"].append(loss.item())
+
+            def reduce(self):
+                for name, values in sorted(self.sums.items()):
+                    dist.all_reduce(torch.tensor(values))  # !loop-count
+    """,
+    "a key that another method adds where the batch has labels": """
+        class Stats:
+            def __init__(self):
+                self.sums = {}
+
+            def add(self, batch, loss):
+                self.sums["tokens"] = batch["labels"].numel()
+                if (batch["labels"] != -100).any():
+                    self.sums["loss"] = loss
+
+            def reduce(self):
+                for name in sorted(self.sums):
+                    dist.all_reduce(self.sums[name])  # !loop-count
+    """,
+    "a list that grows in the rounds that a rank does not skip": """
+        def evaluate(model, loader):
+            losses = []
+            for batch in loader:
+                valid = batch["label"] >= 0
+                if valid.sum() == 0:
+                    continue
+                losses.append(model(batch["image"])[valid].mean())
+            if len(losses) == 0:
+                return 0.0
+            dist.all_reduce(torch.stack(losses).mean())  # !data-condition
+    """,
+}
+
+EQUAL = {
+    "a caller makes up for the place among the ranks": """
+        def flush(rank, ranks):
+            if rank not in ranks:
+                return
+            dist.barrier()
+
+        def close(ranks):
+            if dist.get_rank() in ranks:
+                flush(dist.get_rank(), ranks)
+            else:
+                dist.barrier()
+    """,
+    "orders of two halves that have groups of their own": """
+        def main(weights, stats, ranks):
+            group = dist.new_group(ranks)
+            if dist.get_rank() < dist.get_world_size() // 2:
+                dist.broadcast(weights, src=0, group=group)
+                dist.all_reduce(stats, group=group)
+            else:
+                dist.all_reduce(stats, group=group)
+                dist.broadcast(weights, src=0, group=group)
+    """,
+    "text that is made on all ranks and printed on one": """
+        class Meter:
+            def __str__(self):
+                dist.all_reduce(self.total)
+                return f"{self.total.item():.3f}"
+
+        def report(losses):
+            meter = Meter()
+            text = str(meter)
+            if dist.get_rank() == 0:
+                print(f"loss {text}")
+    """,
+    "ranks that exchange their errors before they raise": """
+        from torch.distributed.checkpoint import FileSystemWriter
+
+        class Uploading(FileSystemWriter):
+            def write_data(self, plan, planner):
+                failed = torch.zeros(1)
+                try:
+                    self.bucket.upload(plan)
+                except Exception:
+                    failed += 1
+                dist.all_reduce(failed)
+                if failed.item():
+                    raise RuntimeError("a rank could not upload")
+                dist.barrier()
+    """,
+    "an exception that ends the rank": """
+        class Uploading:
+            def write_data(self, plan, planner):
+                try:
+                    self.bucket.upload(plan)
+                except Exception:
+                    print("upload failed")
+                    raise
+                dist.barrier()
+    """,
+    "a trainer of another framework": """
+        from lightning.pytorch import Callback
+        from lightning.fabric.strategies import FSDPStrategy
+
+        class SaveBest(Callback):
+            def __init__(self, trainer):
+                self.trainer = trainer
+
+            def on_fit_end(self, trainer, module):
+                if trainer.is_global_zero:
+                    self.trainer.save_model("best")
+    """,
+    "one key on all ranks by both arms": """
+        class Stats:
+            def __init__(self):
+                self.sums = {}
+                self.is_last = dist.get_rank() == dist.get_world_size() - 1
+
+            def add(self, batch, loss):
+                self.sums["tokens"] = batch.numel()
+                if self.is_last:
+                    self.sums["loss"] = loss
+                else:
+                    self.sums["loss"] = torch.zeros(1)
+
+            def reduce(self):
+                for name in sorted(self.sums):
+                    dist.all_reduce(self.sums[name])
+    """,
+    "a key that the configuration decides on": """
+        class Stats:
+            def __init__(self, config):
+                self.sums = {}
+                self.config = config
+
+            def add(self, batch, loss):
+                self.sums["tokens"] = batch.numel()
+                if self.config.track_loss:
+                    self.sums["loss"] = loss
+
+            def reduce(self):
+                for name in sorted(self.sums):
+                    dist.all_reduce(self.sums[name])
+    """,
+    "rounds that all ranks skip": """
+        def evaluate(model, loader, config):
+            losses = []
+            for number, batch in enumerate(loader):
+                if number % config.every:
+                    continue
+                losses.append(model(batch["image"]).mean())
+            if len(losses) == 0:
+                return 0.0
+            dist.all_reduce(torch.stack(losses).mean())
+    """,
+}
+
+
+@pytest.mark.parametrize("source", PARTING.values(), ids=PARTING)
+def test_ranks_part(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
+
+
+@pytest.mark.parametrize("source", EQUAL.values(), ids=EQUAL)
+def test_ranks_are_equal(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
