@@ -300,11 +300,11 @@ class AttributeBehindWrapper(Rule):
         return None
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
-        """Whether it is called a model, or the function uses what only a module has: `prepare` also returns optimizers
-        and loaders."""
+        """Whether the function uses what only a module has, or it is the model of an object, whose methods need not:
+        `prepare` also returns optimizers and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
             return False
-        if name.rpartition(".")[2] == "model":
+        if name == "self.model":
             return True
         function = self.module.scope_of(use)
         for node in descendants(function):
