@@ -68,7 +68,8 @@ class ReadAcrossStreams(Rule):
     Streams run concurrently: the reader starts while the writer still runs, and reads the current content of the
     memory. It depends on timing, so in one step rank 0 may be correct and rank 1 not, and the following collective
     sends the wrong values to all ranks. Measured on 2 x H200 (NCCL, torch 2.11): without a wait before the block wrong
-    final values in 3 of 4 runs, different on each rank; without a wait after it 1.0 instead of 2.0 in 4 of 4.
+    final values in 3 of 4 runs, different on each rank; without a wait after it 1.0 instead of 2.0 in 4 of 4. A wait
+    of another stream than that of the block changes nothing: 2.0 instead of 4.0 in 4 of 4 (H100).
 
     ## Example
 
