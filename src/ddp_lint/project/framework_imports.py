@@ -56,8 +56,11 @@ class FrameworkImports:
         self._has_ranks = None
         return True
 
-    def has_ranks(self) -> bool:
-        """Whether any file of the project has what several ranks need."""
+    def has_ranks(self, path: str) -> bool:
+        """Whether a file, which may be a notebook, or any Python file of the project has what several ranks need."""
+        return self._look(path).has_ranks or self._project_has_ranks()
+
+    def _project_has_ranks(self) -> bool:
         if self._has_ranks is None:
             files = self._layout.files()
             known = (self._looks[path] for path in files if path in self._looks)
