@@ -56,15 +56,17 @@ class FrameworkImports:
         self._has_ranks = None
         return True
 
-    def has_ranks(self) -> bool:
-        """Whether any file of the project has what several ranks need."""
+    def has_ranks(self, path: str) -> bool:
+        """Whether this file, which may not be saved yet, or any one of the project has what several ranks need."""
+        if self._look(path).has_ranks:
+            return True
         if self._has_ranks is None:
             files = self._layout.files()
-            known = (self._looks[path] for path in files if path in self._looks)
+            known = (self._looks[each] for each in files if each in self._looks)
             self._has_ranks = (
                 len(files) >= FILES_LIMIT
                 or any(look.has_ranks for look in known)
-                or any(self._look(path).has_ranks for path in files)
+                or any(self._look(each).has_ranks for each in files)
             )
         return self._has_ranks
 

@@ -334,8 +334,8 @@ class Project:
         """Whether a file, by its path below the root, or one that it imports, uses a framework of several ranks, in a
         project that has several ranks anywhere."""
         question = f"uses:{inside}"
-        imports = self._framework_imports
-        uses = bool(self.own) or (imports.reach(self.absolute(inside)) and imports.has_ranks())
+        imports, path = self._framework_imports, self.absolute(inside)
+        uses = bool(self.own) or (imports.reach(path) and imports.has_ranks(path))
         self._ask(question, str(int(uses)))
         return uses
 
