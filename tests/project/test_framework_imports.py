@@ -8,6 +8,7 @@ import pytest
 
 from ddp_lint.config import Configuration, Overrides
 from ddp_lint.engine.checking import Checker
+from ddp_lint.engine.runner import check_text
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project import Project
 from ddp_lint.source import SourceFile
@@ -80,3 +81,12 @@ def test_where_files_change_an_import_elsewhere_counts_at_once(tmp_path: pathlib
         file = SourceFile.of_text("a.py", user, "a.py")
         counts.append(len(checker.check_file(file, path).findings))
     assert counts == [0, 1, 0]
+
+
+def test_a_file_that_is_not_saved_yet_has_ranks_of_its_own(tmp_path: pathlib.Path) -> None:
+    """The text of an editor, or of standard input, for a path at which there is no file."""
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "other.py").write_text("import os\n")
+    settings = Configuration(Overrides(isolated=True)).of(tmp_path)
+    source = "import torch.distributed as dist\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+    assert [finding.code for finding in check_text(source, tmp_path / "new.py", settings).findings] == ["DDP101"]

@@ -57,17 +57,16 @@ class FrameworkImports:
         return True
 
     def has_ranks(self, path: str) -> bool:
-        """Whether a file, which may be a notebook, or any Python file of the project has what several ranks need."""
-        return self._look(path).has_ranks or self._project_has_ranks()
-
-    def _project_has_ranks(self) -> bool:
+        """Whether this file, which may be a notebook or not be saved yet, or any one of the project has what several ranks need."""
+        if self._look(path).has_ranks:
+            return True
         if self._has_ranks is None:
             files = self._layout.files()
-            known = (self._looks[path] for path in files if path in self._looks)
+            known = (self._looks[each] for each in files if each in self._looks)
             self._has_ranks = (
                 len(files) >= FILES_LIMIT
                 or any(look.has_ranks for look in known)
-                or any(self._look(path).has_ranks for path in files)
+                or any(self._look(each).has_ranks for each in files)
             )
         return self._has_ranks
 

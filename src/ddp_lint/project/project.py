@@ -334,7 +334,7 @@ class Project:
         """Whether a file, by its path below the root, or one that it imports, uses a framework of several ranks, in a
         project that has several ranks anywhere."""
         question = f"uses:{inside}"
-        path, imports = self.absolute(inside), self._framework_imports
+        imports, path = self._framework_imports, self.absolute(inside)
         uses = bool(self.own) or (imports.reach(path) and imports.has_ranks(path))
         self._ask(question, str(int(uses)))
         return uses
