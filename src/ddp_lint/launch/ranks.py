@@ -329,10 +329,18 @@ def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool
 
 def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tuple[str, ...]) -> bool:
     """Whether what a name is given keeps the outcome `taken` to one rank; a constant is that of one process:
-    ``logs = True``, and ``logs = get_rank() == 0`` where there are several."""
+    ``logs = True``, and ``logs = get_rank() == 0`` where there are several, or ``True`` under that test."""
     values = module.assignments(name)
     tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
-    return bool(tests) and all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in tests)
+    if not tests:
+        return taken and any(_is_set_on_first(module, v, own) for v in values)
+    return all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in tests)
+
+
+def _is_set_on_first(module: Module, value: cst.BaseExpression, own: tuple[str, ...]) -> bool:
+    """``first = True`` under a test of the rank, which is ``False`` on the others."""
+    set_there = isinstance(value, cst.Name) and value.value == "True"
+    return set_there and any(first_rank_test(module.code(t), taken, own) for t, taken in conditions(module, value))
 
 
 #: Tests of how many processes there are: of several where they hold, or of one.
