@@ -43,6 +43,8 @@ _ENDINGS = {
     "stopped": Ending.UNKNOWN,
     "not_started": Ending.UNKNOWN,
 }
+#: Seconds by which the time of a file may lie before that of an event that was written before it.
+_COARSE = 0.02
 #: What a rank does itself; the rest of a trace may be written on its way out.
 _STEPS = Call | Collective | Done | Exit | Raised
 
@@ -80,7 +82,7 @@ def _until(diverged: float, trace: Trace) -> Trace:
     """
     if not diverged:
         return trace
-    kept = (event for event in trace.events if event.t <= diverged or not isinstance(event, _STEPS))
+    kept = (event for event in trace.events if event.t <= diverged + _COARSE or not isinstance(event, _STEPS))
     return dataclasses.replace(trace, events=tuple(kept))
 
 
