@@ -57,7 +57,7 @@ class FrameworkImports:
         return True
 
     def has_ranks(self, path: str) -> bool:
-        """Whether this file, which may be a notebook or not be saved yet, or any one of the project has what several ranks need."""
+        """Whether this file, which may be a notebook or new, or any one of the project has what several ranks need."""
         if self._look(path).has_ranks:
             return True
         if self._has_ranks is None:
