@@ -64,7 +64,7 @@ class Wraps:
             yield from self._by_own_wrapper(call)
             return
         inner = dotted(unmoved(argument(call, 0, entry.module)))
-        outer = inner if entry.in_place else assigned_name(self._module, call)
+        outer = inner if entry.in_place else assigned_name(self._module, _moved(self._module, call))
         yield Wrap(entry.kind, call, inner, outer)
 
     def _kind_of(self, node: cst.BaseExpression) -> str:
@@ -86,7 +86,7 @@ class Wraps:
             given = (argument(call, 0, keyword) for keyword in ("module", "model"))
             inner = dotted(next(filter(None, given), None))
             in_place = own.kind == "fsdp2" and isinstance(self._module.parent(call), cst.Expr)
-            outer = inner if in_place else assigned_name(self._module, call)
+            outer = inner if in_place else assigned_name(self._module, _moved(self._module, call))
             yield Wrap(own.kind, call, inner, outer, given=own.given)
 
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
@@ -198,10 +198,23 @@ class Wraps:
 
 def unmoved(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
     """The module that an expression is: ``model`` of ``model.cuda()`` and ``model.to(device)``."""
-    returning = table("tensors")["layers"]["returning_module"]
-    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in returning:
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and _returns_module(node.func):
         node = node.func.value
     return node
+
+
+def _moved(module: Module, call: cst.Call) -> cst.Call:
+    """The whole expression that still is the module that a call makes: ``DDP(model).to(device)``."""
+    while isinstance(method := module.parent(call), cst.Attribute) and _returns_module(method):
+        around = module.parent(method)
+        if not isinstance(around, cst.Call) or around.func is not method:
+            break
+        call = around
+    return call
+
+
+def _returns_module(method: cst.Attribute) -> bool:
+    return method.attr.value in table("tensors")["layers"]["returning_module"]
 
 
 def argument(call: cst.Call, position: int | None, keyword: str) -> cst.BaseExpression | None:
