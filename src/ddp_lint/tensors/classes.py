@@ -277,6 +277,8 @@ class ModuleClasses:
         """Whether a call makes, or may make, a module with buffers."""
         written = dotted_ast(call.func)
         name = self.qualified(written, facts)
+        if layer_kind(name).startswith("InstanceNorm"):
+            return any(keyword.arg in ("track_running_stats", None) for keyword in call.keywords)
         if "Norm" in layer_kind(name) or name.startswith("torch.nn.utils"):
             return name.rpartition(".")[2] not in _UNNEEDED
         inner = self.resolve(written, facts)

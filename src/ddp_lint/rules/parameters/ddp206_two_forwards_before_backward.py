@@ -17,6 +17,7 @@ from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.contexts import without_gradient
 from ddp_lint.tensors.operations import names
 
@@ -103,8 +104,9 @@ class TwoForwardsBeforeBackward(Rule):
     `.detach()`, calls in different branches of an `if`, models whose wrap is not found, models whose complete
     definition is found and has no buffers that backward needs (SyncBatchNorm saves none; nor does what only compares,
     adds or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer. The rule cannot always
-    determine whether the model has buffers; if it has none, the finding is wrong. Only with `--preview`: projects that
-    never mention a layer with running statistics.
+    determine whether the model has buffers; if it has none, the finding is wrong. Only with `--preview`: models whose
+    class is found and has none for certain (a part is given, or made under a condition), and projects that never
+    mention a layer with running statistics.
 
     ## How to confirm
 
@@ -155,7 +157,7 @@ class TwoForwardsBeforeBackward(Rule):
                     labels=[(first, "the first forward saves the buffers for its backward")],
                     notes=["only if the model has buffers, as BatchNorm has; torch 2.13 does not raise"],
                     help="run one forward over torch.cat of the batches, or use DDP(.., broadcast_buffers=False)",
-                    confidence=None if self._some_have_buffers else Confidence.LOW,
+                    confidence=None if self._may_have_buffers(name, first) else Confidence.LOW,
                 )
         self._pending.clear()
 
@@ -181,17 +183,24 @@ class TwoForwardsBeforeBackward(Rule):
         return [wrap, *(w for w in alike if self.module.function_of(w.call) is function)]
 
     def _has_no_buffers(self, wrap: Wrap) -> bool:
+        made = self._class_of(wrap)
+        return made is not None and TensorFile.of(self.module).classes.without_buffers(made)
+
+    def _may_have_buffers(self, name: str, at: cst.Call) -> bool:
+        """Whether the model's class has buffers for certain; where the class is not found, whether any file of the
+        project mentions layers that save buffers for backward."""
+        wrap = self.module.wraps.of(name, at) or self._at_top_level(name)
+        made = self._class_of(wrap) if wrap is not None else None
+        if made is not None:
+            return TensorFile.of(self.module).classes.has_buffers(made)
+        project = self.module.project
+        return project is None or any(project.holding(word) for word in names("buffers", "words"))
+
+    def _class_of(self, wrap: Wrap) -> ModuleClass | None:
         model = argument(wrap.call, 0, "module")
         kind = self.module.constructed_by(model) if model is not None else ""
         classes = TensorFile.of(self.module).classes
-        made = classes.imported(kind) or classes.named(kind.removeprefix(f"{self.module.name}."))
-        return made is not None and classes.without_buffers(made)
-
-    @functools.cached_property
-    def _some_have_buffers(self) -> bool:
-        """Whether any file of the project speaks of layers that save buffers for backward."""
-        project = self.module.project
-        return project is None or any(project.holding(word) for word in names("buffers", "words"))
+        return classes.imported(kind) or classes.named(kind.removeprefix(f"{self.module.name}."))
 
     @functools.cached_property
     def _synchronised(self) -> frozenset[str]:
