@@ -8,10 +8,11 @@ import hypothesis
 import pytest
 
 #: How long an example takes is no property of the program: machines that test are shared.
-hypothesis.settings.register_profile(
-    "no deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("no deadline")
+_PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+#: Other examples each time: `pytest --hypothesis-profile=random`. A run of the whole suite gives the same answer twice.
+hypothesis.settings.register_profile("random", _PATIENT)
+hypothesis.settings.register_profile("same", _PATIENT, derandomize=True)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(scope="session", autouse=True)

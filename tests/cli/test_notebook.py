@@ -9,7 +9,7 @@ from typing import Any
 
 import click.testing
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddp_lint.cli import main
@@ -69,6 +69,7 @@ def test_what_is_not_python_is_skipped_and_found_again(cell: str, module: str) -
     assert found.with_module(found.module) == found.text
 
 
+@example([["!\\\n"]])
 @given(st.lists(st.lists(st.text("x=1%!?()'\"\\\n\té ", max_size=30), max_size=4)))
 def test_any_notebook_comes_back_as_it_was(cells: list[list[str]]) -> None:
     found = Notebook.of(notebook(*cells))

@@ -234,7 +234,8 @@ def _as_python(cell: str) -> str:
     out: list[str] = []
     continued = ""
     for number, line in enumerate(lines, 1):
-        stand_in = continued or (_stand_in(line) if number not in within else "")
+        is_end = not line and number == len(lines)  # behind the last line's end: it is none itself
+        stand_in = "" if is_end else continued or (_stand_in(line) if number not in within else "")
         out.append(f"{stand_in}  {_IPYTHON}{line}" if stand_in else line)
         indent = stand_in[: len(stand_in) - len(stand_in.lstrip())]
         continued = f"{indent}pass" if stand_in and line.endswith("\\") else ""
