@@ -492,6 +492,11 @@ KINDS: tuple[Kind, ...] = (
     source("large: a literal of 5 MB", f"{HEAD}x = [{'1, ' * 1_700_000}]\n{RANK}", LARGE),
     source("large: names of 5 MB", f"{HEAD}x = [{'torch,' * 900_000}]\n{RANK}"),
     source("large: brackets of 5 MB", f"{HEAD}x = [{'[],' * 1_700_000}]\n{RANK}", LARGE),
+    source("large: a line of imports", f"{HEAD}x = '{'import ' * 1_400_000}'\n{RANK}", "a.py:6:5: DDP101"),
+    Kind(
+        "large: imports that never end",
+        {"a.py": "from x import (\n" * 100_000, "b.py": "from a import barrier, rank\nif rank == 0:\n    barrier()\n"},
+    ),
     source("large: 3 MB of statements", HEAD + "dist\n" * 600_000),
     source("large: a string of 10 MB", f"{HEAD}x = '{'a1+/' * 2_500_000}'\n{RANK}"),
     source("large: a comment of 10 MB", f"{HEAD}# {'dist.barrier() ' * 700_000}\n{RANK}"),

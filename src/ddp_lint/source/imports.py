@@ -107,7 +107,8 @@ def last_part(node: ast.AST | None) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-_FROM = re.compile(r"[ \t]*from\s+([.\w]+)\s+import\s+(\([^)]*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)")
+#: Names in brackets end at the next bracket of any kind: one that is never closed is not looked for to the end.
+_FROM = re.compile(r"[ \t]*from\s+([.\w]+)\s+import\s+(\([^()#]*(?:#[^\n]*\n[^()#]*)*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)")
 _IMPORT = re.compile(r"[ \t]*import\s+([^\n#]*)")
 _COMMENT = re.compile(r"#[^\n]*")
 
@@ -125,13 +126,15 @@ def imports_in(text: str) -> Iterator[tuple[str, str]]:
 def _statements_in(text: str) -> Iterator[re.Match[str]]:
     """Matches of `_FROM` and `_IMPORT` at starts of lines. The word is searched for first: to look at each line takes
     ten times as long."""
-    after = 0
-    while (place := text.find("import", after)) >= 0:
-        line = text.rfind("\n", 0, place) + 1
-        found = _FROM.match(text, line) or _IMPORT.match(text, line) if line >= after else None
+    line = 0  # where a line begins: all before it was looked at
+    while (place := text.find("import", line)) >= 0:
+        line = max(line, text.rfind("\n", line, place) + 1)
+        found = _FROM.match(text, line) or _IMPORT.match(text, line)
         if found is not None:
             yield found
-        after = max(place + len("import"), found.end() if found else 0)
+        line = text.find("\n", found.end() if found is not None else place) + 1
+        if not line:
+            return
 
 
 def _imported_from(base: str, names: str) -> Iterator[tuple[str, str]]:

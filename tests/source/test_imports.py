@@ -1,0 +1,22 @@
+"""What a text imports, found without a parser."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_lint.source.imports import imports_in
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import a.b, c as d  # import e\n", [("a.b", ""), ("c", "d")]),
+        ("    from ..a import b as c, d\n", [("..a.b", "c"), ("..a.d", "d")]),
+        ("from a import (\n    b,  # of (some) use\n    c,\n)\nimport d\n", [("a.b", "b"), ("a.c", "c"), ("d", "")]),
+        ("from a import b, \\\n    c\n", [("a.b", "b"), ("a.c", "c")]),
+        ("x = 1; import a\nimportant = 'import b'\n", []),
+        ("from importlib import import_module\n", [("importlib.import_module", "import_module")]),
+    ],
+)
+def test_imports_at_starts_of_lines(text: str, found: list[tuple[str, str]]) -> None:
+    assert list(imports_in(text)) == found
