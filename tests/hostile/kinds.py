@@ -493,6 +493,7 @@ KINDS: tuple[Kind, ...] = (
     source("large: names of 5 MB", f"{HEAD}x = [{'torch,' * 900_000}]\n{RANK}"),
     source("large: brackets of 5 MB", f"{HEAD}x = [{'[],' * 1_700_000}]\n{RANK}", LARGE),
     source("large: a line of imports", f"{HEAD}x = '{'import ' * 1_400_000}'\n{RANK}", "a.py:6:5: DDP101"),
+    source("large: a line of wrappers", f"{HEAD}x = '{'DataParallel ' * 700_000}'\n{RANK}", "a.py:6:5: DDP101"),
     Kind(
         "large: imports that never end",
         {"a.py": "from x import (\n" * 100_000, "b.py": "from a import barrier, rank\nif rank == 0:\n    barrier()\n"},
