@@ -18,8 +18,8 @@ from ddp_lint.verify.child.recorder import Recorder
 
 @dataclasses.dataclass
 class _Search:
-    """One DDP wrapper that searches. `reached`: what got a gradient since its latest forward, or since the averaging was
-    prepared; `averages`: it was prepared, so that the backward has to reach everything (not under `no_sync`)."""
+    """One DDP wrapper that searches. `reached`: what got a gradient since its latest forward, or since the averaging
+    was prepared; `averages`: it was prepared: the backward has to reach everything (not under `no_sync`)."""
 
     root: weakref.ref[nn.Module]
     number: int
