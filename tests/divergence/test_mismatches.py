@@ -1484,6 +1484,30 @@ PARTING = {
                 return
             trainer.save_checkpoint(path)  # !rank-branch
     """,
+    "one of the first ranks of the nodes stays out": """
+        def first(x, rank):
+            leaders = dist.new_group(range(0, dist.get_world_size(), 8))
+            if rank == 0:
+                dist.all_reduce(x, group=leaders)  # !rank-branch
+
+        def later(x, rank):
+            even = dist.new_group([2 * n for n in range(dist.get_world_size() // 2)])
+            if rank % 2 == 0 and rank > 0:
+                dist.all_reduce(x, group=even)  # !rank-branch
+
+        def of_node(x, rank):
+            for start in range(0, dist.get_world_size(), 8):
+                group = dist.new_group(list(range(start, start + 8)))
+                if start <= rank < start + 8:
+                    mine = group
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=mine)  # !rank-branch
+
+        def computed(x, ranks):
+            group = dist.new_group(ranks)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x, group=group)  # !rank-branch
+    """,
     "one of the members stays out": """
         def one(x):
             group = dist.new_group([0, 1])
@@ -3238,6 +3262,28 @@ EQUAL = {
                     if ids[start : start + cfg.size].size(0) == 0:
                         break
                     generate(ids[start : start + cfg.size], x, cfg.longest)
+    """,
+    "the first rank of each node is in the group of these": """
+        def strided(x, rank, node=8):
+            leaders = dist.new_group(list(range(0, dist.get_world_size(), node)))
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=leaders)
+
+        def filtered(x, rank):
+            leaders = dist.new_group([r for r in range(dist.get_world_size()) if r % 8 == 0])
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=leaders)
+
+        def multiples(x, rank, nodes):
+            leaders = dist.new_group([8 * n for n in range(nodes)])
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=leaders)
+
+        def counted(x, rank):
+            n = torch.cuda.device_count()
+            leaders = dist.new_group([n * i for i in range(dist.get_world_size() // n)])
+            if rank % n == 0:
+                dist.all_reduce(x, group=leaders)
     """,
     "the ranks that enter are those of the group": """
         def one(x):
