@@ -294,7 +294,10 @@ class Project:
         name, _ = self._layout.name_of(path)
         imports = self.imports(tree, pathlib.Path(path), file.text)
         inside = self._relative(path)
-        self._parts[path] = parts_of(tree, file.text, repr((name, imports)), self._recorder, inside)
+        besides = repr((name, imports)) if self._records else ""
+        parts = parts_of(tree, file.text, besides, self._recorder, inside, digested=self._records)
+        if parts is not None:
+            self._parts[path] = parts
         self._note(f"{PART}:{OUTLINE}:{inside}")
         return ModuleFacts(name, file, tree, imports, note=self._note)
 
@@ -407,7 +410,11 @@ class Project:
             return False
         imports = self.imports(tree, path, file.text)
         parts = parts_of(tree, file.text, repr((facts.name, imports)), self._recorder, inside)
-        if parts.digests.keys() != earlier.digests.keys() or parts.digests[OUTLINE] != earlier.digests[OUTLINE]:
+        if (
+            parts is None
+            or parts.digests.keys() != earlier.digests.keys()
+            or parts.digests[OUTLINE] != earlier.digests[OUTLINE]
+        ):
             return False
         changed = graft(facts.tree, tree, facts.source.text, file.text)
         if changed is None:
