@@ -98,6 +98,12 @@ _REEXPORT_LIMIT = 16
 _KEPT_SOURCE = 4_000_000
 
 
+@functools.lru_cache(maxsize=65_536)
+def _path(name: str) -> pathlib.Path:
+    """A path by its name. To take a name apart costs as much as it is long, for each file that asks and each found."""
+    return pathlib.Path(name)
+
+
 class Project:
     """The Python modules below one root. Nothing is read before it is needed.
 
@@ -232,7 +238,7 @@ class Project:
         # What is held counts with the text at hand, which need not be the one on disk.
         found = [path for path in self._holding[word] if path not in self._held]
         found += [path for path, file in self._held.items() if file.holds(word)]
-        return tuple(map(pathlib.Path, sorted(found)))
+        return tuple(map(_path, sorted(found)))
 
     def searched(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The words that were searched for since the last call, each with the paths below the root that hold it."""
