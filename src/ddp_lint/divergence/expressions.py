@@ -11,6 +11,7 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.definitions import given_by_name
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
@@ -516,13 +517,8 @@ def unordered(frame: Frame, node: ast.AST) -> Value:
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Value:
-    function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=visible(frame))
+    function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=visible(frame, node))
     return unknown(frame.key(node), function)
-
-
-def visible(frame: Frame) -> dict[str, Value]:
-    """Names that a nested function sees."""
-    return {**(frame.closure or {}), **frame.env}
 
 
 def _await(frame: Frame, node: ast.Await) -> Value:
