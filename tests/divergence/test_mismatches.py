@@ -593,6 +593,55 @@ PARTING = {
             if dist.get_rank() == 0:
                 pipeline.progress(batches)  # !implicit-collective
     """,
+    "a metric of a module below a package of metrics": """
+        from torchmetrics.image.fid import FrechetInceptionDistance
+
+        def f(images):
+            fid = FrechetInceptionDistance(feature=64, dist_sync_fn=None)
+            fid.update(images, real=True)
+            if dist.get_rank() == 0:
+                print(fid.compute())  # !implicit-collective
+    """,
+    "what a differentiable function of one's own does": """
+        class Gather(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, group):
+                ctx.group = group
+                parts = [torch.zeros_like(x) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(parts, x, group=group)
+                return torch.cat(parts)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad, None
+
+        def gathered(x, group=None):
+            return Gather.apply(x, group)
+
+        def f(x):
+            if dist.get_rank() == 0:
+                gathered(x)  # !rank-branch
+    """,
+    "a differentiable function under a name of the module's, whose context is set up apart": """
+        from torch.autograd import Function
+
+        class Sum(Function):
+            @staticmethod
+            def forward(x, everywhere):
+                if everywhere:
+                    dist.all_reduce(x)
+                return x
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):
+                pass
+
+        summed = Sum.apply
+
+        def f(x):
+            if dist.get_rank() == 0:
+                summed(x, True)  # !rank-branch
+    """,
     "a metric that has been moved is a metric": """
         import torchmetrics
 
@@ -3354,6 +3403,45 @@ EQUAL = {
                 if time.time() > limit:
                     break
                 print(mean.compute())
+    """,
+    "a metric that is gathered by a function of one's own": """
+        from torchmetrics.image.fid import FrechetInceptionDistance
+
+        def alone(t, group=None):
+            return [t]
+
+        def f(images, settings):
+            fid = FrechetInceptionDistance(**settings, dist_sync_fn=alone)
+            fid.update(images, real=True)
+            if dist.get_rank() == 0:
+                print(fid.compute())
+    """,
+    "differentiable functions that all ranks apply, and one that has nothing to communicate": """
+        class Sum(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, everywhere):
+                if everywhere:
+                    dist.all_reduce(x)
+                return x
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad, None
+
+        class Sums(torch.nn.Module):
+            def apply(self, function):
+                return function(self)
+
+            def forward(self, x):
+                dist.all_reduce(x)
+                return x
+
+        def f(x):
+            total = Sum.apply(x, True)
+            if dist.get_rank() == 0:
+                Sum.apply(x, False)
+                Sums().apply(print)
+            return total
     """,
     "an object that was told not to": """
         class Directory:
