@@ -78,7 +78,10 @@ def test_inside_a_package_absolute_imports_are_absolute(project: Project) -> Non
 
 
 def test_a_package_that_was_copied_into_another_imports_itself_by_its_old_name(project: Project) -> None:
-    assert names(project, "src/pkg/vendor/tts/bin/train.py") == {"barrier": "torch.distributed.barrier", "x": "tts.absent.x"}
+    assert names(project, "src/pkg/vendor/tts/bin/train.py") == {
+        "barrier": "torch.distributed.barrier",
+        "x": "tts.absent.x",
+    }
     assert names(project, "src/pkg/vendor/use.py") == {"barrier": "tts.ops.barrier"}  # an installed package
     assert names(project, "src/pkg/torch/use.py") == {"barrier": "torch.distributed.barrier"}  # PyTorch's own
 

@@ -373,20 +373,28 @@ def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
 
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
-    """Whether `node` is in a function of the file that is called, in this file alone, on one rank only."""
+    """Whether `node` is in a function of the file, or in a method whose name no other file of the project has, that is
+    called, in this file alone, on one rank only."""
     function, facts, project = module.function_of(node), module.facts, module.project
-    if function is None or facts is None or project is None or function.name.value not in facts.definitions:
+    if function is None or facts is None or project is None:
         return False
-    calls = list(_calls_of(function.name.value, facts.tree.body, own_ranks(module)))
+    name = function.name.value
+    method = module.class_of(function) is not None
+    if not method and name not in facts.definitions:
+        return False
+    calls = list(_calls_of(f".{name}" if method else name, facts.tree.body, own_ranks(module)))
     if not calls or not all(calls):
         return False
-    whole = (module.name, f"{module.name}.{function.name.value}")
-    users = importers(project, module.name, holding=(function.name.value,)) if module.name else ()
+    if method:
+        return len(project.holding(name)) == 1
+    whole = (module.name, f"{module.name}.{name}")
+    users = importers(project, module.name, holding=(name,)) if module.name else ()
     return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
 
 
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[bool]:
-    """For every call of a function below `body`: whether a test or a decorator keeps it to one rank."""
+    """For every call of a function, or of a method of any object (`.name`), below `body`: whether a test or a decorator
+    keeps it to one rank."""
     for statement in body:
         if isinstance(statement, ast.If):
             test = ast.unparse(statement.test)
@@ -404,7 +412,8 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: b
         for handler in getattr(statement, "handlers", []):
             yield from _calls_of(name, handler.body, own, inside)
         for part in (n for child in parts if not isinstance(child, ast.ExceptHandler) for n in walk(child)):
-            if isinstance(part, ast.Call) and dotted_ast(part.func) == name:
+            called = getattr(part, "func", None)
+            if called is not None and name in (dotted_ast(called), f".{getattr(called, 'attr', '')}"):
                 yield one_rank
 
 
