@@ -331,10 +331,22 @@ def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tu
     """Whether what a name is given keeps the outcome `taken` to one rank; a constant is that of one process:
     ``logs = True``, and ``logs = get_rank() == 0`` where there are several, or ``True`` under that test."""
     values = module.assignments(name)
+    if not values:
+        given = _given_elsewhere(module, name)
+        tested = (isinstance(v, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)) for v in given)
+        return bool(given) and all(tested) and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
     tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
     if not tests:
         return taken and any(_is_set_on_first(module, v, own) for v in values)
     return all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in tests)
+
+
+def _given_elsewhere(module: Module, name: cst.BaseExpression) -> list[ast.expr]:
+    """What functions of the file give an attribute of an object that they hand on: ``args.saves = is_master(args)``."""
+    text = dotted(name) if isinstance(name, cst.Attribute) else ""
+    nodes = walk(module.facts.tree) if text and module.facts is not None else ()
+    assigned = (node for node in nodes if isinstance(node, ast.Assign))
+    return [node.value for node in assigned if any(dotted_ast(target) == text for target in node.targets)]
 
 
 def _is_set_on_first(module: Module, value: cst.BaseExpression, own: tuple[str, ...]) -> bool:
