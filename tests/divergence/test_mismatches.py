@@ -924,6 +924,23 @@ PARTING = {
                 dist.barrier()  # !data-condition
             return open(path)
     """,
+    "a barrier for those that found the file missing, one of which makes it from the settings": """
+        def f(args, make):
+            if not os.path.exists(args.file):
+                if dist.get_rank() == 0:
+                    make(args)
+                dist.barrier()  # !data-condition
+            return open(args.file)
+    """,
+    "a barrier for those that found the file missing, in an object that makes it": """
+        class Data:
+            def __init__(self, path):
+                self.path = path
+                if not os.path.exists(self.path):
+                    if dist.get_rank() == 0:
+                        self.download()
+                    dist.barrier()  # !data-condition
+    """,
     "a barrier for those that found the file missing, one of which saves it": """
         def f(path, initial, state):
             if os.path.exists(path):
@@ -2559,6 +2576,29 @@ EQUAL = {
                 dist.barrier()
                 make(path)
                 dist.barrier()
+    """,
+    "a barrier that a helper has, behind which those that found the file missing save it": """
+        def compute(data):
+            dist.barrier()
+            return data
+
+        def f(path, data, check):
+            if not os.path.exists(path):
+                data = compute(data)
+                if check:
+                    print("checked")
+                data.save_to_disk(path)
+            return data
+    """,
+    "a barrier for those that were given no file, with other settings": """
+        def f(args, data, initial, split):
+            if os.path.exists(args.file):
+                data = torch.load(args.file)
+            else:
+                if args.short:
+                    data = split(data, args.workers)
+                dist.barrier()
+            return data
     """,
     "a barrier for those that were given no file": """
         def f(path, initial, state):
