@@ -1556,6 +1556,12 @@ PARTING = {
             if rank == 0:
                 dist.all_reduce(x, group=leaders)  # !rank-branch
 
+        def one_of_many(x, rank):
+            world = dist.get_world_size()
+            workers = dist.new_group(list(range(world - 1)))
+            if rank == 0:
+                dist.all_reduce(x, group=workers)  # !rank-branch
+
         def later(x, rank):
             even = dist.new_group([2 * n for n in range(dist.get_world_size() // 2)])
             if rank % 2 == 0 and rank > 0:
@@ -3367,6 +3373,22 @@ EQUAL = {
             leaders = dist.new_group([8 * n for n in range(nodes)])
             if rank % 8 == 0:
                 dist.all_reduce(x, group=leaders)
+
+        def all_but_the_last(x, rank):
+            world = dist.get_world_size()
+            workers = dist.new_group(list(range(world - 1)))
+            if rank != world - 1:
+                dist.all_reduce(x, group=workers)
+
+        def by_node(x, size):
+            groups = {}
+            for i in range(dist.get_world_size() // size):
+                groups[i] = dist.new_group(range(i * size, (i + 1) * size))
+            stage = dist.get_rank() // size
+            if stage == 0:
+                dist.all_reduce(x, group=groups[0])
+            else:
+                dist.all_reduce(x, group=groups[stage])
 
         def counted(x, rank):
             n = torch.cuda.device_count()

@@ -224,9 +224,13 @@ def _alone(node: ast.Compare, operation: type[ast.cmpop], left: Value, right: Va
 
 def _of_the_last(left: Value, right: Value) -> tuple[Value, Value]:
     """``rank == get_world_size() - 1``: a rank of the worlds that is the last, and no other is."""
-    if is_last_number(right) and left.components == _RANKS:
+    if is_last_number(right.components[0]) and left.components == _RANKS:
         return left, constant(worlds.LAST)
-    return (constant(worlds.LAST), right) if is_last_number(left) and right.components == _RANKS else (left, right)
+    return (
+        (constant(worlds.LAST), right)
+        if is_last_number(left.components[0]) and right.components == _RANKS
+        else (left, right)
+    )
 
 
 _RANKS = tuple(Known(world.rank) for world in worlds.WORLDS)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Hashable
 from typing import Final
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import Group, listed_ranks
-from ddp_lint.divergence.values import Known, Value, Variation, is_every_rank, made_of_range, per_rank, unknown
+from ddp_lint.divergence.values import (
+    Known,
+    Value,
+    Variation,
+    is_every_rank,
+    is_last_number,
+    made_of_range,
+    per_rank,
+    unknown,
+)
 
 #: How the key of a list begins that is known to leave some of the compared ranks out.
 _RANKS: Final = "ranks"
@@ -25,19 +35,21 @@ def of_ranks(group: Group, ranks: Value | None) -> Group:
     members = listed_ranks([ranks])
     if members or ranks is None or group.is_world:
         return dataclasses.replace(group, members=members)
-    outside = _left_out(ranks)
-    return dataclasses.replace(group, outside=outside or (), computed=outside is None)
+    bounds = made_of_range(ranks)
+    if len(bounds) == _WITH_START:  # the ranks of one node
+        return dataclasses.replace(group, computed="neighbours")
+    outside = _left_out(ranks, bounds)
+    return dataclasses.replace(group, outside=outside or (), computed="any" if outside is None else "")
 
 
-def _left_out(ranks: Value) -> tuple[int, ...] | None:
+def _left_out(ranks: Value, bounds: tuple[Hashable, ...]) -> tuple[int, ...] | None:
     """The compared ranks that are not in the list; None where the list does not show it."""
     key = getattr(ranks.components[0], "key", None)
     if ranks.kind == _RANKS and isinstance(key, tuple):
         left_out: tuple[int, ...] = key[1]
         return left_out
-    bounds = made_of_range(ranks)
-    if len(bounds) == _WITH_START:  # neighbours: the ranks of one node
-        return ()
+    if len(bounds) == 1 and isinstance(bounds[0], tuple) and is_last_number(bounds[0][0]):
+        return (worlds.WORLDS[worlds.LAST].rank,)
     if len(bounds) != _WITH_STEP:
         return None
     start, _, step = map(_number, bounds)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable
+from typing import Literal
 
 from ddp_lint.divergence.values import Condition, Value, Variation
 from ddp_lint.divergence.worlds import World
@@ -56,8 +57,9 @@ class Group:
     members: tuple[int, ...] = ()
     #: Those of the compared ranks that are not in it, where its list shows that: ``range(0, world_size, 8)``.
     outside: tuple[int, ...] = ()
-    #: Its list follows from what only the run knows: a test of the rank may ask just whether it is a member.
-    computed: bool = False
+    #: Its list follows from what only the run knows: a test of the rank may ask just whether it is a member. Of
+    #: neighbours, only one that does not separate rank 0 from rank 1.
+    computed: Literal["", "any", "neighbours"] = ""
 
     @property
     def is_world(self) -> bool:
@@ -71,7 +73,9 @@ class Group:
         """Can the ranks for which the condition holds be just the members? Nobody makes a group of a single rank."""
         if not self.computed or condition.varies is None or condition.varies.cause != "rank":
             return False
-        return condition.open or condition.truths.count(True) != 1
+        if condition.open or self.computed == "neighbours":
+            return condition.open or condition.truths[0] == condition.truths[1]
+        return condition.truths.count(True) != 1
 
 
 WORLD = Group()
@@ -85,8 +89,13 @@ def named(text: str) -> Group:
         if axis or asked["along"]:  # each axis of a mesh has groups of its own
             return Group(text, axis)
     key = re.sub(r"\(.*\)$", "", text).rpartition(".")[2].lstrip("_").removeprefix("get_").lower()
-    axis = axis_in(key)
-    return Group(key or text, axis, own=not axis and text.startswith("self."))
+    axis = axis_in(_INDEX.sub("", key))
+    looked_up = not axis and "[" in text
+    return Group(key or text, axis, own=not axis and text.startswith("self."), computed="any" if looked_up else "")
+
+
+#: ``groups[stage]``: the variable says which of the groups, not along which axis they lie; ``groups["tp"]`` does.
+_INDEX = re.compile(r"\[[^\"']*\]$")
 
 
 def _axis_asked_for(group: str) -> str:

@@ -283,9 +283,9 @@ def counted_ranks(value: Value) -> str | None:
     return key[1] if isinstance(key, tuple) and key[:1] == (WORLD_SIZE,) else None
 
 
-def is_last_number(value: Value) -> bool:
+def is_last_number(component: object) -> bool:
     """Is it the number of all ranks less one, which is the last of them?"""
-    key = getattr(value.components[0], "key", None)
+    key = getattr(component, "key", None)
     parts = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
     if len(parts) != 3 or parts[0] != "Sub":
         return False
