@@ -143,6 +143,7 @@ def test_the_pip_line() -> None:
     assert missing_module("package.part").startswith("pip install package ")
     assert missing_module("Bio.SeqIO").startswith("pip install biopython ")
     assert missing_module("google.protobuf").startswith("pip install protobuf ")
+    assert missing_module("google").startswith("pip install protobuf ")
     assert "is not on PyPI" in missing_module("clip") and "github.com/openai/CLIP" in missing_module("clip")
     assert missing_module("yaml.none").lower().startswith("yaml (of pyyaml) is installed, and has no none: ")
     assert missing_module("torch._six") == "torch is installed, and has no _six: the target needs another version of it"

@@ -258,6 +258,8 @@ def _times(case: Case) -> str:
     counts = collections.Counter(case.counts.values())
     if len(counts) == 1:
         (times,) = counts
+        if not times:
+            return f"the line ran on none of {len(case.counts)} ranks"
         return f"the line ran {conditions.how_often(times)} on each of {len(case.counts)} ranks"
     each = ", ".join(f"{conditions.how_often(count)} on rank {rank}" for rank, count in sorted(case.counts.items()))
     return f"the line ran {each}"
