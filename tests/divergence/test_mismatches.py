@@ -1580,6 +1580,15 @@ PARTING = {
             if dist.get_rank() == 0:
                 dist.all_reduce(x, group=group)  # !rank-branch
     """,
+    "a number that a comprehension makes of this rank's batches": """
+        def summed(model, loader):
+            if sum(model(x).mean().item() for x in loader) > 1:
+                dist.barrier()  # !data-condition
+
+        def best(model, loader):
+            if max([model(x).mean().item() for x in loader]) > 1:
+                dist.barrier()  # !data-condition
+    """,
     "one of the members stays out": """
         def one(x):
             group = dist.new_group([0, 1])
@@ -3357,6 +3366,16 @@ EQUAL = {
                     if ids[start : start + cfg.size].size(0) == 0:
                         break
                     generate(ids[start : start + cfg.size], x, cfg.longest)
+    """,
+    "a number that a comprehension makes of the sizes of batches": """
+        def summed(loader):
+            if sum(x.size(0) for x in loader) > 8:
+                dist.barrier()
+
+        def counted(model, loader):
+            losses = [model(x).mean().item() for x in loader]
+            if len(losses) > 8:
+                dist.barrier()
     """,
     "the first rank of each node is in the group of these": """
         def strided(x, rank, node=8):

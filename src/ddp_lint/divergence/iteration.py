@@ -41,6 +41,7 @@ from ddp_lint.divergence.values import (
     FIELD,
     GROWN,
     INDEX,
+    LISTED,
     NEVER,
     SHARDED,
     Condition,
@@ -50,6 +51,7 @@ from ddp_lint.divergence.values import (
     Value,
     Variation,
     divergent,
+    follow_from_sizes,
     is_filled,
     is_whether_sharded,
     made_of_range,
@@ -95,7 +97,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         return unordered(frame, node)
     even = rounds is None and len(node.generators) == 1 and not node.generators[0].ifs
     alike = len(elements) == 1 and values[0].varies is None and _asks_for_none(node)  # for each element
-    value = passed_on(frame, node, [*iterables[int(alike) :], *values])
+    parts = [*iterables[int(alike) :], *values]
+    value = passed_on(frame, node, parts, frame.key(node) if follow_from_sizes(values) else (LISTED, frame.key(node)))
     if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
         return dataclasses.replace(divergent(frame.key(node, "kept"), own_size(frame, node)), missing=NEVER)
     if value.varies is None and (_lacks_gradients(node) or _maps_gradients(node, iterables[0])):

@@ -577,9 +577,13 @@ def combine(function: Callable[..., Any], arguments: tuple[Value, ...], key: Has
     return Value(tuple(components), varies)
 
 
+#: How the key of a list begins that is as long on all ranks, whose elements differ by more than sizes do.
+LISTED: Final = "listed"
+
+
 def follow_from_sizes(values: Sequence[Value]) -> bool:
     """Is all that differs between these how much each rank's batch holds, in which a loader makes ranks alike?"""
-    return all(value.even for value in values if value.varies is not None)
+    return all(value.even and value.kind != LISTED for value in values if value.varies is not None)
 
 
 def _combined(function: Callable[..., Any], parts: tuple[Component, ...], key: Hashable) -> Component:
