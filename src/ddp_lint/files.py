@@ -36,9 +36,18 @@ def read_stream(file: BinaryIO | None, limit: int = LIMIT) -> bytes:
     if file is None:  # of standard input, which nobody has opened
         raise OSError(errno.EBADF, "it is closed")
     data = file.read(limit + 1)
+    if data is None:  # of a regular file: one of the kernel's, with nothing to say yet
+        raise OSError(errno.EAGAIN, "reading it would wait")
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit // 2**20} MiB")
     return data
+
+
+def is_endless(file: BinaryIO) -> bool:
+    """Is it a device that may have no end? A terminal has one, and so has the null device."""
+    state = os.fstat(file.fileno())
+    device = stat.S_ISCHR(state.st_mode) or stat.S_ISBLK(state.st_mode)
+    return device and not file.isatty() and state.st_rdev != pathlib.Path(os.devnull).stat().st_rdev
 
 
 def read_or_nothing(path: str) -> bytes:

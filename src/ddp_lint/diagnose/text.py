@@ -16,6 +16,7 @@ from typing import IO, NamedTuple
 
 from ddp_lint.diagnose.lines import Prefixes, clean, pieces
 from ddp_lint.diagnose.reader import Reader
+from ddp_lint.files import is_endless
 
 #: Files above this size are not read as closely: only around lines that hold one of the words below.
 _CLOSELY = 4 << 20
@@ -159,6 +160,8 @@ def _reason(e: BaseException) -> str:
 
 def _opened(path: pathlib.Path | None) -> IO[bytes]:
     file = path.open("rb") if path is not None else io.BufferedReader(_Standard())
+    if path is not None and is_endless(file):
+        raise OSError(errno.EINVAL, "it is a device, not a file")
     if file.peek(2)[:2] == b"\x1f\x8b":
         return gzip.open(file)  # type: ignore[return-value]
     return file

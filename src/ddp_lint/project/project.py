@@ -228,10 +228,10 @@ class Project:
         """The Python files below the root whose text holds `word`, by a scan of all of them, once a word."""
         question = f"holding:{word}"
         if word not in self._holding:
-            self._searched.append(word)
             # Where files change, they are read again.
             words = self._words if self._resting is None else WordSearch(self._layout.files)
             self._holding[word] = words.holding(word)
+            self._searched.append(word)
             inside = "\n".join(map(self._relative, self._holding[word]))
             self._answers[question] = hashlib.sha256(inside.encode("utf-8", "surrogatepass")).hexdigest()
         self._ask(question, self._answers[question])
