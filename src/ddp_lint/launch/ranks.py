@@ -77,14 +77,22 @@ def _runs_ranks(project: Project) -> bool:
 def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = ()) -> Evidence | None:
     """The first evidence in one file (one of `words`, where given). A framework's own files that import each other
     are none."""
-    if _SIZE.search(facts.file.text) and _is_world_of_one(facts, project):
-        return None
-    all_found = _evidence(facts, project)
-    found = next((f for f in all_found if not words or f[0] in words), None)
+    all_found = project.remember(("evidence of ranks",), lambda: _evidence_by_word(facts, project), facts.kept)
+    found = next((f for f in all_found.items() if not words or f[0] in words), None)
     if found is None:
         return None
     word, node = found
     return Evidence(word, _place(facts, node, word), own=True)
+
+
+def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST]:
+    """Where each word is first, in the order of the file; nothing in a file that is one process."""
+    if _SIZE.search(facts.file.text) and _is_world_of_one(facts, project):
+        return {}
+    found: dict[str, ast.AST] = {}
+    for word, node in _evidence(facts, project):
+        found.setdefault(word, node)
+    return found
 
 
 _SIZE = re.compile("world_size|WORLD_SIZE")
