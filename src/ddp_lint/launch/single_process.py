@@ -30,16 +30,13 @@ def is_benchmark(module: Module) -> bool:
 
 def on_one_node(module: Module) -> bool:
     """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
-    says that it is started for one node (``torchrun --standalone``, the local rank as the rank of the group); or all
-    files that import it, or that it imports from, and that form a group do."""
+    says that it is started for one node (``torchrun --standalone``); or all files that import it and form a group do.
+    """
     if _LOCAL.search(module.file.text) is not None:
         return True
-    project = module.project
-    if project is None or not module.name or _FORMS_GROUP in module.file.text:
+    if module.project is None or not module.name or _FORMS_GROUP in module.file.text:
         return False
-    forming = list(importers(project, module.name, holding=(_FORMS_GROUP,)))
-    used = (project.split(target) for target in module.imports.names.values())
-    forming += [found[0] for found in used if found is not None and _FORMS_GROUP in found[0].file.text]
+    forming = list(importers(module.project, module.name, holding=(_FORMS_GROUP,)))
     return bool(forming) and all(_LOCAL.search(facts.file.text) for facts in forming)
 
 
@@ -68,7 +65,7 @@ def starts_its_ranks(module: Module) -> bool:
 
 _LOCAL = re.compile(
     r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)"""
-    r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b|init_process_group\([^()]*\brank *= *([\w.]+\.)?local_rank\b"""
+    r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
 )
 _FORMS_GROUP = "init_process_group"
 _BENCHMARK = re.compile(r"(micro)?bench(mark(s|ing)?)?(_\w+)?", re.IGNORECASE)
