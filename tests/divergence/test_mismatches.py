@@ -924,6 +924,11 @@ PARTING = {
                 dist.barrier()  # !data-condition
             return open(path)
     """,
+    "the first node waits for all": """
+        def f():
+            if int(os.environ["GROUP_RANK"]) == 0:
+                dist.barrier()  # !rank-branch
+    """,
     "a barrier for those that found the file missing, one of which makes it from the settings": """
         def f(args, make):
             if not os.path.exists(args.file):
@@ -2591,6 +2596,16 @@ EQUAL = {
                 dist.barrier()
                 make(path)
                 dist.barrier()
+    """,
+    "each node shares an object in a group of its own": """
+        def share(shared, local, size):
+            node, src, at = int(os.environ["GROUP_RANK"]), 0, 0
+            while src < size:
+                group = dist.new_group(ranks=list(range(src, src + local)))
+                if node == at:
+                    dist.broadcast_object_list(shared, src=src, group=group)
+                dist.destroy_process_group(group)
+                src, at = src + local, at + 1
     """,
     "a barrier that a helper has, behind which those that found the file missing save it": """
         def compute(data):

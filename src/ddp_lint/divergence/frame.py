@@ -143,6 +143,8 @@ class Frame:
         scope = {"world": "world", "node": "node"}.get(entry.scope, entry.scope)
         if entry.value in ("local_rank", "is_local_first", "is_local_last"):
             scope = "node"
+        if entry.value == "node_rank":
+            scope = "nodes"
         if (entry.value in ("group_rank", "coordinate") and entry.scope == "world") or (
             group and entry.value == "rank"
         ):

@@ -221,7 +221,7 @@ def replicas_can_diverge(varies: Variation) -> bool:
     """Can two replicas of one model differ in it? They share their place along every other parallel axis."""
     if varies.cause == "membership":
         return False
-    return varies.cause != "rank" or varies.scope in (WORLD_AXIS, "node", "data")
+    return varies.cause != "rank" or varies.scope in (WORLD_AXIS, "node", "nodes", "data")
 
 
 def can_diverge(varies: Variation, group: Group) -> bool:
@@ -242,4 +242,6 @@ def can_diverge(varies: Variation, group: Group) -> bool:
         return key == group.key or same_axis
     if varies.scope == "world":
         return group.axis != "node"
+    if varies.scope == "nodes":
+        return bool(group.axis) and group.axis != "node"  # a group that shows no axis is taken to be that of a node
     return bool(group.axis) and varies.scope == group.axis

@@ -548,7 +548,7 @@ def _is_unknown(returned: Value) -> bool:
 
 def _is_of_part(varies: Variation) -> bool:
     """Is it a place along one parallel axis, or membership, and no place among all ranks?"""
-    return varies.cause == "membership" or varies.scope not in ("world", "node")
+    return varies.cause == "membership" or varies.scope not in ("world", "node", "nodes")
 
 
 def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:

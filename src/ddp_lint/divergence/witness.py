@@ -294,7 +294,7 @@ def _alternatives(node: Choice) -> tuple[EventNode, ...]:
 
 def _wrong_argument(event: Event, value: Value, reason: str) -> Iterator[Mismatch]:
     varies, texts = value.varies, [_shown(component) for component in value.components[:2]]
-    if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node") or value.open:
+    if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node", "nodes") or value.open:
         return
     if reason == "reduce op" and ("unknown" in texts or texts[0] == texts[1]):
         return

@@ -62,12 +62,14 @@ class Shows:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wrapper:
     """Calls that wrap a module. `module` is the argument that is wrapped (position 0 and this keyword); `in_place`: the
-    module itself becomes the wrapped one, otherwise the call's result is."""
+    module itself becomes the wrapped one, otherwise the call's result is; `looks_again`: each forward finds out which
+    parameters require gradients, so that a part may be frozen later."""
 
     names: tuple[str, ...]
     kind: Kind
     module: str = "module"
     in_place: bool = False
+    looks_again: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

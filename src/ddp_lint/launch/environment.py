@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
@@ -13,8 +14,10 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, SourceFile, dotted
-from ddp_lint.source.tree import subtree
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
 
 _SETTERS = ("os.environ.setdefault", "os.putenv")
 #: Files that set variables for the training that they launch, by the names of their files.
@@ -60,16 +63,20 @@ def writes(module: Module, node: cst.CSTNode) -> Iterator[Write]:
 
 def shows_own_gpu(module: Module) -> bool:
     """Whether a file shows each rank the GPU of its number alone, which is `cuda:0` to it."""
-    if "CUDA_VISIBLE_DEVICES" not in module.file.text:
+    facts = module.facts
+    if facts is None or "CUDA_VISIBLE_DEVICES" not in module.file.text:
         return False
-    values = (
-        write.value
-        for node in module.of_type(cst.Assign)
-        for write in writes(module, node)
-        if write.own and write.name == "CUDA_VISIBLE_DEVICES" and write.value is not None
-    )
-    names = (dotted(part).rpartition(".")[2] for value in values for part in subtree(value))
+    assigned = (node for node in walk(facts.tree) if isinstance(node, ast.Assign))
+    values = (n.value for n in assigned if any(_is_variable(t, "CUDA_VISIBLE_DEVICES", facts) for t in n.targets))
+    names = (dotted_ast(part).rpartition(".")[2] for value in values for part in walk(value))
     return not {*names}.isdisjoint(table("checkpoints")["ranks"])
+
+
+def _is_variable(target: ast.expr, name: str, facts: ModuleFacts) -> bool:
+    """Whether a target is a variable of this process: ``os.environ["NAME"]``."""
+    if not isinstance(target, ast.Subscript) or facts.qualified(target.value) != "os.environ":
+        return False
+    return isinstance(target.slice, ast.Constant) and target.slice.value == name
 
 
 def _subscript(module: Module, target: cst.BaseExpression, node: cst.Assign) -> Iterator[Write]:

@@ -352,7 +352,8 @@ def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tu
 def _given_elsewhere(module: Module, name: cst.BaseExpression) -> list[ast.expr]:
     """What functions of the file give an attribute of an object that they hand on: ``args.saves = is_master(args)``."""
     text = dotted(name) if isinstance(name, cst.Attribute) else ""
-    nodes = walk(module.facts.tree) if text and module.facts is not None else ()
+    found = bool(text) and f"{text} = " in module.file.text  # the search of all nodes is dear, and mostly in vain
+    nodes = walk(module.facts.tree) if found and module.facts is not None else ()
     assigned = (node for node in nodes if isinstance(node, ast.Assign))
     return [node.value for node in assigned if any(dotted_ast(target) == text for target in node.targets)]
 

@@ -144,7 +144,7 @@ class LoadWithoutMapLocation(Rule):
         where = self._destination(node, _POSITION[name])
         if where is None or not ((name == _LOAD and self._may_hold_states(node)) or self._drops_location(node)):
             return
-        if not where and self._is_own_file(node):
+        if not where and (self._is_own_file(node) or shows_own_gpu(self.module)):
             return
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return

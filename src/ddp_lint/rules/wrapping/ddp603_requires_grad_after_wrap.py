@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -194,6 +195,9 @@ class RequiresGradAfterWrap(Rule):
         )
 
     def _tolerates_unused(self, wrap: Wrap) -> bool:
+        entry = wrappers().get(self.module.qualified(wrap.call.func))
+        if entry is not None and entry.looks_again:
+            return True
         value = argument(wrap.call, None, "find_unused_parameters") or argument(wrap.call, None, "static_graph")
         if value is None:
             return not wrap.lacks("find_unused_parameters")
