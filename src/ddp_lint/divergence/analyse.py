@@ -39,7 +39,7 @@ from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children, inside
-from ddp_lint.source.syntax import below, statements, walk
+from ddp_lint.source.syntax import nested, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MANAGER = ("__enter__", "__exit__")
@@ -327,7 +327,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
     stack: list[tuple[ast.AST, ClassRef | None, str, dict[str, Value] | None]] = [(facts.tree, None, "", None)]
     while stack:
         node, owner, prefix, around = stack.pop()
-        for child in below(node):
+        for child in nested(node):
             if isinstance(child, ast.ClassDef):
                 stack.append((child, summaries.linker.class_ref(child, facts), f"{child.name}.", None))
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -339,7 +339,7 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
                     yield root
                     if child.decorator_list:
                         yield dataclasses.replace(root, decorated=True)
-            elif isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            else:
                 stack.append((child, owner, prefix, around))
 
 

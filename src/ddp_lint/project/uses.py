@@ -49,7 +49,9 @@ def _by_name(tree: ast.AST) -> dict[str, list[_Place]]:
         node, around, owner, above = stack.pop()
         if isinstance(node, (ast.Attribute, ast.Name)):
             found.setdefault(last_part(node), []).append((node, around, owner, above))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(node, ast.Name):
+                continue
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             around = node
         elif isinstance(node, ast.ClassDef):
             around, owner = None, node

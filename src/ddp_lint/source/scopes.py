@@ -25,7 +25,7 @@ _DEFINITIONS = {*_SCOPES, cst.ClassDef}
 _DEPTH = 8
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Binding:
     """One place that binds a name (or a dotted target such as ``self.model``).
 
@@ -292,7 +292,8 @@ def _collect(scope: cst.CSTNode, walrus: bool) -> tuple[dict[str, list[Binding]]
         binds = _BINDERS.get(kind)
         if binds is not None and (not comprehension or kind is cst.CompFor):
             for binding in binds(node):
-                found.setdefault(binding.name, []).append(dataclasses.replace(binding, order=order[node]))
+                binding.order = order[node]
+                found.setdefault(binding.name, []).append(binding)
         stack.extend(reversed(list(_evaluated_outside(node)) if kind in _DEFINITIONS else children(node)))
     for bindings in found.values():
         bindings.sort(key=lambda b: (b.kind not in {"global", "nonlocal"}, b.order))
@@ -372,7 +373,8 @@ def _assign(node: cst.Assign) -> Iterator[Binding]:
 
 def _annotated_assign(node: cst.AnnAssign) -> Iterator[Binding]:
     for binding in _targets(node.target, node.value, "assign", node):
-        yield dataclasses.replace(binding, annotation=node.annotation.annotation)
+        binding.annotation = node.annotation.annotation
+        yield binding
 
 
 def _with_item(node: cst.WithItem) -> Iterator[Binding]:

@@ -260,6 +260,11 @@ class Evaluator:
             return Value(Kind.PYTHON if base.kind is Kind.PYTHON else Kind.UNKNOWN, inputs=base.inputs)
         if not all(v.kind is Kind.PYTHON for v in index):  # indexing by a mask or a tensor copies
             return computed_from([base], Kind.TENSOR if base.tensor else base.kind, next(self._storages))
+        key = node.slice[0].slice
+        if base.kind is Kind.LIKELY and isinstance(key, cst.Index) and isinstance(key.value, cst.SimpleString):
+            # What a module returned is a dictionary, with a tensor of its own under each key.
+            own = f"{sorted(base.storages)}[{key.value.value}]"
+            return dataclasses.replace(base.view(), storages=self._storage_of(own, state))
         return base.view()
 
     def _index(self, index: cst.BaseSlice, state: State) -> Value:

@@ -115,7 +115,7 @@ class TensorReadOnHost(HostRule):
 
     def visit_Call(self, node: cst.Call) -> None:
         read, function = self._read(node), self.module.function_of(node)
-        if read is None or function is None:
+        if read is None or not self.may_run(function):
             return
         value = self.value(read, function)
         surely_read = isinstance(node.func, cst.Attribute) and read_by(node) is not None

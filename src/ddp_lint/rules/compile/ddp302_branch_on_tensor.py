@@ -115,7 +115,7 @@ class BranchOnTensor(HostRule):
         candidates = [
             c for c in truth_values(test) if isinstance(c, (cst.Call, cst.Comparison, cst.Name, cst.Subscript))
         ]
-        if not candidates or self.module.function_of(test) is None:
+        if not candidates or not self.may_run(self.module.function_of(test)):
             return
         for condition in candidates:
             place = self._place_of_tensor(condition, test)

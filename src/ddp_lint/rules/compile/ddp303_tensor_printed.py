@@ -102,7 +102,7 @@ class TensorPrinted(HostRule):
         if not prints and not is_log(name):
             return
         function = self.module.function_of(node)
-        if function is None or not TensorFile.of(self.module).flow(function).has_tensors:
+        if not self.may_run(function) or not TensorFile.of(self.module).flow(function).has_tensors:
             return
         place = self.place(node)
         if place is None or self._on_failure_path(node, place):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -126,6 +127,15 @@ class HostRule(Rule):
         on_host = host_arguments(self.module, place.function)
         return not on_host or place.costs(TensorFile.of(self.module).flow(place.function, on_host).value(node))
 
+    def may_run(self, function: cst.FunctionDef | None) -> TypeGuard[cst.FunctionDef]:
+        """Whether `place` can find anything in a function; what it computes has to be known only there. Of one that
+        belongs to no class the calls decide, which `place` looks for."""
+        if function is None:
+            return False
+        if self.module.class_of(function) is None or self._as_operation(function) is not None:
+            return True
+        return TensorFile.of(self.module).reached(function) is not None or self._compiled_as(function) is not None
+
     def place(self, node: cst.CSTNode) -> Place | None:
         """The compiled code or training forward that `node` runs in; None where the cost does not matter."""
         function = self.module.function_of(node)
@@ -163,10 +173,13 @@ class HostRule(Rule):
         is_operation = is_pass and owner is not None and self.module.is_subclass(owner, "torch.autograd.Function")
         return Reached((), gradient=True) if is_operation else None
 
-    def _compiled(self, node: cst.CSTNode, function: cst.FunctionDef) -> Compiled | None:
+    def _compiled_as(self, function: cst.FunctionDef) -> Compiled | None:
         if self.module.project is None:
             return None
-        found = compiled_functions(self.module.project).get(self.module.name_of(function))
+        return compiled_functions(self.module.project).get(self.module.name_of(function))
+
+    def _compiled(self, node: cst.CSTNode, function: cst.FunctionDef) -> Compiled | None:
+        found = self._compiled_as(function)
         # A function that tests whether it is compiled is made for both: only the arm for compiled code surely is.
         if found is not None and found.assumed and not found.chain and not inside_graphs(self.module, node):
             return None
