@@ -129,9 +129,10 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, calls in a `try` that does not raise again, paths with the rank (or a temporary name, or the time to the
-    microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which are written by all
-    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test.
+    Writes under a test for the rank, calls in a `try` that does not raise again, paths with the rank (or a temporary
+    name, or the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed
+    checkpoints, which are written by all ranks on purpose. A function of the project that returns whether this is the
+    first rank counts as such a test.
 
     ## How to confirm
 
