@@ -27,6 +27,14 @@ _EVERY_RANK = (
     "torch.distributed.fsdp.fully_shard",
 )
 _ASKS_FOR_RANK = "torch.distributed.get_rank"
+#: Collectives that a function runs on all ranks, together with the rest of its body.
+_TOGETHER = frozenset(
+    f"torch.distributed.{name}"
+    for name in (
+        "barrier", "all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object_list", "reduce",
+        "gather", "gather_object",
+    )
+)  # fmt: skip
 _RANKED = re.compile(
     r"rank|local|process_index|gpu|proc_id|worker|device|host|shard|pid|uuid|tempfile|mkdtemp|tmp", re.IGNORECASE
 )
@@ -43,6 +51,10 @@ class _Outcome(enum.Enum):
     MADE = "all but the first fail with FileExistsError"
     REMOVED = "all but the first fail with FileNotFoundError"
 
+
+#: Methods of a `pathlib.Path` that fail when it exists already or does not exist any more, and what allows that.
+_PATH_METHODS = {"mkdir": "exist_ok", "unlink": "missing_ok", "rmdir": ""}
+_PATHS = frozenset({"pathlib.Path", "pathlib.PosixPath"})
 
 #: Calls that remove a path: its position and name, and what makes them tolerate a missing one.
 _REMOVE = {
@@ -63,8 +75,8 @@ class RanksWriteOneFile(Rule):
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
     calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
     rank, in a function that every rank runs: it creates the process group or wraps the model, or the training loop of
-    its file calls it without such a test. For folders and removals it is enough that the function reads its rank, or
-    calls `accelerator.prepare`.
+    its file calls it without such a test. For folders and removals it is enough that the function reads its rank, calls
+    `accelerator.prepare`, or communicates itself; `mkdir()` and `unlink()` of a `pathlib.Path` are read as well.
 
     ## Why it breaks
 
@@ -117,9 +129,10 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, calls in a `try`, paths with the rank (or a temporary name, or the time to the
-    microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which are written by all
-    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test.
+    Writes under a test for the rank, calls in a `try` that does not raise again, paths with the rank (or a temporary
+    name, or the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed
+    checkpoints, which are written by all ranks on purpose. A function of the project that returns whether this is the
+    first rank counts as such a test.
 
     ## How to confirm
 
@@ -147,6 +160,7 @@ class RanksWriteOneFile(Rule):
             "FullyShardedDataParallel",
             "fully_shard",
             "get_rank",
+            *(name.rpartition(".")[2] for name in sorted(_TOGETHER)),
             *(name.rpartition(".")[2] for name in PREPARING),
         ),
         tests=False,
@@ -170,7 +184,7 @@ class RanksWriteOneFile(Rule):
         shows = next((c for c in calls if every is None and self._shows_ranks(c)), None)
         if shows is not None and not on_one_rank(self.module, shows):
             every, calls = shows, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
-            given = given if self._asks(shows) else set()  # who prepares the models is the program
+            given = set() if called(shows) in _PREPARING_METHODS else given  # who prepares the models is the program
         if every is None or on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
@@ -197,7 +211,9 @@ class RanksWriteOneFile(Rule):
 
     def _shows_ranks(self, call: cst.Call) -> bool:
         """Whether a function that makes the call runs on several ranks, by itself or with what a framework wraps: it
-        reads its rank, or calls ``accelerator.prepare(model)``."""
+        reads its rank, communicates, or calls ``accelerator.prepare(model)``."""
+        if self.module.qualified(call.func) in _TOGETHER:
+            return argument(call, None, "group") is None
         return self._asks(call) or (called(call) in _PREPARING_METHODS and self.module.callee(call) in PREPARING)
 
     def _asks(self, call: cst.Call) -> bool:
@@ -234,14 +250,39 @@ class RanksWriteOneFile(Rule):
             mode = argument(call, 1, "mode")
             writes = isinstance(mode, cst.SimpleString) and set(str(mode.evaluated_value)) & set("wx")
             return argument(call, 0, "file") if writes else None
-        return None
+        return self._path_of(call) if not name else None
+
+    def _path_of(self, call: cst.Call) -> cst.BaseExpression | None:
+        """The path whose method a call is, where the method fails if another rank was faster: ``path.mkdir()``."""
+        if not isinstance(call.func, cst.Attribute) or any(arg.keyword is None for arg in call.args):
+            return None
+        method, path = call.func.attr.value, call.func.value
+        allowing = _PATH_METHODS.get(method)
+        if allowing is None or self._asked_before(call) or not self._is_path(path):
+            return None
+        allowed = argument(call, None, allowing) if allowing else None
+        return path if allowed is None or dotted(allowed) == "False" else None
+
+    def _is_path(self, node: cst.BaseExpression, depth: int = 3) -> bool:
+        """Whether a value is a `pathlib.Path`: made from one, ``folder / "name"`` or annotated."""
+        if isinstance(node, cst.BinaryOperation):
+            return isinstance(node.operator, cst.Divide)
+        if depth <= 0:
+            return False
+        if isinstance(node, cst.Call):
+            made = self.module.qualified(node.func) in _PATHS
+            return made or (isinstance(node.func, cst.Attribute) and self._is_path(node.func.value, depth - 1))
+        if isinstance(node, cst.Attribute) and node.attr.value in ("parent", "absolute"):
+            return self._is_path(node.value, depth - 1)
+        bound = self.module.bindings(node) if isinstance(node, (cst.Name, cst.Attribute)) else ()
+        return any(b.kind == "assign" and b.value is not None and self._is_path(b.value, depth - 1) for b in bound)
 
     def _asked_before(self, call: cst.Call) -> bool:
         """In a `try` that takes FileExistsError, FileNotFoundError or OSError, or under `contextlib.suppress`."""
         around = list(self.module.ancestors(call))
         held = (item.item for up in around if isinstance(up, cst.With) for item in up.items)
         suppressed = any(isinstance(each, cst.Call) and called(each) == "suppress" for each in held)
-        return suppressed or any(isinstance(up, cst.Try) for up in around)
+        return suppressed or any(isinstance(up, cst.Try) and _takes(up) for up in around)
 
     def _own_path(self, path: cst.BaseExpression) -> bool:
         """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""
@@ -274,8 +315,10 @@ class RanksWriteOneFile(Rule):
 
     def _outcome(self, call: cst.Call) -> _Outcome:
         name = self.module.qualified(call.func)
-        made = name in ("os.makedirs", "os.mkdir")
-        return _Outcome.MADE if made else _Outcome.REMOVED if name in _REMOVE else _Outcome.WRITTEN
+        method = called(call) if not name else ""
+        if name in ("os.makedirs", "os.mkdir") or method == "mkdir":
+            return _Outcome.MADE
+        return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
 
     def _report(self, call: cst.Call, every: cst.Call) -> None:
         outcome = self._outcome(call)
@@ -286,6 +329,14 @@ class RanksWriteOneFile(Rule):
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
+
+
+def _takes(block: cst.Try) -> bool:
+    """Whether a `try` goes on after an exception that it takes: a handler does not raise again at its end."""
+    bodies = [handler.body.body for handler in block.handlers]
+    lasts = [body[-1] for body in bodies if body]
+    raised = [isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise) for last in lasts]
+    return not all(raised) or not raised
 
 
 _PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)
