@@ -90,8 +90,8 @@ def statements_in_order(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def assigned_to(name: str, tree: ast.AST) -> Iterator[ast.expr]:
-    """What a plain name is assigned anywhere below `tree`."""
-    for node in walk(tree):
+    """What a plain name is assigned anywhere below `tree`, level by level."""
+    for node in statements(tree):
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             yield node.value
 

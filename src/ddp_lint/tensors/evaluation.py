@@ -75,8 +75,11 @@ class Evaluator:
         found: dict[str, Value] = {}
         if isinstance(self._function, cst.Module):
             return found
-        used = self._used_as_tensors(self._function)
-        for param in _parameters(self._function):
+        parameters = _parameters(self._function)
+        own = () if self._owner is None else ("self",)
+        bare = any(param.annotation is None and param.name.value not in own for param in parameters)
+        used = self._used_as_tensors(self._function) if bare else set[str]()  # an annotation says it better
+        for param in parameters:
             name = param.name.value
             found[name] = self._argument(param, name in used)
         given = [p.name.value for p in _parameters(self._function) if p.name.value != "self"]
