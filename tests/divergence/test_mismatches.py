@@ -593,6 +593,55 @@ PARTING = {
             if dist.get_rank() == 0:
                 pipeline.progress(batches)  # !implicit-collective
     """,
+    "a metric of a module below a package of metrics": """
+        from torchmetrics.image.fid import FrechetInceptionDistance
+
+        def f(images):
+            fid = FrechetInceptionDistance(feature=64, dist_sync_fn=None)
+            fid.update(images, real=True)
+            if dist.get_rank() == 0:
+                print(fid.compute())  # !implicit-collective
+    """,
+    "what a differentiable function of one's own does": """
+        class Gather(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, group):
+                ctx.group = group
+                parts = [torch.zeros_like(x) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(parts, x, group=group)
+                return torch.cat(parts)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad, None
+
+        def gathered(x, group=None):
+            return Gather.apply(x, group)
+
+        def f(x):
+            if dist.get_rank() == 0:
+                gathered(x)  # !rank-branch
+    """,
+    "a differentiable function under a name of the module's, whose context is set up apart": """
+        from torch.autograd import Function
+
+        class Sum(Function):
+            @staticmethod
+            def forward(x, everywhere):
+                if everywhere:
+                    dist.all_reduce(x)
+                return x
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):
+                pass
+
+        summed = Sum.apply
+
+        def f(x):
+            if dist.get_rank() == 0:
+                summed(x, True)  # !rank-branch
+    """,
     "a metric that has been moved is a metric": """
         import torchmetrics
 
@@ -874,6 +923,23 @@ PARTING = {
                     make(path)
                 dist.barrier()  # !data-condition
             return open(path)
+    """,
+    "a barrier for those that found the file missing, one of which makes it from the settings": """
+        def f(args, make):
+            if not os.path.exists(args.file):
+                if dist.get_rank() == 0:
+                    make(args)
+                dist.barrier()  # !data-condition
+            return open(args.file)
+    """,
+    "a barrier for those that found the file missing, in an object that makes it": """
+        class Data:
+            def __init__(self, path):
+                self.path = path
+                if not os.path.exists(self.path):
+                    if dist.get_rank() == 0:
+                        self.download()
+                    dist.barrier()  # !data-condition
     """,
     "a barrier for those that found the file missing, one of which saves it": """
         def f(path, initial, state):
@@ -1483,6 +1549,30 @@ PARTING = {
             if dist.get_rank() == 0:
                 return
             trainer.save_checkpoint(path)  # !rank-branch
+    """,
+    "one of the first ranks of the nodes stays out": """
+        def first(x, rank):
+            leaders = dist.new_group(range(0, dist.get_world_size(), 8))
+            if rank == 0:
+                dist.all_reduce(x, group=leaders)  # !rank-branch
+
+        def later(x, rank):
+            even = dist.new_group([2 * n for n in range(dist.get_world_size() // 2)])
+            if rank % 2 == 0 and rank > 0:
+                dist.all_reduce(x, group=even)  # !rank-branch
+
+        def of_node(x, rank):
+            for start in range(0, dist.get_world_size(), 8):
+                group = dist.new_group(list(range(start, start + 8)))
+                if start <= rank < start + 8:
+                    mine = group
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=mine)  # !rank-branch
+
+        def computed(x, ranks):
+            group = dist.new_group(ranks)
+            if dist.get_rank() == 0:
+                dist.all_reduce(x, group=group)  # !rank-branch
     """,
     "one of the members stays out": """
         def one(x):
@@ -2487,6 +2577,29 @@ EQUAL = {
                 make(path)
                 dist.barrier()
     """,
+    "a barrier that a helper has, behind which those that found the file missing save it": """
+        def compute(data):
+            dist.barrier()
+            return data
+
+        def f(path, data, check):
+            if not os.path.exists(path):
+                data = compute(data)
+                if check:
+                    print("checked")
+                data.save_to_disk(path)
+            return data
+    """,
+    "a barrier for those that were given no file, with other settings": """
+        def f(args, data, initial, split):
+            if os.path.exists(args.file):
+                data = torch.load(args.file)
+            else:
+                if args.short:
+                    data = split(data, args.workers)
+                dist.barrier()
+            return data
+    """,
     "a barrier for those that were given no file": """
         def f(path, initial, state):
             if os.path.exists(path):
@@ -3239,6 +3352,28 @@ EQUAL = {
                         break
                     generate(ids[start : start + cfg.size], x, cfg.longest)
     """,
+    "the first rank of each node is in the group of these": """
+        def strided(x, rank, node=8):
+            leaders = dist.new_group(list(range(0, dist.get_world_size(), node)))
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=leaders)
+
+        def filtered(x, rank):
+            leaders = dist.new_group([r for r in range(dist.get_world_size()) if r % 8 == 0])
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=leaders)
+
+        def multiples(x, rank, nodes):
+            leaders = dist.new_group([8 * n for n in range(nodes)])
+            if rank % 8 == 0:
+                dist.all_reduce(x, group=leaders)
+
+        def counted(x, rank):
+            n = torch.cuda.device_count()
+            leaders = dist.new_group([n * i for i in range(dist.get_world_size() // n)])
+            if rank % n == 0:
+                dist.all_reduce(x, group=leaders)
+    """,
     "the ranks that enter are those of the group": """
         def one(x):
             ranks = [0, 2]
@@ -3308,6 +3443,45 @@ EQUAL = {
                 if time.time() > limit:
                     break
                 print(mean.compute())
+    """,
+    "a metric that is gathered by a function of one's own": """
+        from torchmetrics.image.fid import FrechetInceptionDistance
+
+        def alone(t, group=None):
+            return [t]
+
+        def f(images, settings):
+            fid = FrechetInceptionDistance(**settings, dist_sync_fn=alone)
+            fid.update(images, real=True)
+            if dist.get_rank() == 0:
+                print(fid.compute())
+    """,
+    "differentiable functions that all ranks apply, and one that has nothing to communicate": """
+        class Sum(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, everywhere):
+                if everywhere:
+                    dist.all_reduce(x)
+                return x
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad, None
+
+        class Sums(torch.nn.Module):
+            def apply(self, function):
+                return function(self)
+
+            def forward(self, x):
+                dist.all_reduce(x)
+                return x
+
+        def f(x):
+            total = Sum.apply(x, True)
+            if dist.get_rank() == 0:
+                Sum.apply(x, False)
+                Sums().apply(print)
+            return total
     """,
     "an object that was told not to": """
         class Directory:

@@ -24,6 +24,12 @@ HANGS = "def f(comm, rank):\n    if rank == 0:\n        comm.wait_for_everyone()
         ({"a.py": "import torch\n", "b.py": "import torch.distributed\n"}, True),
         ({"a.py": "import torch\n", "b.py": "import torch\nn = torch.nn.SyncBatchNorm(3)\n"}, True),
         ({"a.py": "import torch\n", "b.py": "import lightning\n"}, True),
+        ({"a.py": "import torch\n", "b.py": "import torch\ntorch.distributed.barrier()\n"}, True),
+        ({"a.py": "# distributed under the License\nimport torch\n  # barrier, distributed\n"}, False),
+        ({"a.py": "import torch\nbarrier = 1  # a name\n"}, False),
+        ({"a.py": "import torch\nfrom utils import sync as s\ns.barrier()\n"}, True),
+        ({"a.py": "import jax\ndef f(gpu):\n    import torch\n    gpu.barrier()\n"}, False),  # of warps
+        ({"a.py": "import jax\nimport torch.distributed as d\n"}, True),
         ({"a.py": "import jax\ndef f(strategy, x):\n    return strategy.reduce(x)\n"}, False),
         ({"a.py": "from jax import distributed\n"}, False),
         ({"a.py": "import torch\ndef save(engine):\n    engine.save_checkpoint('x')\n"}, True),

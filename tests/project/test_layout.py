@@ -28,6 +28,14 @@ def project(tmp_path: pathlib.Path) -> Project:
         "recipes/v1.5/utils.py": "from torch.distributed import barrier\n",
         "src/pkg/tool.py": "import torch, logging\nimport ops\n",
         "src/pkg/logging.py": "",
+        "src/pkg/vendor/__init__.py": "",
+        "src/pkg/vendor/tts/__init__.py": "",
+        "src/pkg/vendor/tts/ops.py": "from torch.distributed import barrier\n",
+        "src/pkg/vendor/tts/bin/train.py": "from tts.ops import barrier\nfrom tts.absent import x\n",
+        "src/pkg/vendor/use.py": "from tts.ops import barrier\n",
+        "src/pkg/torch/__init__.py": "",
+        "src/pkg/torch/distributed.py": "def barrier(): pass\n",
+        "src/pkg/torch/use.py": "from torch.distributed import barrier\n",
     }
     for name, text in files.items():
         path = tmp_path / name
@@ -67,6 +75,15 @@ def test_a_module_below_a_recipe_means_the_recipe_s_modules(project: Project) ->
 def test_inside_a_package_absolute_imports_are_absolute(project: Project) -> None:
     found = names(project, "src/pkg/tool.py")
     assert (found["logging"], found["ops"]) == ("logging", "ops")
+
+
+def test_a_package_that_was_copied_into_another_imports_itself_by_its_old_name(project: Project) -> None:
+    assert names(project, "src/pkg/vendor/tts/bin/train.py") == {
+        "barrier": "torch.distributed.barrier",
+        "x": "tts.absent.x",
+    }
+    assert names(project, "src/pkg/vendor/use.py") == {"barrier": "tts.ops.barrier"}  # an installed package
+    assert names(project, "src/pkg/torch/use.py") == {"barrier": "torch.distributed.barrier"}  # PyTorch's own
 
 
 def test_re_exports_are_followed(project: Project) -> None:

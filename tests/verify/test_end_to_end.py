@@ -105,6 +105,37 @@ for _ in range(3):
     optimizer.zero_grad()
 dist.destroy_process_group()
 """
+#: Lightning's manual optimization: one forward, two backwards, and the averaging is prepared before each of them.
+MANUAL = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.outputs = self.first(x), self.second(x)
+
+
+dist.init_process_group("gloo")
+model = DDP(Net(), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model.require_backward_grad_sync = False
+    model(torch.randn(2, 4))
+    model.require_backward_grad_sync = True
+    for output in model.module.outputs:
+        model.reducer._rebuild_buckets()
+        model.reducer.prepare_for_backward([output])
+        output.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
@@ -190,6 +221,12 @@ def test_what_only_a_run_decides_is_asked_without_being_selected(tmp_path: pathl
         verdicts = {finding["code"]: finding["verdict"] for finding in report["findings"]}
         assert verdicts["DDP621"] == expected, report
         assert not report["discovered"]
+
+
+def test_each_backward_of_one_forward_has_its_own_search(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(MANUAL)
+    _, report = warm.verify(tmp_path, "train.py")
+    assert [(f["code"], f["verdict"]) for f in report["findings"] if f["code"] == "DDP621"] == [("DDP621", "refuted")]
 
 
 def test_two_nodes_each_tell_of_their_own_ranks(tmp_path: pathlib.Path) -> None:

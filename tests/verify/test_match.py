@@ -118,6 +118,13 @@ def test_a_receive_without_its_send_is_the_cause_of_what_its_rank_misses() -> No
     assert "rank 0 calls recv [4] from rank 1 (line 4), rank 1 never sends to it" in str(found)
 
 
+def test_a_peer_that_does_not_exist_never_answers() -> None:
+    """Nothing has to be known of how the rank ended: gloo waits for ever."""
+    receive = Collective(**{**vars(call(4, "recv")), "peer": 2})
+    (found,) = mismatches(streams([call(3), receive], [call(3)]), {})
+    assert str(found) == "missing rank: rank 0 calls recv [4] from rank 2 (line 4), rank 2 does not exist"
+
+
 def test_ranks_that_both_send_first() -> None:
     sends = [[Collective(**{**vars(call(3 + rank, "send")), "peer": 1 - rank})] for rank in (0, 1)]
     (found,) = mismatches(streams(*sends), {0: Ending.STALLED, 1: Ending.STALLED})

@@ -41,6 +41,8 @@ with torch.cuda.amp.autocast(enabled=False):
 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 start.record(); end.record(); torch.cuda.synchronize(); start.elapsed_time(end)
 torch.cuda.current_stream().wait_stream(torch.cuda.Stream())
+with torch.random.fork_rng(devices=[cuda], device_type="cuda"):  # as torch.distributed.pipelining does
+    torch.rand(1)
 torch.cuda.manual_seed_all(1); torch.cuda.empty_cache(); torch.cuda.reset_peak_memory_stats()
 assert torch.cuda.max_memory_allocated() == 0
 torch.save({"w": torch.ones(2)}, "w.pt")

@@ -390,10 +390,18 @@ def _is_on_one_device(arguments: Arguments) -> bool:
 def _is_silent(made: str, arguments: Arguments) -> bool:
     """``Metric(sync_on_compute=False)``: an object that is settled not to communicate."""
     types = [known().types[of] for of in known().ancestors(made) if of in known().types]
-    given = {name: value.constant for name, value in arguments.keywords.items() if value.constant is not None}
+    given = arguments.keywords
     return any(
-        name in given and given[name].value == unless for type_ in types for name, unless in type_.silent_if.items()
+        name in given and _is_as(given[name], unless) for type_ in types for name, unless in type_.silent_if.items()
     )
+
+
+def _is_as(value: Value, setting: bool | str) -> bool:
+    """Is it the value of a setting? ``"*"`` stands for all but None."""
+    constant = value.constant
+    if setting == "*":
+        return constant is None or constant.value is not None
+    return constant is not None and constant.value == setting
 
 
 def _is_one(value: Value | None) -> bool:

@@ -1,4 +1,4 @@
-"""What a nested function sees of the functions around it, as a part of its summary's key."""
+"""What a nested function sees of the functions around it, and that as a part of its summary's key."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.values import Value
 from ddp_lint.project.parts import kept_by_node
@@ -15,6 +16,19 @@ from ddp_lint.source.syntax import names_in
 _PLAIN = (type(None), ref.External, ref.ModuleRef, ref.ClassRef, ref.Method, ref.GroupRef)
 #: Functions that see functions that see functions.
 _DEPTH = 3
+
+
+def visible(frame: Frame, node: ast.AST) -> dict[str, Value]:
+    """Names that a function in the running one sees, of those that it mentions. All of them would take the square of
+    the functions of a module in memory."""
+    found = {}
+    for name in _names(node):
+        value = frame.env.get(name)
+        if value is None and frame.closure is not None:
+            value = frame.closure.get(name)
+        if value is not None:
+            found[name] = value
+    return found
 
 
 def seen(function: FunctionRef, depth: int = 0) -> Hashable:
@@ -63,4 +77,4 @@ def _reference(reference: object, function: FunctionRef, depth: int) -> Hashable
     return (reference, held, () if reference.closure is function.closure else seen(reference, depth + 1))
 
 
-__all__ = ["seen"]
+__all__ = ["seen", "visible"]

@@ -536,7 +536,7 @@ class Comparison:
         return one.event.symbol == two.event.symbol
 
     def _may_part(self, condition: Condition) -> bool:
-        return condition.varies is not None and self._projection.diverges(condition.varies)
+        return self._projection.separates(condition)
 
     def _advance(self, side: Side, matched: int) -> Side:
         """Past events of other streams, choices that the world or the rank has made, and loops without events."""

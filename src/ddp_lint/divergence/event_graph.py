@@ -244,9 +244,15 @@ class Projection:
         """The choice in a world; a key where it is the same choice for all members of the stream's group."""
         if condition.open:
             return condition.truths[0]
-        if condition.varies is not None and not self.diverges(condition.varies):
+        if condition.varies is not None and not self.separates(condition):
             return ("together", condition.truths)
         return condition.truths[world]
+
+    def separates(self, condition: Condition) -> bool:
+        """Can two of the ranks that take part in the stream choose differently?"""
+        if condition.varies is None or (isinstance(self.stream, Group) and self.stream.may_be_chosen_by(condition)):
+            return False
+        return self.diverges(condition.varies)
 
     def diverges(self, varies: Variation) -> bool:
         """Can two of the ranks that take part in the stream differ in this?"""

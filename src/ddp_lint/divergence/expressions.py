@@ -11,6 +11,7 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.definitions import given_by_name
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
@@ -70,6 +71,8 @@ _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
 _BATCH_SIZE = re.compile(r"_batch_size$")
 #: Attributes that are a size, of a tensor and of a dictionary of tensors.
 _SHAPES = frozenset({"shape", "batch_size"})
+#: The base of differentiable functions that a project defines itself, with the name that its module has for it.
+_AUTOGRAD = frozenset({"torch.autograd.Function", "torch.autograd.function.Function"})
 #: Attributes of a tensor that are usually the same on all ranks, regardless of its values.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
@@ -178,6 +181,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         found = frame.linker.method(reference, name)
         if found is not None:
             return unknown(("method", path), found)
+        if name == "apply" and (function := _of_autograd(frame, reference)) is not None:
+            return unknown(("method", path), function)
         return frame.summaries.variables.class_variable(reference, name) or unknown(("attribute", path))
     if isinstance(reference, ref.Super):
         found = frame.linker.method(reference.of, name, reference.after)
@@ -188,6 +193,18 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     if isinstance(reference, (ref.Instance, ref.OneOf)):
         return _of_object(frame, base, reference, name, node, path)
     return _of_unknown(frame, base, name, node, path)
+
+
+def _of_autograd(frame: Frame, of: ref.ClassRef) -> ref.Reference | None:
+    """What `apply` of an autograd function runs: `forward`, which is given a context first unless `setup_context`
+    takes it."""
+    if _AUTOGRAD.isdisjoint(frame.linker.outside(of)):
+        return None
+    forward = frame.linker.method(of, "forward")
+    if forward is None or frame.linker.method(of, "setup_context") is not None:
+        return forward
+    context = unknown(("context", of.node.name))
+    return ref.Partial(unknown(("forward", of.node.name), forward), (context,), identity=id(forward.node))
 
 
 def _of_unknown(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:
@@ -516,13 +533,8 @@ def unordered(frame: Frame, node: ast.AST) -> Value:
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Value:
-    function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=visible(frame))
+    function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=visible(frame, node))
     return unknown(frame.key(node), function)
-
-
-def visible(frame: Frame) -> dict[str, Value]:
-    """Names that a nested function sees."""
-    return {**(frame.closure or {}), **frame.env}
 
 
 def _await(frame: Frame, node: ast.Await) -> Value:

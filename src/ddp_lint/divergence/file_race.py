@@ -56,7 +56,7 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     """Is it impossible that the file exists when the others look for it?
 
     Those that miss it make another one or none (``if not exists(given): torch.save(x, initial)``), or wait for each
-    other before they do anything; or all of them make it, no one of them for the others (of those that were read,
+    other before they make it; or all of them make it, no one of them for the others (of those that were read,
     none was real). And who holds a lock over it is alone there: these are jobs that follow each other.
     """
     branch, line = mismatch.branch, mismatch.span.line
@@ -73,10 +73,13 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
     named = [(call, last_part(call.func)) for call in calls]
     making = [call for call, name in named if not _MAKES_NONE.search(name) and name not in _WAITS]
+    # What is made behind the wait is made when every rank has looked.
+    making = [call for call in making if call.lineno <= line]
     if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in arm for part in walk(statement)):
         return True
-    asked = _names_in(node.test) if node is not None else set()
-    return not any(asked & _names_in(part) for call in making for part in (call.func, *call.args, *call.keywords))
+    asked = _names_in(node.test)
+    given = ((getattr(call.func, "value", call.func), *call.args, *call.keywords) for call in making)
+    return not any(asked & _given(part) for parts in given for part in parts)
 
 
 def _is_locked(tree: ast.Module, line: int) -> bool:
@@ -90,4 +93,12 @@ def _names_in(node: ast.AST) -> set[str]:
     """The variables that an expression consists of: names that are no part of what is called."""
     called = {id(part.func) for part in walk(node) if isinstance(part, ast.Call)}
     paths = (part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and id(part) not in called)
+    return {name for part in paths if (name := dotted_ast(part))}
+
+
+def _given(node: ast.AST) -> set[str]:
+    """The variables that an argument, or the object of a method, consists of: another field of an object is not the
+    object that has the path (``tokenize(batch, args.workers)`` under a test of ``args.file``)."""
+    fields = {id(part.value) for part in walk(node) if isinstance(part, ast.Attribute)}
+    paths = (part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and id(part) not in fields)
     return {name for part in paths if (name := dotted_ast(part))}

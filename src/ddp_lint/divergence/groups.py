@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from ddp_lint.divergence.values import Value, Variation
+from ddp_lint.divergence.values import Condition, Value, Variation
 from ddp_lint.divergence.worlds import World
 
 #: Words in the name of a group or of a rank that name the parallel axis it runs along.
@@ -54,6 +54,10 @@ class Group:
     hidden: bool = False
     #: The ranks in it, where the code names them; () where it does not.
     members: tuple[int, ...] = ()
+    #: Those of the compared ranks that are not in it, where its list shows that: ``range(0, world_size, 8)``.
+    outside: tuple[int, ...] = ()
+    #: Its list follows from what only the run knows: a test of the rank may ask just whether it is a member.
+    computed: bool = False
 
     @property
     def is_world(self) -> bool:
@@ -61,7 +65,13 @@ class Group:
 
     def may_hold(self, world: World) -> bool:
         """Can the rank of this world be one of the members?"""
-        return not self.members or world.rank in self.members
+        return world.rank not in self.outside and (not self.members or world.rank in self.members)
+
+    def may_be_chosen_by(self, condition: Condition) -> bool:
+        """Can the ranks for which the condition holds be just the members? Nobody makes a group of a single rank."""
+        if not self.computed or condition.varies is None or condition.varies.cause != "rank":
+            return False
+        return condition.open or condition.truths.count(True) != 1
 
 
 WORLD = Group()

@@ -21,6 +21,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
+from ddp_lint.divergence.group_members import of_comprehension
 from ddp_lint.divergence.lengths import (
     assigned_once,
     dealt_alike,
@@ -51,6 +52,7 @@ from ddp_lint.divergence.values import (
     divergent,
     is_filled,
     is_whether_sharded,
+    made_of_range,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
@@ -102,6 +104,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if share is not None:
         return dataclasses.replace(divergent(frame.key(node, "share"), share), missing=NEVER)
     value = of_ranks(value, values) if isinstance(node, ast.ListComp) else value
+    if value.varies is None:
+        value = of_comprehension(frame, node, iterables[0]) or value
     if value.varies is None and len(values) == 1 and is_whether_sharded(values[0]):
         value = unknown((SHARDED, frame.key(node)))
     return dataclasses.replace(value, even=even, missing=NEVER)
@@ -336,12 +340,9 @@ def _is_count_from_sampler(frame: Frame, node: ast.expr) -> bool:
 
 def times_of(iterable: Value) -> int:
     """How often a loop over the iterable repeats, where the same number is written for all ranks; else 0."""
-    key = getattr(iterable.components[0], "key", None)
-    made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
-    if iterable.varies is not None or made[:1] != ("range",):
-        return 0
-    bounds = [bound[0].value for bound in made[1] if bound and isinstance(bound[0], Known)]
-    if len(bounds) < len(made[1]) or not all(type(bound) is int for bound in bounds):
+    made = made_of_range(iterable) if iterable.varies is None else ()
+    bounds = [bound[0].value for bound in made if isinstance(bound, tuple) and isinstance(bound[0], Known)]
+    if len(bounds) < len(made) or not all(type(bound) is int for bound in bounds):
         return 0
     if not 0 < len(bounds) < 3:  # a third one may be 0
         return 0

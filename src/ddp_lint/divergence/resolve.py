@@ -236,12 +236,16 @@ class Known:
         self.gates = self._all.gates
         self.groups = self._all.groups
         self._made: dict[str, str] = {}
-        self._packages: list[tuple[str, str]] = []
+        #: What makes them in a package, and in all that is below a package.
+        self._packages: dict[str, str] = {}
+        self._below: list[tuple[str, str]] = []
         self._known_as: dict[str, str] = {}
         for type_ in self.types.values():
             for maker in type_.made_by:
-                if maker.endswith(".*"):
-                    self._packages.append((maker[:-1], type_.name))
+                if maker.endswith(".**"):
+                    self._below.append((maker[:-2], type_.name))
+                elif maker.endswith(".*"):
+                    self._packages[maker[:-2]] = type_.name
                 else:
                     self._made[maker] = type_.name
             for name in type_.known_as:
@@ -306,9 +310,9 @@ class Known:
             return entry.result[0]
         head, _, last = call.rpartition(".")
         if last[:1].isupper():
-            for prefix, name in self._packages:
-                if call.startswith(prefix) and head + "." == prefix:
-                    return name
+            below = (name for prefix, name in self._below if call.startswith(prefix))
+            if name := self._packages.get(head) or next(below, ""):
+                return name
             return call if any(base in self.types for base in _bases(call)) else ""
         return ""
 

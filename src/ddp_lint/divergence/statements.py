@@ -11,6 +11,7 @@ from typing import Any, Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_collective_name, is_wrapped
+from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.definitions import made_anew
 from ddp_lint.divergence.effects import (
@@ -34,7 +35,6 @@ from ddp_lint.divergence.expressions import (
     evaluate,
     is_set,
     unordered,
-    visible,
 )
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
@@ -855,7 +855,7 @@ def _assert(frame: Frame, node: ast.Assert) -> None:
 
 
 def _function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    closure = visible(frame)
+    closure = visible(frame, node)
     function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=closure)
     value = unknown(("function", frame.key(node)), function)
     closure[node.name] = value

@@ -298,11 +298,16 @@ def alone_in(choice: Hashable) -> str | None:
     return key[1] if isinstance(key, tuple) and key[:1] == (ALONE,) else None
 
 
-def is_every_rank(value: Value) -> bool:
-    """Are these the numbers of all ranks, ``range(dist.get_world_size())``, or None, by which a group has all?"""
+def made_of_range(value: Value) -> tuple[Hashable, ...]:
+    """The keys of the arguments of the `range` that it is; () for anything else."""
     key = getattr(value.components[0], "key", None)
     made = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
-    counted = made[:1] == ("range",) and made[1] == (world_size("").key,)
+    return made[1] if made[:1] == ("range",) else ()
+
+
+def is_every_rank(value: Value) -> bool:
+    """Are these the numbers of all ranks, ``range(dist.get_world_size())``, or None, by which a group has all?"""
+    counted = made_of_range(value) == (world_size("").key,)
     return value.varies is None and (counted or value.constant == Known(None))
 
 

@@ -101,7 +101,7 @@ def _explained(node: EventNode, graph: EventGraph, mismatch: Mismatch | None) ->
     projection = Projection(graph, event.stream)
     guard = varying[-1]
     assert guard.condition.varies is not None
-    if not projection.diverges(guard.condition.varies):
+    if not projection.separates(guard.condition):
         reason = f"only whole groups run this: `{guard.condition.text}` is the same for all members of the group"
     elif guard.condition.varies.call_depth:
         reason = f"`{guard.condition.text}` differs only if a caller passes a value that differs"

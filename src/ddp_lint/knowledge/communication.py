@@ -121,10 +121,11 @@ class Collective:
 class Type:
     """A class whose methods communicate, and how an object of it is recognised.
 
-    `made_by` are calls that return one besides the class itself; `known_as` are the last parts of receivers
+    `made_by` are calls that return one besides the class itself: ``package.*`` stands for every class directly in that
+    package, ``package.**`` also for those of its modules; `known_as` are the last parts of receivers
     (``self.accelerator``) that are taken for one when nothing else shows what they are; `bases` are classes whose
     entries hold too. `wraps`: attributes that it lacks are those of the module inside. An object that is made with
-    one of the arguments `silent_if` does not communicate.
+    one of the arguments `silent_if` does not communicate (``"*"``: with any value but None).
     """
 
     name: str

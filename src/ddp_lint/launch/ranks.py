@@ -339,10 +339,22 @@ def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tu
     """Whether what a name is given keeps the outcome `taken` to one rank; a constant is that of one process:
     ``logs = True``, and ``logs = get_rank() == 0`` where there are several, or ``True`` under that test."""
     values = module.assignments(name)
+    if not values:
+        given = _given_elsewhere(module, name)
+        tested = (isinstance(v, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)) for v in given)
+        return bool(given) and all(tested) and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
     tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
     if not tests:
         return taken and any(_is_set_on_first(module, v, own) for v in values)
     return all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in tests)
+
+
+def _given_elsewhere(module: Module, name: cst.BaseExpression) -> list[ast.expr]:
+    """What functions of the file give an attribute of an object that they hand on: ``args.saves = is_master(args)``."""
+    text = dotted(name) if isinstance(name, cst.Attribute) else ""
+    nodes = walk(module.facts.tree) if text and module.facts is not None else ()
+    assigned = (node for node in nodes if isinstance(node, ast.Assign))
+    return [node.value for node in assigned if any(dotted_ast(target) == text for target in node.targets)]
 
 
 def _is_set_on_first(module: Module, value: cst.BaseExpression, own: tuple[str, ...]) -> bool:
@@ -381,20 +393,28 @@ def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
 
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
-    """Whether `node` is in a function of the file that is called, in this file alone, on one rank only."""
+    """Whether `node` is in a function of the file, or in a method whose name no other file of the project has, that is
+    called, in this file alone, on one rank only."""
     function, facts, project = module.function_of(node), module.facts, module.project
-    if function is None or facts is None or project is None or function.name.value not in facts.definitions:
+    if function is None or facts is None or project is None:
         return False
-    calls = list(_calls_of(function.name.value, facts.tree.body, own_ranks(module)))
+    name = function.name.value
+    method = module.class_of(function) is not None
+    if not method and name not in facts.definitions:
+        return False
+    calls = list(_calls_of(f".{name}" if method else name, facts.tree.body, own_ranks(module)))
     if not calls or not all(calls):
         return False
-    whole = (module.name, f"{module.name}.{function.name.value}")
-    users = importers(project, module.name, holding=(function.name.value,)) if module.name else ()
+    if method:
+        return len(project.holding(name)) == 1
+    whole = (module.name, f"{module.name}.{name}")
+    users = importers(project, module.name, holding=(name,)) if module.name else ()
     return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
 
 
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[bool]:
-    """For every call of a function below `body`: whether a test or a decorator keeps it to one rank."""
+    """For every call of a function, or of a method of any object (`.name`), below `body`: whether a test or a decorator
+    keeps it to one rank."""
     for statement in body:
         if isinstance(statement, ast.If):
             test = ast.unparse(statement.test)
@@ -412,7 +432,8 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: b
         for handler in getattr(statement, "handlers", []):
             yield from _calls_of(name, handler.body, own, inside)
         for part in (n for child in parts if not isinstance(child, ast.ExceptHandler) for n in walk(child)):
-            if isinstance(part, ast.Call) and dotted_ast(part.func) == name:
+            called = getattr(part, "func", None)
+            if called is not None and name in (dotted_ast(called), f".{getattr(called, 'attr', '')}"):
                 yield one_rank
 
 

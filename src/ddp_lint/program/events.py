@@ -122,7 +122,7 @@ def _word_of(name: str) -> str:
     """The word that a mention of a class or function holds for certain. Of a package all of whose classes are of a
     kind: the framework's name, as ``torchmetrics.image`` ends in a word that any program has; of torch's, which all
     programs import, the last part."""
-    package = name.removesuffix(".*")
+    package = name.rstrip("*").removesuffix(".")
     first = package.partition(".")[0]
     return last(package) if package == name or first == "torch" else first
 

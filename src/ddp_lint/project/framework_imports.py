@@ -22,6 +22,8 @@ COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collec
 _ARRAYS = frozenset({"flax", "jax", "jaxlib", "keras", "mxnet", "optax", "tensorflow", "tf_keras"})
 #: Packages with such names whose processes are not ranks of PyTorch: Python's own (`distutils.dist`), and Dask's.
 _OTHERS = sys.stdlib_module_names | _ARRAYS | {"distutils", "setuptools", "distributed"}
+#: Lines that are nothing but a comment.
+_COMMENTS = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +120,10 @@ class FrameworkImports:
                 return _Look(True, has_ranks=True)
             uses = uses or bool(foreign and first == "torch")
             found |= files
-        speaks = packages.isdisjoint(_ARRAYS) and _speaks(text)
+        of_arrays = not packages.isdisjoint(_ARRAYS)
+        speaks = not of_arrays and _speaks(text)
         if uses:
-            return _Look(True, has_ranks=speaks or _of_ranks().search(text) is not None)
+            return _Look(True, has_ranks=speaks or _has_ranks(text, of_arrays=of_arrays))
         return _Look(speaks, frozenset(found), has_ranks=speaks)
 
 
@@ -129,11 +132,19 @@ def _packages() -> frozenset[str]:
     return frameworks.packages(lambda framework: True)
 
 
+def _has_ranks(text: str, *, of_arrays: bool) -> bool:
+    """Whether a text that uses torch uses it with several ranks. Comments show nothing: that a file is "distributed
+    under the License" is in the header of every second one. A method shows nothing in a file of another library of
+    arrays (`of_arrays`): the barriers of Mosaic are between the warps of one GPU."""
+    pattern = _of_ranks(of_arrays)
+    return pattern.search(text) is not None and pattern.search(_COMMENTS.sub("", text)) is not None
+
+
 @functools.cache
-def _of_ranks() -> re.Pattern[str]:
+def _of_ranks(of_arrays: bool) -> re.Pattern[str]:
     """What a text has that uses torch with several ranks."""
-    alone = (rf"\b{name}\b" for name in frameworks.distinctive())
-    return frameworks.shows("wraps", "distributed", "SyncBatchNorm", "full_tensor", *alone)
+    methods = () if of_arrays else (rf"\.{name}\b" for name in frameworks.distinctive())
+    return frameworks.shows("wraps", "distributed", "SyncBatchNorm", "full_tensor", *methods)
 
 
 def _speaks(text: str) -> bool:

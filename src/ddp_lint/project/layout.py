@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ddp_lint.files import lies_in
+from ddp_lint.knowledge import frameworks
 from ddp_lint.source.imports import absolute_target
 
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
@@ -190,7 +191,8 @@ class Layout:
 
         As the interpreter would look: in the folder of a script (a file in a folder that is no package, or with a
         ``__main__`` guard, `script`), in the folders above that are no packages, in the source roots. The folder of a
-        script and those above it are in `sys.path` only when someone put them there, yet training recipes do.
+        script and those above it are in `sys.path` only when someone put them there, yet training recipes do. A package
+        that was copied into another one still imports itself by its old name.
         """
         parts = name.split(".")
         for base in dict.fromkeys((*self._import_folders(folder, parts[0], script), *self.source_roots)):
@@ -198,7 +200,23 @@ class Layout:
                 path = self._module_below(base, parts[:length])
                 if path:
                     return ".".join([self.name_of(path)[0], *parts[length:]])
-        return name
+        return self._in_copied(folder, parts) or name
+
+    def _in_copied(self, folder: str, parts: list[str]) -> str:
+        """The name of what `parts` name in a package around `folder` that has their first name: in a file of
+        ``tools/vendor/cosyvoice``, ``cosyvoice.utils`` is the one there. '' where it has no such module, and where a
+        framework has the name: what ``pkg/torch`` imports from ``torch`` is PyTorch's."""
+        first = parts[0]
+        if f"{os.sep}{first}{os.sep}" not in f"{folder}{os.sep}" or first in _frameworks():
+            return ""
+        while self._is_inside(folder):
+            above, base = os.path.split(folder)
+            paths = ((n, self._module_below(above, parts[:n])) for n in range(len(parts), 1, -1))
+            length, path = next((found for found in paths if base == first and found[1]), (0, None))
+            if path:
+                return ".".join([self.name_of(path)[0], *parts[length:]])
+            folder = above
+        return ""
 
     def imported(self, target: str, path: str, script: bool) -> Iterator[str]:
         """The names inside the project of all that an import of `target` (as `imports_in` gives it) in a file may run:
@@ -240,6 +258,12 @@ class Layout:
             folder = os.path.dirname(folder)
         self._above.update(dict.fromkeys(passed, nearest))
         return nearest
+
+
+@functools.cache
+def _frameworks() -> frozenset[str]:
+    """The first names of all packages that frameworks are imported from."""
+    return frameworks.packages(lambda framework: True)
 
 
 def _entries(folder: str) -> Entries:

@@ -41,6 +41,8 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "compiles": ("ddp_lint.tensors.compiled", "compiling"),
     "equalises": ("ddp_lint.divergence.lengths", "equalising"),
 }
+#: What a function has that may bind names of its module.
+_REBINDS = "global "
 #: The outline's own name among the parts of a file, and what ends the beginning of many names.
 OUTLINE, ALL = "", "*"
 
@@ -103,10 +105,13 @@ class Parts:
         return _digest("\n".join(f"{name}={digest}" for name, digest in sorted(found.items())))
 
 
-def parts_of(tree: ast.Module, text: str, besides: str, recorder: Recorder, inside: str) -> Parts:
+def parts_of(
+    tree: ast.Module, text: str, besides: str, recorder: Recorder, inside: str, *, digested: bool = True
+) -> Parts | None:
     """The parts of a file; from now on the tree notes in `recorder` which of them are looked at. `besides`: what else
-    belongs to the outline; `inside`: the path of the file below the root."""
-    lines = _without_docstrings(tree, text.split("\n"))
+    belongs to the outline; `inside`: the path of the file below the root. Not `digested`, None: most of the work is in
+    the digests, which a run that keeps nothing has no use for."""
+    lines = _without_docstrings(tree, text.split("\n")) if digested or _REBINDS in text else None
     outline: list[str] = [besides]
     digests: dict[str, str] = {}
     rebinding: list[ast.AST] = []
@@ -119,14 +124,16 @@ def parts_of(tree: ast.Module, text: str, besides: str, recorder: Recorder, insi
             rebinding.append(node)
             continue  # on the line of its head
         name = next(name for number in itertools.count() if (name := written + "'" * number) not in digests)
-        outline += lines[end : first - 1]
-        code = _code("\n".join(lines[first - 1 : last]))
-        digests[name] = _digest(code)
-        if "global " in code:
+        outline += lines[end : first - 1] if lines is not None else ()
+        code = _code("\n".join(lines[first - 1 : last])) if lines is not None else ""
+        digests[name] = _digest(code) if digested else ""
+        if _REBINDS in code:
             rebinding.append(node)
             outline.append(f"global in {name}")
         end = last
         _mark(node, recorder, f"{PART}:{name}:{inside}")
+    if not digested or lines is None:
+        return None
     outline += lines[end:]
     digests[OUTLINE] = _digest(_code("\n".join(outline)))
     return Parts(digests)

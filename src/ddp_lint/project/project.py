@@ -98,6 +98,12 @@ _REEXPORT_LIMIT = 16
 _KEPT_SOURCE = 4_000_000
 
 
+@functools.lru_cache(maxsize=65_536)
+def _path(name: str) -> pathlib.Path:
+    """A path by its name. To take a name apart costs as much as it is long, for each file that asks and each found."""
+    return pathlib.Path(name)
+
+
 class Project:
     """The Python modules below one root. Nothing is read before it is needed.
 
@@ -232,7 +238,7 @@ class Project:
         # What is held counts with the text at hand, which need not be the one on disk.
         found = [path for path in self._holding[word] if path not in self._held]
         found += [path for path, file in self._held.items() if file.holds(word)]
-        return tuple(map(pathlib.Path, sorted(found)))
+        return tuple(map(_path, sorted(found)))
 
     def searched(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The words that were searched for since the last call, each with the paths below the root that hold it."""
@@ -294,7 +300,10 @@ class Project:
         name, _ = self._layout.name_of(path)
         imports = self.imports(tree, pathlib.Path(path), file.text)
         inside = self._relative(path)
-        self._parts[path] = parts_of(tree, file.text, repr((name, imports)), self._recorder, inside)
+        besides = repr((name, imports)) if self._records else ""
+        parts = parts_of(tree, file.text, besides, self._recorder, inside, digested=self._records)
+        if parts is not None:
+            self._parts[path] = parts
         self._note(f"{PART}:{OUTLINE}:{inside}")
         return ModuleFacts(name, file, tree, imports, note=self._note)
 
@@ -407,7 +416,11 @@ class Project:
             return False
         imports = self.imports(tree, path, file.text)
         parts = parts_of(tree, file.text, repr((facts.name, imports)), self._recorder, inside)
-        if parts.digests.keys() != earlier.digests.keys() or parts.digests[OUTLINE] != earlier.digests[OUTLINE]:
+        if (
+            parts is None
+            or parts.digests.keys() != earlier.digests.keys()
+            or parts.digests[OUTLINE] != earlier.digests[OUTLINE]
+        ):
             return False
         changed = graft(facts.tree, tree, facts.source.text, file.text)
         if changed is None:

@@ -11,7 +11,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
-from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import names_in
 
@@ -96,7 +96,18 @@ class Wraps:
         wrap = next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
         if wrap is None:
             return self._given(name, at)
-        return None if self._is_another_one(name, wrap, at) else wrap
+        return None if self._is_another_one(name, wrap, at) or self._is_excluded(wrap, at) else wrap
+
+    def _is_excluded(self, wrap: Wrap, at: cst.CSTNode) -> bool:
+        """Whether `at` is reached only where a test has shown that the object is not wrapped in this way."""
+        tests = {id(w.call) for w in self.all if w.tested and (w.outer, w.kind) == (wrap.outer, wrap.kind)}
+        for test, taken in conditions(self._module, at) if tests else ():
+            for part in conjuncts(test) if taken else (test,):
+                negated = isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not)
+                asked = part.expression if isinstance(part, cst.UnaryOperation) else part
+                if negated == taken and id(asked) in tests:
+                    return True
+        return False
 
     def _given(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap of what every call in the file gives a function for the parameter `name`, None where one of them

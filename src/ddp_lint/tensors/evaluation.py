@@ -263,6 +263,11 @@ class Evaluator:
             return Value(Kind.PYTHON if base.kind is Kind.PYTHON else Kind.UNKNOWN, inputs=base.inputs)
         if not all(v.kind is Kind.PYTHON for v in index):  # indexing by a mask or a tensor copies
             return computed_from([base], Kind.TENSOR if base.tensor else base.kind, next(self._storages))
+        key = node.slice[0].slice
+        if base.kind is Kind.LIKELY and isinstance(key, cst.Index) and isinstance(key.value, cst.SimpleString):
+            # What a module returned is a dictionary, with a tensor of its own under each key.
+            own = f"{sorted(base.storages)}[{key.value.value}]"
+            return dataclasses.replace(base.view(), storages=self._storage_of(own, state))
         return base.view()
 
     def _index(self, index: cst.BaseSlice, state: State) -> Value:
@@ -453,8 +458,10 @@ class Evaluator:
     ) -> None:
         """What the body of a call saves for backward."""
         flows = any(_carries_gradient(v) for v in operands if v.tensorish)
+        keywords = {arg.keyword.value: given for arg, given in zip(node.args, operands, strict=True) if arg.keyword}
         for place, save in kept.inputs.items():
-            given = operands[place] if place < len(operands) and node.args[place].keyword is None else UNKNOWN
+            by_name = keywords.get(kept.names[place], UNKNOWN) if place < len(kept.names) else UNKNOWN
+            given = operands[place] if place < len(operands) and node.args[place].keyword is None else by_name
             if given.tensorish:
                 self._keep(node, [given], f"{save.what} in {name}", state, certain=save.certain or flows)
         if kept.output is not None:
@@ -534,7 +541,12 @@ class Evaluator:
 
     def _kept_by(self, layer: Value) -> Kept:
         attribute = self._owner.attribute(layer.name[5:]) if self._owner and layer.name.startswith("self.") else None
-        return self._keeping.of_attribute(attribute) if attribute is not None else NOTHING
+        if attribute is None or self._owner is None:
+            return NOTHING
+        held = layer_kind(attribute.maker)
+        if not layer.maker and (held == "Sequential" or held in names("layers", "containers")):
+            return self._keeping.of_element(self._owner, layer.name[5:])
+        return self._keeping.of_attribute(attribute)
 
     def _layer_works_in_place(self, layer: Value) -> bool:
         attribute = self._owner.attribute(layer.name[5:]) if self._owner and layer.name.startswith("self.") else None

@@ -33,12 +33,14 @@ class Saved:
 @dataclasses.dataclass(frozen=True)
 class Kept:
     """`output`: what saves the result; `inputs`: what saves an argument, by its position; `same`: the argument that
-    the result is, or is a view of; `learned`: the result is computed from parameters."""
+    the result is, or is a view of; `learned`: the result is computed from parameters; `names`: those of the arguments,
+    as far as they are known."""
 
     output: Saved | None = None
     inputs: Mapping[int, Saved] = dataclasses.field(default_factory=dict)
     same: int | None = None
     learned: bool = False
+    names: tuple[str, ...] = ()
 
 
 NOTHING = Kept()
@@ -145,6 +147,13 @@ class Keeping:
             return NOTHING
         return self._of_layer(attribute.maker, attribute.value, attribute.facts)
 
+    def of_element(self, owner: ModuleClass, name: str) -> Kept:
+        """A call of one of the layers in a container, ``self.layers[i](x)``: what each of them keeps."""
+        made = [a for a in owner.attributes.get(name, ()) if a.role is Role.LAYER]
+        parts = [(part, a.facts) for a in made for part in _parts(a.value)]
+        parts += [(part, cls.facts) for cls in owner.lineage for part in _appended(cls, name)]
+        return _each([self._of_part(*part) for part in parts])
+
     def of_method(self, owner: ModuleClass, name: str) -> Kept:
         """A call of a method on `self`, without `self` among the arguments."""
         cls, method = owner.methods.get(name, (owner, None))
@@ -190,9 +199,36 @@ class Keeping:
             return known or NOTHING
         self._known[function] = NOTHING  # for the calls of itself
         self._depth += 1
-        self._known[function] = kept = _Reading(self, function, facts, owner).kept()
+        reading = _Reading(self, function, facts, owner)
+        kept = dataclasses.replace(reading.kept(), names=reading.arguments)
+        self._known[function] = kept
         self._depth -= 1
         return kept
+
+
+def _parts(made: ast.expr | None) -> Iterator[ast.expr]:
+    """The layers that a container is made of: ``nn.ModuleList([A(), B()])``, ``nn.Sequential(*[A() for _ in x])``."""
+    for given in made.args if isinstance(made, ast.Call) else ():
+        listed = given.value if isinstance(given, ast.Starred) else given
+        if isinstance(listed, (ast.List, ast.Tuple)):
+            yield from listed.elts
+        else:
+            yield listed.elt if isinstance(listed, (ast.ListComp, ast.GeneratorExp)) else listed
+
+
+def _appended(cls: ModuleClass, name: str) -> Iterator[ast.expr]:
+    """What the class puts into a container afterwards: ``self.layers.append(A())``."""
+    for call in (node for node in walk(cls.node) if isinstance(node, ast.Call) and node.args):
+        if dotted_ast(call.func) in (f"self.{name}.append", f"self.{name}.add_module", f"self.{name}.extend"):
+            yield call.args[-1]
+
+
+def _each(kept: list[Kept]) -> Kept:
+    """What all of several layers keep of their arguments, whichever of them is called."""
+    places = set(kept[0].inputs).intersection(*(other.inputs for other in kept)) if kept else set()
+    inputs = {p: Saved(kept[0].inputs[p].what, all(k.inputs[p].certain for k in kept)) for p in places}
+    names = {k.names for k in kept}
+    return Kept(inputs=inputs, learned=all(k.learned for k in kept), names=names.pop() if len(names) == 1 else ())
 
 
 def _of_torch_layer(kind: str, maker: str, value: ast.expr | None) -> Kept:
@@ -218,6 +254,11 @@ class _Reading:
         given = [p.arg for p in parameters(function)][owner is not None :]
         self._start = {name: next(self._tensors) for name in given}
         self._returned: list[tuple[int | None, _State]] = []
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the function's arguments, without `self`."""
+        return tuple(self._start)
 
     def kept(self) -> Kept:
         if any(without_gradient(d, self._facts) for d in self._function.decorator_list) or _yields(self._function):

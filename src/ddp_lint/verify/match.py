@@ -120,12 +120,14 @@ class Mismatch:
     @property
     def description(self) -> str:
         """What each rank does there."""
-        return ", ".join(f"rank {rank} {self._of(call)}" for rank, call in self.calls.items())
+        return ", ".join(f"rank {rank} {self._of(rank, call)}" for rank, call in self.calls.items())
 
-    def _of(self, call: Collective | None) -> str:
+    def _of(self, rank: int, call: Collective | None) -> str:
         if call is None and self.direct:
-            asked = next(call.op for call in self.calls.values() if call is not None)
-            return "never sends to it" if asked == "recv" else "never receives from it"
+            asked = [call for call in self.calls.values() if call is not None]
+            if _is_nobody(rank, asked):
+                return "does not exist"
+            return "never sends to it" if asked[0].op == "recv" else "never receives from it"
         of = f" of {call.tensors[0].name}" if self.kind is Kind.BUFFER and call is not None else ""
         return _in_words(call, of, every_dtype=self.kind is Kind.DTYPE)
 
@@ -165,9 +167,16 @@ def unanswered(waiting: Mapping[_Pair, Sequence[Collective]], endings: Mapping[i
     for op, peer in (("recv", 0), ("send", 1)):
         for pair, calls in sorted(waiting.items()):
             unmet = [call for call in calls if call.op == op]
-            if unmet and endings.get(pair[peer], Ending.UNKNOWN) is not Ending.UNKNOWN:
+            if not unmet:
+                continue
+            if endings.get(pair[peer], Ending.UNKNOWN) is not Ending.UNKNOWN or _is_nobody(pair[peer], unmet):
                 return Mismatch(Kind.MISSING, unmet[0].group, -1, {pair[1 - peer]: unmet[0], pair[peer]: None})
     return None
+
+
+def _is_nobody(rank: int, calls: Sequence[Collective]) -> bool:
+    """Is there no such rank in the group of the calls? Which one an anonymous receive waits for (-1) is open."""
+    return rank >= 0 and rank not in calls[0].ranks
 
 
 def circle(waits: Mapping[int, tuple[Collective, Collection[int]]]) -> tuple[int, ...]:

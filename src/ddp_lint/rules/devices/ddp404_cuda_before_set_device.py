@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks
+from ddp_lint.launch.origin import is_constant
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import parameters
@@ -42,7 +43,8 @@ class CudaBeforeSetDevice(Rule):
 
     Finds CUDA work that names no GPU (`.cuda()`, `device="cuda"`, object collectives, `barrier()`) before the rank
     calls `torch.cuda.set_device`, in code that several ranks run; the same in scripts that use NCCL and never choose
-    a GPU; and spawned workers that get a rank and CUDA tensors but never call `set_device`.
+    a GPU; `torch.cuda.device(local_rank)` as a statement, which is a context manager that nothing enters; and spawned
+    workers that get a rank and CUDA tensors but never call `set_device`.
 
     ## Why it breaks
 
@@ -90,7 +92,8 @@ class CudaBeforeSetDevice(Rule):
     Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they use no GPU), the
     other branch of an `if`, code of one process, and scripts that give each rank its GPU in another way (`LOCAL_RANK`,
     `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`), also in a file that imports them. A loss without weights, which has no
-    tensor (`nn.CrossEntropyLoss().cuda()`).
+    tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`, and the statement where the file, or one that
+    it imports, calls `set_device`.
 
     ## How to confirm
 
@@ -118,7 +121,8 @@ class CudaBeforeSetDevice(Rule):
         "scatter_object_list",
         "Process",
         "init_process_group",
-        file=("set_device", "set_device_index", "init_process_group", "get_context"),
+        "device",
+        file=("set_device", "set_device_index", "init_process_group", "get_context", "local_rank", "rank"),
     )
     oracles = ("device", "exception")
     needs_cuda = True
@@ -131,6 +135,7 @@ class CudaBeforeSetDevice(Rule):
         reported = [self._visit_scope(scope) for scope in scopes]
         if not any(reported):
             self._visit_never(scopes)
+        self._visit_statements()
         for call in self.module.nodes:
             if type(call) is cst.Call and isinstance(call.func, cst.Attribute) and call.func.attr.value == "Process":
                 self._visit_worker(call)
@@ -252,6 +257,27 @@ class CudaBeforeSetDevice(Rule):
         """Whether a module that imports the file calls set_device: the caller may do it before it calls."""
         project = self.module.project
         return project is not None and any(importers(project, self.module.name, holding=("set_device(",)))
+
+    # ---- a context manager that nothing enters
+
+    def _visit_statements(self) -> None:
+        """``torch.cuda.device(local_rank)`` on a line of its own, in a file that sets the device nowhere."""
+        for statement in self.module.of_type(cst.Expr):
+            call = statement.value
+            if not isinstance(call, cst.Call) or self.module.qualified(call.func) != "torch.cuda.device":
+                continue
+            if not call.args or is_constant(call.args[0].value) or self._is_set_elsewhere():
+                continue
+            self.report(
+                call,
+                "`torch.cuda.device` outside of `with` chooses no GPU: every rank stays on cuda:0",
+                notes=["it is a context manager, which changes the device only while it is entered"],
+                help=f"torch.cuda.set_device({self.module.code(call.args[0].value)})",
+            )
+
+    def _is_set_elsewhere(self) -> bool:
+        in_file = any(self.module.qualified(call.func) in _SETS for call in self._all_calls())
+        return in_file or self._imports_setter() or self._chosen_by_framework()
 
     # ---- spawned workers
 

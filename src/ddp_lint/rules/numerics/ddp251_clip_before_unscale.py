@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix, Span
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, line_around
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.syntax import walk
+from ddp_lint.source.tree import called, descendants, subtree
 
 _CLIPS = frozenset(
     f"torch.nn.utils.{where}{name}" for where in ("", "clip_grad.") for name in ("clip_grad_norm_", "clip_grad_value_")
@@ -21,8 +26,9 @@ class ClipBeforeUnscale(Rule):
 
     ## What it does
 
-    Finds `torch.nn.utils.clip_grad_norm_` (or `clip_grad_value_`) in a function that calls
-    `scaler.scale(loss).backward()` before it and no `scaler.unscale_(optimizer)` between the two.
+    Finds `torch.nn.utils.clip_grad_norm_` (or `clip_grad_value_`), also in a function of the project that is called for
+    it, after `scaler.scale(loss).backward()` with no `scaler.unscale_(optimizer)` between the two. The backward may be
+    in another method of the class than the clipping and `self.scaler.step(optimizer)`.
 
     ## Why it breaks
 
@@ -115,21 +121,21 @@ class ClipBeforeUnscale(Rule):
     - https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping
     """
 
-    triggers = Triggers("clip_grad_norm_", "clip_grad_value_", file=("scale",))
+    triggers = Triggers("clip_grad_norm_", "clip_grad_value_", "step", file=("scale",))
     oracles = ("scaled",)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) not in _CLIPS:
+        calls = list(calls_in(self.module.scope_of(node)))
+        if node not in calls or not self._clips(node, calls):
             return
-        function = self.module.scope_of(node)
-        calls = list(calls_in(function))
-        earlier = [c for c in calls[: calls.index(node)] if not opposed(self.module, c, node)] if node in calls else []
-        scaled = next((c for c in reversed(earlier) if self._scales(c)), None)
+        earlier = [c for c in calls[: calls.index(node)] if not opposed(self.module, c, node)]
+        scaled = next((c for c in reversed(earlier) if self._scales(c)), None) or self._scaled_by_class(node, calls)
         if scaled is None or not isinstance(scaled.func, cst.Attribute):
             return
         scaler = dotted(scaled.func.value)
-        between = [*descendants(scaled), *earlier[earlier.index(scaled) + 1 :]]
-        if any(isinstance(c, cst.Call) and _may_unscale(c, scaler) for c in between):
+        since = earlier[earlier.index(scaled) + 1 :] if scaled in earlier else earlier
+        between = [*descendants(scaled), *since]
+        if any(isinstance(c, cst.Call) and _may_unscale(c, scaler) for c in between) or self._is_given(node, scaler):
             return
         step = next((c for c in calls if called(c) == "step" and dotted(c.func) == f"{scaler}.step"), None)
         self.report(
@@ -143,6 +149,37 @@ class ClipBeforeUnscale(Rule):
             help=f"call {scaler}.unscale_(optimizer) before clipping",
             fix=self._fix(node, scaler, step),
         )
+
+    def _clips(self, call: cst.Call, calls: list[cst.Call]) -> bool:
+        """Whether a call clips gradients: by itself, or in a function of the project, where a scaler steps after it."""
+        if self.module.qualified(call.func) in _CLIPS:
+            return True
+        if called(call) in _OWN or not any(map(_steps, calls)):
+            return False
+        helper = helper_of(self.module, call)
+        if helper is None:
+            return False
+        names = [dotted_ast(n.func) for n in walk(helper.function) if isinstance(n, ast.Call)]
+        clips = any(name.endswith(("clip_grad_norm_", "clip_grad_value_")) for name in names)
+        return clips and not any("unscale" in name or name.endswith((".step", ".scale")) for name in names)
+
+    def _scaled_by_class(self, clip: cst.Call, calls: list[cst.Call]) -> cst.Call | None:
+        """``self.scaler.scale(loss).backward()`` in another method of the class, none of which unscales, where this one
+        clips and steps: ``clip(self.model); self.scaler.step(self.optimizer)``."""
+        owner = self.module.class_of(clip)
+        steps = [c for c in calls[calls.index(clip) :] if _steps(c) and not opposed(self.module, c, clip)]
+        if owner is None or not steps:
+            return None
+        of_class = [c for c in self.module.of_type(cst.Call) if self.module.class_of(c) is owner]
+        if any("unscale" in called(c) for c in of_class):
+            return None
+        scalers = {dotted(c.func).rpartition(".")[0] for c in steps}
+        scaling = (c for c in of_class if self._scales(c))
+        return next((c for c in scaling if dotted(c.func).rpartition(".")[0] in scalers), None)
+
+    def _is_given(self, call: cst.Call, scaler: str) -> bool:
+        """Whether a call is given the scaler or what it says: ``clip(model, scale=scaler.get_scale())``."""
+        return any(dotted(part) == scaler for arg in call.args for part in subtree(arg.value))
 
     def _scales(self, call: cst.Call) -> bool:
         """`scaler.scale(loss)`, of a GradScaler by its class or its name."""
@@ -160,6 +197,11 @@ class ClipBeforeUnscale(Rule):
         start = Span(span.path, span.line, span.column, span.line, span.column)
         line = f"{scaler}.unscale_({self.module.code(step.args[0].value)})\n{' ' * (span.column - 1)}"
         return Fix("unscale the gradients first", Applicability.UNSAFE, (Edit(start, line),))
+
+
+def _steps(call: cst.Call) -> bool:
+    """``scaler.step(optimizer)``, which a plain optimizer is not given."""
+    return called(call) == "step" and bool(call.args) and "." in dotted(call.func)
 
 
 def _may_unscale(call: cst.Call, scaler: str) -> bool:

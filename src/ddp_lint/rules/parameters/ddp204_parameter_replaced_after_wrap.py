@@ -105,6 +105,7 @@ class ParameterReplacedAfterWrap(InPlaceRule):
         file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare"),
     )
     oracles = ("exception", "identity", "reference")
+    needs_wrap = True
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target

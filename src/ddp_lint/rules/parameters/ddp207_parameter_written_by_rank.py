@@ -101,6 +101,7 @@ class ParameterWrittenByRank(InPlaceRule):
         tests=False,
     )
     oracles = ("parameter", "reference")
+    needs_wrap = True
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         name = write.value.name

@@ -44,6 +44,8 @@ class InPlaceRule(Rule):
     triggers: ClassVar[Triggers] = Triggers(Trait.WRITES, file=("torch",), tests=False)
     #: A write in a LightningModule's `training_step` is one in forward.
     in_training_step: ClassVar[bool] = False
+    #: Only writes to what this file wraps count.
+    needs_wrap: ClassVar[bool] = False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._look_into(node)
@@ -53,6 +55,8 @@ class InPlaceRule(Rule):
 
     def _look_into(self, node: Code) -> None:
         if self.module.file.is_test:  # for the rules that have more to look for there
+            return
+        if self.needs_wrap and not self.module.wraps.all:
             return
         tensors = TensorFile.of(self.module)
         writes_here = tensors.writes(node)

@@ -2,7 +2,8 @@
 
 The entry points of `child/devices.py` are replaced, and the functions of `torch.cuda` and `torch.accelerator`. What
 those functions return depends on the caller: the user's code sees a GPU for each rank of the machine, torch and other
-libraries see the true value, so that none of them takes a path that needs a driver.
+libraries see the true value, so that none of them takes a path that needs a driver. What could only fail without a
+driver, such as the state of the random numbers of a device that the user's code named, works for everyone.
 
 With CUDA (`--device cuda`) the reverse: a group on gloo alone gets both backends, one for each kind of tensor.
 """
@@ -25,6 +26,10 @@ from ddp_lint.verify.spec import Spec
 _MEMORY = 16 << 30
 _CAPABILITY = (8, 0)
 _NAME = "CPU (in place of CUDA)"
+#: A library calls these for a device that it was given; without CUDA they raise, so they are no test for it.
+_SERVICES = frozenset(
+    ("synchronize", "get_rng_state", "set_rng_state", "current_stream", "default_stream", "reset_peak_memory_stats")
+)
 
 
 class Shim(Devices):
@@ -201,15 +206,16 @@ class Shim(Devices):
             self._answer(accelerator, name, answer)
 
     def _answer(self, owner: Any, name: str, answer: Callable[..., Any]) -> None:
-        """The user's code gets the answer, everybody else the truth."""
+        """The user's code gets the answer, everybody else the truth, or the answer where the truth is an error."""
+        everyone = name in _SERVICES
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)  # observers unwrap it: they need the true value
             def replacement(*args: Any, **kwargs: Any) -> Any:
-                if _asked_by_user():
+                asked_by_user = _asked_by_user()
+                if asked_by_user:
                     self.report("cuda", "cpu")
-                    return answer(*args, **kwargs)
-                return original(*args, **kwargs)
+                return answer(*args, **kwargs) if asked_by_user or everyone else original(*args, **kwargs)
 
             return replacement
 

@@ -416,8 +416,10 @@ def reduce_op_of(given: dict[str, Any], variables: dict[str, Any]) -> str:
 
 
 def _global(ranks: tuple[int, ...], number: Any) -> int | None:
-    """The global rank of a rank of the group."""
-    return ranks[number] if isinstance(number, int) and 0 <= number < len(ranks) else None
+    """The global rank of a rank of the group; one that does not exist, as gloo waits for it, is its number."""
+    if not isinstance(number, int) or number < 0:
+        return None
+    return ranks[number] if number < len(ranks) else number
 
 
 def _overlapping(filled: list[torch.Tensor]) -> bool:

@@ -6,9 +6,11 @@ import dataclasses
 import weakref
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.models import Model, clean
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -16,8 +18,8 @@ from ddp_lint.verify.child.recorder import Recorder
 
 @dataclasses.dataclass
 class _Search:
-    """One DDP wrapper that searches. `reached`: what got a gradient since its latest forward; `averages`: that forward
-    prepared the averaging, so that its backward has to reach everything (not under `no_sync`)."""
+    """One DDP wrapper that searches. `reached`: what got a gradient since its latest forward, or since the averaging
+    was prepared; `averages`: it was prepared: the backward has to reach everything (not under `no_sync`)."""
 
     root: weakref.ref[nn.Module]
     number: int
@@ -47,11 +49,16 @@ class _Search:
 
 class Unused(Observer):
     """DDP fills in the mean for a parameter that another rank uses: `.grad` tells at no time what this rank reached.
-    A hook that runs where autograd accumulates does."""
+    A hook that runs where autograd accumulates does. The reducer is prepared once for each backward that has to reach
+    everything: by DDP after its forward, and by Lightning before each backward of a manual optimization."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._searches: list[_Search] = []
+
+    def install(self) -> None:
+        if dist.is_available():
+            patching.before(dist.Reducer, "prepare_for_backward", self._prepared)
 
     def wrapped(self, model: Model) -> None:
         root: Any = model.root
@@ -69,7 +76,13 @@ class Unused(Observer):
     def before_forward(self, root: Any) -> None:
         for search in [search for search in self._searches if search.root() is root]:
             search.close()
-            search.averages = root.require_backward_grad_sync
+            search.averages = False
+
+    def _prepared(self, reducer: Any, *_: Any, **__: Any) -> None:
+        for search in self._searches:
+            if getattr(search.root(), "reducer", None) is reducer:
+                search.close()
+                search.averages = True
 
     def finish(self) -> None:
         for search in self._searches:
