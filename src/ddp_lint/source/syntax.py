@@ -64,6 +64,11 @@ def names_in(node: ast.AST) -> frozenset[str]:
     return frozenset(part.id for part in walk(node) if isinstance(part, ast.Name))
 
 
+def yields(function: ast.AST) -> bool:
+    """Whether anything in a function yields, nested functions included."""
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in walk(function))
+
+
 def nested(node: ast.AST) -> list[ast.AST]:
     """The statements directly below one, with its handlers and cases; none for an expression."""
     found: list[ast.AST] = []
