@@ -26,7 +26,7 @@ def rare_collections() -> Iterator[None]:
     """Syntax trees are many objects without cycles: the default makes the collector go over them again and again."""
     threshold = gc.get_threshold()
     gc.freeze()  # what is imported by now stays
-    gc.set_threshold(1_000_000, 20, 50)
+    gc.set_threshold(2_000_000, 20, 50)
     try:
         yield
     finally:

@@ -14,12 +14,14 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.evidence import Evidence
+from ddp_lint.divergence.inheritance import Answers
 from ddp_lint.divergence.references import HANDED, ClassRef, FunctionRef, Generator, Instance, Reference
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.values import Condition, Known, Test, Value, Variation, constant, divergent, per_rank, unknown
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import Rank
 from ddp_lint.knowledge.project_names import rank_value
+from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.imports import dotted_ast
@@ -62,6 +64,8 @@ class Evaluation(Protocol):
     own: Own | None
     whole: bool
     evidence: Evidence
+    #: Parameters for functions of which no call is known (`parameters.general`).
+    parameters: dict[Hashable, Answered[tuple[dict[str, Value], Answers]]]
 
     @property
     def variables(self) -> Store: ...

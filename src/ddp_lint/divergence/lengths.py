@@ -23,7 +23,6 @@ from ddp_lint.source.syntax import walk
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
 _SEQUENTIAL = re.compile(r"(^|\.)SequentialSampler$")
-_LOADER = "torch.utils.data.DataLoader"
 #: A loader by name; what holds several loaders hands out loaders.
 _LOADER_NAME = re.compile(r"(?<!down)loader(?!s)")
 _STREAM = "torch.utils.data.IterableDataset"

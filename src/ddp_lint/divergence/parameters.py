@@ -77,16 +77,19 @@ def _is_given_rank(value: Value, parameter: ast.arg, default: ast.expr | None) -
 
 
 def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
-    """Parameters for a function of which no call is known."""
-    signature = function.node.args
-    env: dict[str, Value] = {}
-    parameters = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs]
-    for index, parameter in enumerate(parameters):
-        if index == 0 and function.receiver is not None and not is_static(function):
-            env[parameter.arg] = function.receiver
-        else:
-            env[parameter.arg] = unseen(summaries, function, parameter, heuristic)
-    return env
+    """Parameters for a function of which no call is known. Each attribute that a constructor sets requires them."""
+    parameters = _names_of(function.node.args)[2]
+    bound_first = bool(parameters) and function.receiver is not None and not is_static(function)
+    given = parameters[bound_first:]
+
+    def each() -> dict[str, Value]:
+        return {parameter.arg: unseen(summaries, function, parameter, heuristic) for parameter in given}
+
+    questions = summaries.linker.questions
+    key = (function.node, function.owner, function.of, bound_first, heuristic)
+    env, answers = summaries.linker.project.remember(key, lambda: questions.apart(each), summaries.parameters)
+    questions.note_all(answers)
+    return {parameters[0].arg: function.receiver, **env} if bound_first else dict(env)
 
 
 def widened(summaries: Evaluation, function: FunctionRef, env: dict[str, Value]) -> dict[str, Value]:

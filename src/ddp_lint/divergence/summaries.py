@@ -30,6 +30,7 @@ from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
 from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
+from ddp_lint.divergence.inheritance import Answers
 from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
@@ -105,6 +106,7 @@ class Summaries:
         self.variables = Variables(self)
         self._memory = Memory(self.linker, self.variables)
         self.evidence = Evidence(self.linker)
+        self.parameters: dict[Hashable, Answered[tuple[dict[str, Value], Answers]]] = {}
         self._decorated: dict[Hashable, Answered[Value]] = {}
         self._decorating: set[Hashable] = set()
         #: What roots do, where files change: kept by who analyses them.

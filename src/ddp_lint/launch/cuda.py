@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk
+from ddp_lint.source.syntax import below, walk, yields
 
 _DEPTH = 3
 #: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well.
@@ -220,12 +220,8 @@ def _bodies_of(definition: ast.AST) -> Iterator[list[ast.stmt]]:
         for method in definition.body:
             if isinstance(method, ast.FunctionDef) and method.name == "__init__":
                 yield method.body
-    elif isinstance(definition, ast.FunctionDef) and not _yields(definition):
+    elif isinstance(definition, ast.FunctionDef) and not yields(definition):
         yield definition.body
-
-
-def _yields(definition: ast.FunctionDef) -> bool:
-    return any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(definition))
 
 
 def makes_context(facts: ModuleFacts, call: ast.Call) -> bool:

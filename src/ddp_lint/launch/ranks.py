@@ -21,7 +21,7 @@ from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, defaults, names_in, walk
+from ddp_lint.source.syntax import below, defaults, names_in, statements, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,14 +126,14 @@ def _world_sizes(tree: ast.AST) -> list[ast.expr]:
 
 def _sizes_set(tree: ast.AST) -> list[ast.expr]:
     """What a file sets world sizes to: ``params["world_size"] = 1``."""
-    assignments = (node for node in walk(tree) if isinstance(node, ast.Assign))
+    assignments = (node for node in statements(tree) if isinstance(node, ast.Assign))
     return [a.value for a in assignments if any("world_size" in ast.unparse(target) for target in a.targets)]
 
 
 def _sizes_exported(tree: ast.AST) -> list[ast.expr]:
     """What a file sets the variable of the size to, under no condition: ``os.environ["WORLD_SIZE"] = "1"``."""
-    fallbacks = {id(n) for node in walk(tree) if isinstance(node, (ast.If, ast.Try)) for n in walk(node)}
-    assignments = (node for node in walk(tree) if isinstance(node, ast.Assign) and id(node) not in fallbacks)
+    fallbacks = {id(n) for node in statements(tree) if isinstance(node, (ast.If, ast.Try)) for n in statements(node)}
+    assignments = (node for node in statements(tree) if isinstance(node, ast.Assign) and id(node) not in fallbacks)
     return [a.value for a in assignments if any(map(_is_exported_size, a.targets))]
 
 
@@ -261,7 +261,7 @@ def _by_default(tree: ast.AST) -> frozenset[str]:
 def _switched_off(tree: ast.AST) -> frozenset[str]:
     """Names that are False wherever a file assigns them: ``distributed = False``."""
     given: dict[str, list[bool]] = {}
-    for node in walk(tree):
+    for node in statements(tree):
         for target in (n for n in getattr(node, "targets", ()) if isinstance(n, ast.Name)):
             value = getattr(node, "value", None)
             given.setdefault(target.id, []).append(isinstance(value, ast.Constant) and value.value is False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.tree import children, dotted
+from ddp_lint.source.tree import children, dotted, parameters_of, positional_of
 
 if TYPE_CHECKING:
     from ddp_lint.source.module import Module
@@ -123,7 +123,7 @@ class Scopes:
         """The class whose instance `first` is by being the first parameter of a method."""
         if not isinstance(scope, cst.FunctionDef):
             return None
-        names = [p.name.value for p in (*scope.params.posonly_params, *scope.params.params)]
+        names = [p.name.value for p in positional_of(scope)]
         owner = self._module.parent(self._module.parent(scope) or scope)
         is_method = isinstance(owner, cst.ClassDef) and not _has_decorator(scope, "staticmethod")
         return owner if is_method and names[:1] == [first] and isinstance(owner, cst.ClassDef) else None
@@ -135,7 +135,7 @@ class Scopes:
             }
             for statement in owner.body.body:
                 if isinstance(statement, cst.FunctionDef):
-                    parameters = (*statement.params.posonly_params, *statement.params.params)
+                    parameters = positional_of(statement)
                     prefix = f"{parameters[0].name.value}." if parameters else ""
                     for name, bindings in self.bound_in(statement).items():
                         attribute = name.removeprefix(prefix)
@@ -336,7 +336,7 @@ def _parameters(scope: cst.CSTNode) -> Iterator[Binding]:
         return
     params = scope.params
     stars = [p for p in (params.star_arg, params.star_kwarg) if isinstance(p, cst.Param)]
-    for param in (*params.posonly_params, *params.params, *params.kwonly_params):
+    for param in parameters_of(scope):
         annotation = param.annotation.annotation if param.annotation else None
         yield Binding(param.name.value, "parameter", param, param.default, annotation=annotation)
     for param in stars:

@@ -64,6 +64,11 @@ def names_in(node: ast.AST) -> frozenset[str]:
     return frozenset(part.id for part in walk(node) if isinstance(part, ast.Name))
 
 
+def yields(function: ast.AST) -> bool:
+    """Whether anything in a function yields, nested functions included."""
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in walk(function))
+
+
 def nested(node: ast.AST) -> list[ast.AST]:
     """The statements directly below one, with its handlers and cases; none for an expression."""
     found: list[ast.AST] = []
@@ -90,8 +95,8 @@ def statements_in_order(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def assigned_to(name: str, tree: ast.AST) -> Iterator[ast.expr]:
-    """What a plain name is assigned anywhere below `tree`."""
-    for node in walk(tree):
+    """What a plain name is assigned anywhere below `tree`, level by level."""
+    for node in statements(tree):
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
             yield node.value
 

@@ -136,5 +136,9 @@ def method_of(node: cst.CSTNode | None) -> str:
 
 def parameters_of(function: cst.FunctionDef | cst.Lambda) -> list[cst.Param]:
     """The parameters that have a name of their own: all but ``*args`` and ``**kwargs``."""
-    params = function.params
-    return [*params.posonly_params, *params.params, *params.kwonly_params]
+    return [*positional_of(function), *function.params.kwonly_params]
+
+
+def positional_of(function: cst.FunctionDef | cst.Lambda) -> list[cst.Param]:
+    """The parameters that a call can give by their place."""
+    return [*function.params.posonly_params, *function.params.params]

@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
-from ddp_lint.source.tree import names_in
+from ddp_lint.source.tree import names_in, positional_of
 
 if TYPE_CHECKING:
     from ddp_lint.project.project_names import Wrapping
@@ -115,7 +115,7 @@ class Wraps:
         function = self._module.function_of(at)
         if not self.all or function is None or self._module.class_of(function) is not None:
             return None
-        places = [p.name.value for p in (*function.params.posonly_params, *function.params.params)]
+        places = [p.name.value for p in positional_of(function)]
         if name not in places or self._module.assignments(name, at):
             return None
         calls = [call for call in self._module.of_type(cst.Call) if dotted(call.func) == function.name.value]

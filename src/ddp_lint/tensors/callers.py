@@ -17,6 +17,7 @@ from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
+from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import names
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
@@ -46,8 +47,7 @@ class CallSite:
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
-        params = function.params
-        positional = [p.name.value for p in (*params.posonly_params, *params.params)][self.bound :]
+        positional = [p.name.value for p in positional_of(function)][self.bound :]
         place = positional.index(name) if name in positional else len(self.node.args)
         before = self.node.args[: place + 1]
         if len(before) <= place or any(isinstance(a, ast.Starred) for a in before):
@@ -177,8 +177,7 @@ def _calls_of_objects(project: Project, facts: ModuleFacts) -> Iterator[tuple[st
 def host_arguments(module: Module, function: cst.FunctionDef) -> frozenset[str]:
     """The parameters that every call gives something on the host: ``self.assign(boxes.cpu())``."""
     sites = call_sites(module, function)
-    params = function.params
-    taken = [p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)]
+    taken = [param.name.value for param in parameters_of(function)]
     return frozenset(name for name in taken if sites and all(_gives_host(site, function, name) for site in sites))
 
 
@@ -216,8 +215,7 @@ def constant_arguments(module: Module, function: cst.FunctionDef) -> dict[str, b
     """The parameters that every call gives the same constant, with its truth value."""
     sites = call_sites(module, function)
     found: dict[str, bool] = {}
-    params = function.params
-    for param in (*params.posonly_params, *params.params, *params.kwonly_params):
+    for param in parameters_of(function):
         given = [site.given(function, param.name.value) for site in sites]
         values = {bool(v.value) for v in given if isinstance(v, ast.Constant)}
         if given and all(isinstance(v, ast.Constant) for v in given) and len(values) == 1:

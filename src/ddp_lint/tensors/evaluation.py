@@ -11,7 +11,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.tree import children, descendants, subtree
+from ddp_lint.source.tree import children, descendants, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
@@ -75,11 +75,14 @@ class Evaluator:
         found: dict[str, Value] = {}
         if isinstance(self._function, cst.Module):
             return found
-        used = self._used_as_tensors(self._function)
-        for param in _parameters(self._function):
+        parameters = parameters_of(self._function)
+        own = () if self._owner is None else ("self",)
+        bare = any(param.annotation is None and param.name.value not in own for param in parameters)
+        used = self._used_as_tensors(self._function) if bare else set[str]()  # an annotation says it better
+        for param in parameters:
             name = param.name.value
             found[name] = self._argument(param, name in used)
-        given = [p.name.value for p in _parameters(self._function) if p.name.value != "self"]
+        given = [p.name.value for p in parameters_of(self._function) if p.name.value != "self"]
         if given and self._is_loss(self._function) and not words_of(given[0]) & names("in_place", "written_arguments"):
             found[given[0]] = dataclasses.replace(found[given[0]], learned=True)
         for name in (self._lengths_of_packed(self._function) | self._given_on_host) & found.keys():
@@ -651,11 +654,6 @@ def _alternatives(annotation: cst.BaseExpression) -> Iterator[cst.BaseExpression
 
 
 _SIGNS: dict[type[cst.BaseBinaryOp], str] = {cst.Multiply: "*", cst.Divide: "/", cst.MatrixMultiply: "@"}
-
-
-def _parameters(function: cst.FunctionDef) -> list[cst.Param]:
-    params = function.params
-    return [*params.posonly_params, *params.params, *params.kwonly_params]
 
 
 def _parameters_of(iterator: cst.Attribute) -> Value:

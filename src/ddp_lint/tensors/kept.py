@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from ddp_lint.project.facts import ModuleFacts, parameters
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk
+from ddp_lint.source.syntax import below, walk, yields
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training, without_gradient
 from ddp_lint.tensors.operations import layer_kind, names
@@ -261,7 +261,7 @@ class _Reading:
         return tuple(self._start)
 
     def kept(self) -> Kept:
-        if any(without_gradient(d, self._facts) for d in self._function.decorator_list) or _yields(self._function):
+        if any(without_gradient(d, self._facts) for d in self._function.decorator_list) or yields(self._function):
             return NOTHING
         state = _State(dict(self._start))
         self._block(self._function.body, state)
@@ -389,7 +389,3 @@ def _asks_for_in_place(call: ast.Call) -> bool:
 def _stored(node: ast.AST) -> Iterator[str]:
     """The names that anything below a node binds."""
     yield from (n.id for n in walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-
-
-def _yields(function: ast.FunctionDef) -> bool:
-    return any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(function))

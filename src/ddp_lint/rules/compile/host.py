@@ -12,6 +12,7 @@ from ddp_lint.findings import Span
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.tree import parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.callers import constant_arguments, host_arguments
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
@@ -158,8 +159,7 @@ class HostRule(Rule):
 
     def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
         """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""
-        params = function.params
-        taken_in = {p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)}
+        taken_in = {param.name.value for param in parameters_of(function)}
         tests = [(test, taken) for test, taken in conditions(self.module, node) if _name_in(test) in taken_in]
         return bool(tests) and any(
             (truth := _truth(test, constant_arguments(self.module, function))) is not None and truth != taken
