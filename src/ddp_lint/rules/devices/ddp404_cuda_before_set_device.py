@@ -34,6 +34,8 @@ _OWN_GPU = re.compile(
     r"set_device|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|cuda:\{|\"cuda:\"|'cuda:'|device_ids|Accelerator\(|torch\.cuda\.device\("
 )
 _TENSOR_METHODS = ("cuda", "to")
+#: What a file has that makes ranks or chooses their GPUs.
+_CHOOSES = re.compile(r"\b(set_device|set_device_index|init_process_group|get_context)\b")
 
 
 class CudaBeforeSetDevice(Rule):
@@ -128,14 +130,15 @@ class CudaBeforeSetDevice(Rule):
     needs_cuda = True
 
     def visit_Module(self, node: cst.Module) -> None:
-        if several_ranks(self.module) is None:
+        switches = self._switches()
+        if not (switches or _CHOOSES.search(self.module.file.text)) or several_ranks(self.module) is None:
             return
         scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
         scopes += self.module.of_type(cst.FunctionDef)
         reported = [self._visit_scope(scope) for scope in scopes]
         if not any(reported):
             self._visit_never(scopes)
-        self._visit_statements()
+        self._visit_switches(switches)
         for call in self.module.nodes:
             if type(call) is cst.Call and isinstance(call.func, cst.Attribute) and call.func.attr.value == "Process":
                 self._visit_worker(call)
@@ -260,13 +263,16 @@ class CudaBeforeSetDevice(Rule):
 
     # ---- a context manager that nothing enters
 
-    def _visit_statements(self) -> None:
-        """``torch.cuda.device(local_rank)`` on a line of its own, in a file that sets the device nowhere."""
-        for statement in self.module.of_type(cst.Expr):
-            call = statement.value
-            if not isinstance(call, cst.Call) or self.module.qualified(call.func) != "torch.cuda.device":
-                continue
-            if not call.args or is_constant(call.args[0].value) or self._is_set_elsewhere():
+    def _switches(self) -> list[cst.Call]:
+        """``torch.cuda.device(local_rank)`` on a line of its own."""
+        calls = [s.value for s in self.module.of_type(cst.Expr) if isinstance(s.value, cst.Call)]
+        switches = [call for call in calls if self.module.qualified(call.func) == "torch.cuda.device"]
+        return [call for call in switches if call.args and not is_constant(call.args[0].value)]
+
+    def _visit_switches(self, switches: list[cst.Call]) -> None:
+        """They choose nothing; reported in a file that sets the device nowhere."""
+        for call in switches:
+            if self._is_set_elsewhere():
                 continue
             self.report(
                 call,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 import libcst as cst
 
@@ -125,8 +126,10 @@ class ClipBeforeUnscale(Rule):
     oracles = ("scaled",)
 
     def visit_Call(self, node: cst.Call) -> None:
+        if not self._clips(node):
+            return
         calls = list(calls_in(self.module.scope_of(node)))
-        if node not in calls or not self._clips(node, calls):
+        if node not in calls:
             return
         earlier = [c for c in calls[: calls.index(node)] if not opposed(self.module, c, node)]
         scaled = next((c for c in reversed(earlier) if self._scales(c)), None) or self._scaled_by_class(node, calls)
@@ -150,11 +153,16 @@ class ClipBeforeUnscale(Rule):
             fix=self._fix(node, scaler, step),
         )
 
-    def _clips(self, call: cst.Call, calls: list[cst.Call]) -> bool:
+    @functools.cached_property
+    def _stepping(self) -> set[cst.CSTNode]:
+        """The scopes in which something steps that is given the optimizer, as a scaler is."""
+        return {self.module.scope_of(call) for call in self.module.of_type(cst.Call) if _steps(call)}
+
+    def _clips(self, call: cst.Call) -> bool:
         """Whether a call clips gradients: by itself, or in a function of the project, where a scaler steps after it."""
         if self.module.qualified(call.func) in _CLIPS:
             return True
-        if called(call) in _OWN or not any(map(_steps, calls)):
+        if called(call) in _OWN or self.module.scope_of(call) not in self._stepping:
             return False
         helper = helper_of(self.module, call)
         if helper is None:
