@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +49,13 @@ def text(size: int) -> Callable[[Callable[[int], str]], Make]:
 
 
 # ---- one file
+
+
+@text(1500)
+def clips_in_a_row(size: int) -> str:
+    clip = "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    head = "dist.init_process_group()\ndef f(model, scaler, optimizer, loss):\n    scaler.scale(loss).backward()\n"
+    return _TORCH + head + clip * size + "    scaler.step(optimizer)\n"
 
 
 @text(2500)
@@ -445,7 +451,7 @@ def _seconds(make: Make, n: int, limit: float) -> float:
             print(f"  {make.__name__} at {n} ended with status {process.returncode}", file=sys.stderr)
         return usage.ru_utime + usage.ru_stime
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False)  # shutil recurses once a folder
 
 
 if __name__ == "__main__":

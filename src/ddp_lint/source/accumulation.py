@@ -35,10 +35,9 @@ def _is_no_sync(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and called(node) == "no_sync"
 
 
-def calls_of_round(module: Module, node: cst.Call) -> list[cst.Call]:
-    """The calls that run as often as this one but for conditions, in the order of the source."""
-    loop = _loop_of(module, node)
-    return [call for call in calls_in(loop) if _loop_of(module, call) is loop]
+def calls_of_round(module: Module, loop: cst.CSTNode) -> list[cst.Call]:
+    """The calls that run once in each round of a loop but for conditions, in the order of the source."""
+    return [call for call in calls_in(loop) if loop_of(module, call) is loop]
 
 
 def guards(module: Module, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
@@ -50,6 +49,7 @@ def guards(module: Module, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             yield up.test
 
 
-def _loop_of(module: Module, node: cst.CSTNode) -> cst.CSTNode:
+def loop_of(module: Module, node: cst.CSTNode) -> cst.CSTNode:
+    """The innermost loop around a node, or else its function or the module."""
     loops = (up for up in module.ancestors(node) if isinstance(up, (cst.For, cst.While, cst.FunctionDef)))
     return next(loops, module.tree)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import functools
 
 import libcst as cst
@@ -128,19 +129,19 @@ class ClipBeforeUnscale(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if not self._clips(node):
             return
-        calls = list(calls_in(self.module.scope_of(node)))
-        if node not in calls:
+        calls = self._calls_of(self.module.scope_of(node))
+        if node not in calls.places:
             return
-        earlier = [c for c in calls[: calls.index(node)] if not opposed(self.module, c, node)]
-        scaled = next((c for c in reversed(earlier) if self._scales(c)), None) or self._scaled_by_class(node, calls)
+        here = functools.partial(self._before, calls, node)
+        scaled = here(calls.scaling) or self._scaled_by_class(node, calls)
         if scaled is None or not isinstance(scaled.func, cst.Attribute):
             return
         scaler = dotted(scaled.func.value)
-        since = earlier[earlier.index(scaled) + 1 :] if scaled in earlier else earlier
-        between = [*descendants(scaled), *since]
-        if any(isinstance(c, cst.Call) and _may_unscale(c, scaler) for c in between) or self._is_given(node, scaler):
+        unscaled = here(calls.unscaling(scaler), calls.places.get(scaled, -1))
+        inside = (c for c in descendants(scaled) if isinstance(c, cst.Call))
+        if unscaled or self._is_given(node, scaler) or any(_may_unscale(c, scaler) for c in inside):
             return
-        step = next((c for c in calls if called(c) == "step" and dotted(c.func) == f"{scaler}.step"), None)
+        step = calls.step(scaler)
         self.report(
             node,
             f"gradients are clipped before `{scaler}` unscales them: every rank's steps are far too small",
@@ -158,6 +159,25 @@ class ClipBeforeUnscale(Rule):
         """The scopes in which something steps that is given the optimizer, as a scaler is."""
         return {self.module.scope_of(call) for call in self.module.of_type(cst.Call) if _steps(call)}
 
+    def _calls_of(self, scope: cst.FunctionDef | cst.Module) -> _Calls:
+        if scope not in self._by_scope:
+            ordered = list(calls_in(scope))
+            self._by_scope[scope] = _Calls(ordered, [i for i, call in enumerate(ordered) if self._scales(call)])
+        return self._by_scope[scope]
+
+    @functools.cached_property
+    def _by_scope(self) -> dict[cst.CSTNode, _Calls]:
+        return {}
+
+    def _before(self, calls: _Calls, node: cst.Call, places: list[int], after: int = -1) -> cst.Call | None:
+        """The last call before `node`, and behind the place `after`, that one run may reach as well."""
+        for place in reversed(places[: bisect.bisect_left(places, calls.places[node])]):
+            if place <= after:
+                return None
+            if not opposed(self.module, calls.ordered[place], node):
+                return calls.ordered[place]
+        return None
+
     def _clips(self, call: cst.Call) -> bool:
         """Whether a call clips gradients: by itself, or in a function of the project, where a scaler steps after it."""
         if self.module.qualified(call.func) in _CLIPS:
@@ -171,12 +191,13 @@ class ClipBeforeUnscale(Rule):
         clips = any(name.endswith(("clip_grad_norm_", "clip_grad_value_")) for name in names)
         return clips and not any("unscale" in name or name.endswith((".step", ".scale")) for name in names)
 
-    def _scaled_by_class(self, clip: cst.Call, calls: list[cst.Call]) -> cst.Call | None:
+    def _scaled_by_class(self, clip: cst.Call, calls: _Calls) -> cst.Call | None:
         """``self.scaler.scale(loss).backward()`` in another method of the class, none of which unscales, where this one
         clips and steps: ``clip(self.model); self.scaler.step(self.optimizer)``."""
         owner = self.module.class_of(clip)
-        steps = [c for c in calls[calls.index(clip) :] if _steps(c) and not opposed(self.module, c, clip)]
-        if owner is None or not steps:
+        later = calls.stepping[bisect.bisect_left(calls.stepping, calls.places[clip]) :] if owner is not None else []
+        steps = [c for c in (calls.ordered[place] for place in later) if not opposed(self.module, c, clip)]
+        if not steps:
             return None
         of_class = [c for c in self.module.of_type(cst.Call) if self.module.class_of(c) is owner]
         if any("unscale" in called(c) for c in of_class):
@@ -205,6 +226,31 @@ class ClipBeforeUnscale(Rule):
         start = Span(span.path, span.line, span.column, span.line, span.column)
         line = f"{scaler}.unscale_({self.module.code(step.args[0].value)})\n{' ' * (span.column - 1)}"
         return Fix("unscale the gradients first", Applicability.UNSAFE, (Edit(start, line),))
+
+
+class _Calls:
+    """The calls of one scope in their order, by what a clip among them has to know: places are indices in it."""
+
+    def __init__(self, ordered: list[cst.Call], scaling: list[int]) -> None:
+        self.ordered = ordered
+        self.scaling = scaling
+        self.places = {call: place for place, call in enumerate(ordered)}
+        self.stepping = [place for place, call in enumerate(ordered) if _steps(call)]
+        self._unscaling: dict[str, list[int]] = {}
+        self._step: dict[str, cst.Call | None] = {}
+
+    def unscaling(self, scaler: str) -> list[int]:
+        """Those that may take the factor of this scaler out."""
+        if scaler not in self._unscaling:
+            self._unscaling[scaler] = [i for i, call in enumerate(self.ordered) if _may_unscale(call, scaler)]
+        return self._unscaling[scaler]
+
+    def step(self, scaler: str) -> cst.Call | None:
+        """The first step of this scaler."""
+        if scaler not in self._step:
+            steps = (c for c in self.ordered if called(c) == "step" and dotted(c.func) == f"{scaler}.step")
+            self._step[scaler] = next(steps, None)
+        return self._step[scaler]
 
 
 def _steps(call: cst.Call) -> bool:

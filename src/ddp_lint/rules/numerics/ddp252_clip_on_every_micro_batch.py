@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import functools
+
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step
+from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step, loop_of
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import called, subtree
@@ -136,7 +138,7 @@ class ClipOnEveryMicroBatch(Rule):
     def _unscaled(self, node: cst.Call) -> cst.Call | None:
         """The ``scaler.unscale_(optimizer)`` that runs as often as the clipping."""
         around = set(guards(self.module, node))
-        calls = (c for c in calls_of_round(self.module, node) if called(c) == "unscale_")
+        calls = (c for _, c in self._round(node).schedule if called(c) == "unscale_")
         return next((c for c in calls if around.issuperset(guards(self.module, c))), None)
 
     def _by_accelerate(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
@@ -155,21 +157,31 @@ class ClipOnEveryMicroBatch(Rule):
 
     def _by_round(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
         """The condition, true in every n-th round, under which every optimizer of the loop steps."""
-        calls = calls_of_round(self.module, node)
-        if node not in calls:
+        place = self._round(node).clips.get(node)
+        if place is None:
             return None
-        calls = [c for c in calls if not opposed(self.module, c, node)]
-        before, after = calls[: calls.index(node)], calls[calls.index(node) + 1 :]
-        steps = [c for c in after if is_step(c)]
-        backwards = [c for c in before if is_backward(c) and self._round_of(c) is None]
+        calls = [(at, c) for at, c in self._round(node).schedule if not opposed(self.module, c, node)]
+        steps = [c for at, c in calls if at > place and is_step(c)]
+        backwards = [c for at, c in calls if at < place and is_backward(c) and self._round_of(c) is None]
         if not steps or not backwards or self._round_of(node) is not None:
             return None
         rounds = [self._round_of(c) for c in steps]
         around, shared = set(guards(self.module, node)), set(guards(self.module, steps[0]))
-        cleared = any(called(c) == "zero_grad" and around.issuperset(guards(self.module, c)) for c in calls)
+        cleared = any(called(c) == "zero_grad" and around.issuperset(guards(self.module, c)) for _, c in calls)
         if cleared or None in rounds or any(_speaks_of_rounds(test) for test in around - shared):
             return None
         return (rounds[0], "steps only in these iterations") if rounds[0] is not None else None
+
+    def _round(self, node: cst.Call) -> _Round:
+        """The calls that run as often as this one."""
+        loop = loop_of(self.module, node)
+        if loop not in self._by_loop:
+            self._by_loop[loop] = _Round(calls_of_round(self.module, loop))
+        return self._by_loop[loop]
+
+    @functools.cached_property
+    def _by_loop(self) -> dict[cst.CSTNode, _Round]:
+        return {}
 
     def _round_of(self, node: cst.CSTNode) -> cst.BaseExpression | None:
         """The condition around a node that counts rounds: ``(i + 1) % n == 0``."""
@@ -184,6 +196,19 @@ class ClipOnEveryMicroBatch(Rule):
             for value in values
             for part in subtree(value)
         )
+
+
+class _Round:
+    """The calls of one round of a loop: where it clips, and what else its schedule is made of, each with its place."""
+
+    def __init__(self, calls: list[cst.Call]) -> None:
+        self.clips = {call: place for place, call in enumerate(calls) if called(call) in _CLIPS}
+        made_of = ((place, call) for place, call in enumerate(calls) if call not in self.clips)
+        self.schedule = [
+            (place, call)
+            for place, call in made_of
+            if called(call) in ("unscale_", "zero_grad") or is_step(call) or is_backward(call)
+        ]
 
 
 def _speaks_of_rounds(test: cst.BaseExpression) -> bool:
