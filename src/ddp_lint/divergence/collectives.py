@@ -15,7 +15,7 @@ from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
-from ddp_lint.divergence.group_members import of_ranks
+from ddp_lint.divergence.group_members import with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
 from ddp_lint.divergence.resolve import known
@@ -299,7 +299,7 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
         of_all = bool(entry.ranks) and not arguments.starred and (ranks is None or is_every_rank(ranks))
         axis = WORLD_AXIS if of_all else ""
         own = frame.owner is not None and not of_all
-        group = of_ranks(Group(str(frame.key(node)), axis, own=own), ranks)
+        group = with_members(Group(str(frame.key(node)), axis, own=own), ranks)
         return dataclasses.replace(unknown(frame.key(node), ref.GroupRef(group)), missing=NEVER)
     if len(entry.result) == 1 and entry.result[0]:
         return unknown(frame.key(node), ref.Instance(entry.result[0], inside=_class_of(arguments.positional[:1])))

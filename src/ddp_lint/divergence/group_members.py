@@ -29,7 +29,7 @@ _RANK = Variation("rank", "the rank")
 _WITH_STEP, _WITH_START = 3, 2
 
 
-def of_ranks(group: Group, ranks: Value | None) -> Group:
+def with_members(group: Group, ranks: Value | None) -> Group:
     """The group with what its list shows: all of its members, those of the compared ranks that it leaves out, or
     nothing, because the list is computed from what only the run knows."""
     members = listed_ranks([ranks])

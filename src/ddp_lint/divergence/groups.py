@@ -28,6 +28,8 @@ _AXES = (
     ("data", re.compile(r"(^|_)(dp|ddp|fsdp|dpr)(_|$)|data")),
 )
 WORLD_AXIS = "world"
+#: Scopes of a place among all ranks, of one node or of all: no place along a single parallel axis.
+OF_MACHINES = frozenset({WORLD_AXIS, "node", "nodes"})
 #: Axes whose ranks work on one batch together.
 _SHARING = frozenset({"tensor", "expert tensor", "pipeline", "context", "model"})
 
@@ -221,7 +223,7 @@ def replicas_can_diverge(varies: Variation) -> bool:
     """Can two replicas of one model differ in it? They share their place along every other parallel axis."""
     if varies.cause == "membership":
         return False
-    return varies.cause != "rank" or varies.scope in (WORLD_AXIS, "node", "nodes", "data")
+    return varies.cause != "rank" or varies.scope in OF_MACHINES | {"data"}
 
 
 def can_diverge(varies: Variation, group: Group) -> bool:

@@ -29,7 +29,7 @@ from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
-from ddp_lint.divergence.groups import handed_out, named, names_group, seen_through
+from ddp_lint.divergence.groups import OF_MACHINES, handed_out, named, names_group, seen_through
 from ddp_lint.divergence.inheritance import Answers
 from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
@@ -550,7 +550,7 @@ def _is_unknown(returned: Value) -> bool:
 
 def _is_of_part(varies: Variation) -> bool:
     """Is it a place along one parallel axis, or membership, and no place among all ranks?"""
-    return varies.cause == "membership" or varies.scope not in ("world", "node", "nodes")
+    return varies.cause == "membership" or varies.scope not in OF_MACHINES
 
 
 def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:

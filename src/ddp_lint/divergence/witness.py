@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddp_lint.divergence import file_race, worlds
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
 from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, Event, EventGraph, EventNode, as_written
-from ddp_lint.divergence.groups import shown
+from ddp_lint.divergence.groups import OF_MACHINES, shown
 from ddp_lint.divergence.mismatches import Kind, Mismatch
 from ddp_lint.divergence.values import Component, Known, Value, Variation, asks_for_shards
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
@@ -294,7 +294,7 @@ def _alternatives(node: Choice) -> tuple[EventNode, ...]:
 
 def _wrong_argument(event: Event, value: Value, reason: str) -> Iterator[Mismatch]:
     varies, texts = value.varies, [_shown(component) for component in value.components[:2]]
-    if varies is None or varies.cause != "rank" or varies.scope not in ("world", "node", "nodes") or value.open:
+    if varies is None or varies.cause != "rank" or varies.scope not in OF_MACHINES or value.open:
         return
     if reason == "reduce op" and ("unknown" in texts or texts[0] == texts[1]):
         return

@@ -25,7 +25,7 @@ from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
 from ddp_lint.verify.child.models import Models, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.observers.collectives import OUTPUT_NAMES, Collectives, reduce_op_of
+from ddp_lint.verify.child.observers.collectives import OUTPUT_NAMES, Collectives, global_rank, reduce_op_of
 from ddp_lint.verify.child.recorder import Recorder
 
 #: What earlier ranks left, by (kind, group or sender and receiver, number): pickled, loaded by who forks the ranks.
@@ -187,21 +187,16 @@ class Values(Observer):
             self._made_up |= {pointer(tensor) for tensor in outputs}
 
     def _sent(self, given: dict[str, Any]) -> None:
-        peer = self._peer(given, "dst")
+        peer = global_rank(self._collectives.group_of(given)[1], given["dst"])
         key = ("message", self.recorder.rank, peer, self._next(self.recorder.rank, peer))
         moved = tensors(given["tensors"])
         if sum(tensor.numel() for tensor in moved) <= _LARGEST:
             self._log.put(key, [tensor.detach().clone() for tensor in moved])
 
-    def _peer(self, given: dict[str, Any], name: str) -> int:
-        """The global rank that a message goes to or comes from, which need not exist."""
-        ranks, number = self._collectives.group_of(given)[1], int(given[name])
-        return ranks[number] if number < len(ranks) else number
-
     def _came(self, name: str, given: dict[str, Any], result: Any) -> None:
         outputs = _outputs(given, result)
         if name.startswith("recv") and "src" in given:
-            peer = self._peer(given, "src")
+            peer = global_rank(self._collectives.group_of(given)[1], given["src"])
             before = get(("message", peer, self.recorder.rank, self._next(peer, self.recorder.rank)))
             if before is not None and [t.shape for t in before] == [t.shape for t in outputs]:
                 for mine, theirs in zip(outputs, before, strict=True):

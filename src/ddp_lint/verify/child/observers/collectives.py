@@ -180,8 +180,8 @@ class Collectives(Observer):
             tensors=self._described(given, outputs=False),
             outputs=self._described(given, outputs=True),
             reduce_op=reduce_op_of(given, origin.variables),
-            root=_global(ranks, root),
-            peer=_global(ranks, peer) if name != "recv" or peer is not None else self._only_other(ranks),
+            root=global_rank(ranks, root),
+            peer=global_rank(ranks, peer) if name != "recv" or peer is not None else self._only_other(ranks),
             tag=int(given.get("tag") or 0),
             asynchronous=asynchronous,
             functional=op.namespace == "_c10d_functional",
@@ -415,7 +415,7 @@ def reduce_op_of(given: dict[str, Any], variables: dict[str, Any]) -> str:
     return names.get(asked, str(asked)) if isinstance(asked, int) else str(asked).rpartition(".")[2]
 
 
-def _global(ranks: tuple[int, ...], number: Any) -> int | None:
+def global_rank(ranks: tuple[int, ...], number: Any) -> int | None:
     """The global rank of a rank of the group; one that does not exist, as gloo waits for it, is its number."""
     if not isinstance(number, int) or number < 0:
         return None
