@@ -208,6 +208,34 @@ PARTING = {
                 for task, values in self.hits.items():
                     dist.all_reduce(torch.tensor(sum(values)))  # !loop-count
     """,
+    "a list of the batches that are hard": """
+        def train(model, loader):
+            hard = []
+            for batch in loader:
+                if batch["score"].mean() > 0.5:
+                    hard.append(batch)
+            for batch in hard:
+                dist.all_reduce(batch["x"])  # !loop-count
+    """,
+    "batches that a test selects": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def train(net, loader):
+            model = DDP(net)
+            for batch in [b for b in loader if b["score"].mean() > 0.5]:
+                model(batch).sum().backward()  # !optimizer-step
+    """,
+    "a loader of this rank's part beside one with a sampler": """
+        from torch.utils.data import DataLoader, DistributedSampler, Subset
+
+        def evaluate(model, data, x):
+            part = Subset(data, range(dist.get_rank(), len(data), dist.get_world_size()))
+            for batch in DataLoader(part, batch_size=4):
+                dist.all_reduce(x)  # !loop-count
+
+        def train(data):
+            return DataLoader(data, sampler=DistributedSampler(data))
+    """,
     "metrics of an evaluator of ignite": """
         import ignite.distributed as idist
         from ignite.engine import create_supervised_evaluator
@@ -293,6 +321,23 @@ EQUAL = {
                     totals[key] += 1
             for key in totals:
                 dist.all_reduce(torch.tensor(totals[key]))
+    """,
+    "a list to which each rank adds as many": """
+        def train(model, loader):
+            losses = []
+            for batch in loader:
+                if model.training:
+                    losses.append(model(batch))
+            for loss in losses:
+                dist.all_reduce(loss)
+    """,
+    "a part whose last batch is left out": """
+        from torch.utils.data import DataLoader
+
+        def evaluate(model, data, x):
+            part = data[dist.get_rank()::dist.get_world_size()]
+            for batch in DataLoader(part, batch_size=4, drop_last=True):
+                dist.all_reduce(x)
     """,
     "keys of all ranks": """
         from collections import defaultdict

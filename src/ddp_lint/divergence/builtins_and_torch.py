@@ -17,6 +17,7 @@ from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.lengths import (
     deals,
+    drops_last,
     equalised,
     is_share,
     is_whole,
@@ -279,7 +280,7 @@ def _keyed(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     dataset = arguments.get("dataset", ("dataset",))[0]
-    streamed = streams(frame, dataset) or (is_share(dataset) and not deals(node))
+    streamed = not drops_last(node) and (streams(frame, dataset) or (is_share(dataset) and not deals(node)))
     whole = is_whole(frame, node) and not streamed and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
 

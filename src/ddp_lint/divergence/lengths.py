@@ -33,11 +33,12 @@ _ITERATOR = re.compile(
 #: Calls that pass on what they are given, one by one.
 _HANDING_ON = frozenset({"enumerate", "tqdm", "iter"})
 _BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
-#: The file makes the numbers of batches equal, or copes with unequal ones.
-_EQUALISED = re.compile(
-    r"DistributedSampler|DistributedBatchSampler|\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|"
-    r"drop_last\s*=\s*True|itertools\.cycle|itertools\.islice|\.with_epoch\("
+#: The file copes with numbers of batches that differ: its loops end together.
+_COPING = re.compile(
+    r"\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|itertools\.cycle|itertools\.islice|\.with_epoch\("
 )
+#: ... or it makes those of the loaders equal that it gives a sampler.
+_DIVIDING = re.compile(r"DistributedSampler|DistributedBatchSampler|drop_last\s*=\s*True")
 
 
 def is_loader(iterable: Value, text: str) -> bool:
@@ -65,8 +66,9 @@ def own_length(
         return None
     if not streamed and not _hands_out_batches(node, target, ends):
         return None
-    if equalised(frame.linker.project, frame.facts) or (not streamed and _is_divided(frame)):
-        return None
+    project = frame.linker.project
+    if _copes(project, frame.facts) or (not streamed and (equalised(project, frame.facts) or _is_divided(frame))):
+        return None  # a sampler says nothing about a loader that was made without one
     source = known().source("iterate", _STREAM)
     if source is None:
         return None
@@ -94,9 +96,19 @@ def equalised(project: Project, facts: ModuleFacts) -> bool:
     return bool(project.tested(project.absolute(facts.source.inside), "equalises"))
 
 
+def _copes(project: Project, facts: ModuleFacts) -> bool:
+    """Does the file cope with numbers of batches that differ?"""
+    return bool(project.tested(project.absolute(facts.source.inside), "copes"))
+
+
 def equalising(text: str) -> str:
-    """Whether a text does so, '' where not (`parts.TESTS`)."""
-    return "equalises" if _EQUALISED.search(text) else ""
+    """Whether a text makes numbers of batches equal, or copes with unequal ones, '' where not (`parts.TESTS`)."""
+    return "equalises" if _DIVIDING.search(text) else coping(text)
+
+
+def coping(text: str) -> str:
+    """Whether a text copes with unequal ones, '' where not (`parts.TESTS`)."""
+    return "copes" if _COPING.search(text) else ""
 
 
 def streams(frame: Frame, dataset: Value | None) -> bool:
@@ -109,7 +121,7 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     if frame.linker.method(reference.of, "__len__") is not None:  # known beforehand, mostly rounded for all ranks
         return False
     method = frame.linker.method(reference.of, "__iter__")
-    return method is not None and not _endless(method.node) and not equalised(frame.linker.project, reference.of.facts)
+    return method is not None and not _endless(method.node) and not _copes(frame.linker.project, reference.of.facts)
 
 
 def is_share(value: Value | None) -> bool:
@@ -120,6 +132,11 @@ def is_share(value: Value | None) -> bool:
 def deals(node: ast.Call) -> bool:
     """Is a loader made with a sampler, which may deal the data out to the ranks?"""
     return any(keyword.arg in ("sampler", "batch_sampler", None) for keyword in node.keywords)
+
+
+def drops_last(node: ast.Call) -> bool:
+    """``DataLoader(..., drop_last=True)``: shares of nearly one length make as many batches, mostly."""
+    return any(k.arg == "drop_last" and getattr(k.value, "value", True) is not False for k in node.keywords)
 
 
 def is_whole(frame: Frame, node: ast.Call) -> bool:
@@ -392,6 +409,7 @@ __all__ = [
     "dealt_alike",
     "dealt_evenly",
     "dimension_of",
+    "drops_last",
     "extent_of",
     "follows_from_extent",
     "grown", "grown_by_key",

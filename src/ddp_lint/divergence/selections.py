@@ -178,7 +178,7 @@ def own_size(frame: Frame, node: ast.AST) -> Variation:
     """Why the number of elements is a rank's own."""
     origin = Label(frame.span(node), "the number of selected elements depends on each rank's own data")
     description = "the number of elements that this rank's own data selects"
-    return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM)
+    return Variation("data", description, origin=origin, confidence=Confidence.MEDIUM, aspect="count")
 
 
 #: Tensors of a rank's own data by name; those of the model have one size on all ranks.

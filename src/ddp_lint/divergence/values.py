@@ -665,7 +665,7 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if yes.agreed and no.agreed:
         return yes
     varies = test.varying()
-    special = _of_several(yes, no) if varies is None else _with_other_keys(varies, yes, no, key)
+    special = _of_several(yes, no) if varies is None else _longer_in_one_arm(varies, yes, no, key)
     if special is not None:
         return special
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
@@ -745,11 +745,14 @@ def _of_several(yes: Value, no: Value) -> Value | None:
     return None
 
 
-def _with_other_keys(varies: Variation, yes: Value, no: Value, key: Hashable) -> Value | None:
-    """What two dictionaries are of which one has an entry that the other lacks; None for anything else."""
-    if yes.entries is None or no.entries is None or yes.entries.keys() == no.entries.keys():
-        return None
-    return divergent((GROWN, key), varies)
+def _longer_in_one_arm(varies: Variation, yes: Value, no: Value, key: Hashable) -> Value | None:
+    """A dictionary to which one arm has added an entry, or a list to which it has added an element; None for anything
+    else."""
+    if yes.entries is not None and no.entries is not None:
+        longer = yes.entries.keys() != no.entries.keys()
+    else:
+        longer = GROWN in (yes.kind, no.kind) and all(v.kind == GROWN or v.items is not None for v in (yes, no))
+    return divergent((GROWN, key), varies) if longer else None
 
 
 def _is_empty(value: Value) -> bool:

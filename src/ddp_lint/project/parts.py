@@ -40,6 +40,7 @@ OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES, CALLS})
 TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "compiles": ("ddp_lint.tensors.compiled", "compiling"),
     "equalises": ("ddp_lint.divergence.lengths", "equalising"),
+    "copes": ("ddp_lint.divergence.lengths", "coping"),
 }
 #: What a function has that may bind names of its module.
 _REBINDS = "global "
