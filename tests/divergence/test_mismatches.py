@@ -55,6 +55,29 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a list that stays empty on the other ranks": """
+        def share(load):
+            rows = []
+            if dist.get_rank() == 0:
+                rows = load()
+            for row in rows:
+                dist.all_reduce(row)  # !loop-count
+    """,
+    "a dictionary with an entry on rank 0 alone": """
+        def validate(measure):
+            result = {}
+            if dist.get_rank() == 0:
+                result["accuracy"] = measure()
+            if result.get("accuracy", 0) > 0.5:
+                dist.barrier()  # !rank-branch
+
+        def name(measure):
+            result = {}
+            if dist.get_rank() == 0:
+                result = {"accuracy": measure()}
+            if "accuracy" in result:
+                dist.barrier()  # !rank-branch
+    """,
     "a metric of one's own, whose compute the base class makes communicate": """
         import torchmetrics
 
@@ -1752,6 +1775,36 @@ PARTING = {
 }
 
 EQUAL = {
+    "lists that are filled on all ranks, or received from one": """
+        def fill(load, count):
+            names = []
+            if dist.get_rank() == 0:
+                names = load()
+            else:
+                names = [None] * count
+            dist.broadcast_object_list(names, 0)
+            for name in names:
+                dist.barrier()
+
+        def send(load):
+            rows = []
+            if dist.get_rank() == 0:
+                rows = load()
+            held = [rows]
+            dist.broadcast_object_list(held, 0)
+            for row in held[0]:
+                dist.all_reduce(row)
+    """,
+    "a dictionary with the same entries on all ranks": """
+        def validate(measure):
+            result = {"accuracy": 0.0}
+            if dist.get_rank() == 0:
+                result["folder"] = measure()
+            if result.get("accuracy", 0) > 0.5:
+                dist.barrier()
+            if "accuracy" in result:
+                dist.barrier()
+    """,
     "a flag that an object is made without, and that its constructor hands on": """
         class Loader:
             def __init__(self, config, divided=False):

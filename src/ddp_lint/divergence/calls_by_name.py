@@ -45,7 +45,7 @@ _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b|\.grad
 _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
 #: Methods that give what a dictionary holds.
-_OF_ENTRIES = frozenset({"items", "keys", "values"})
+_OF_ENTRIES = frozenset({"items", "keys", "values", "get"})
 #: Methods of data sets that yield equally many elements on each rank, for any size of its share.
 _EVENING = frozenset({"repeat", "with_epoch", "with_length", "take", "cycle"})
 #: Methods that return a tensor's shape.
@@ -139,9 +139,8 @@ def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key
         return selection(frame, node, parts)
     if is_method and is_generated(node, name):
         return unknown(frame.key(node), ref.Instance(PADDED))
-    of = _owner_of_entries(frame, node) if name in _OF_ENTRIES else None
-    if of is not None and of.kind == GROWN and of.varies is not None:
-        return divergent((GROWN, key), of.varies)
+    if name in _OF_ENTRIES and (part := _part_of_grown(frame, name, parts, node, key)) is not None:
+        return part
     if is_method and name == "keys" and not node.args:
         return unknown(key)  # what a batch has is the same for all
     if is_method and name == "get" and node.args:  # ``batch.get("mask")`` is ``batch["mask"]``
@@ -164,6 +163,19 @@ def _entry_that_grows(frame: Frame, node: ast.Call) -> Value | None:
         return None
     of = frame.env.get(dotted(entry.value))
     return (of.entries or {}).get(entry.slice.value) if of is not None else None
+
+
+def _part_of_grown(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:
+    """What a dictionary gives that has more entries on some ranks: ``hits.items()``, ``results.get("loss", 0)``."""
+    of = _owner_of_entries(frame, node)
+    if of is None or of.kind != GROWN or of.varies is None:
+        return None
+    if name != "get":
+        return divergent((GROWN, key), of.varies)
+    asked = parts[1].constant if len(parts) > 1 else None
+    if asked is not None and asked.value in (of.entries or {}):
+        return (of.entries or {})[asked.value]
+    return divergent(key, of.varies) if of.varies.cause == "rank" else None  # ranks that lack it get the default
 
 
 def _owner_of_entries(frame: Frame, node: ast.Call) -> Value | None:

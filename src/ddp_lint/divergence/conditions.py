@@ -88,7 +88,9 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
         lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
         return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
-    settled = _alone(node, operation, left, right) or _whether_kept(frame, node, left)
+    settled = (
+        _alone(node, operation, left, right) or _whether_kept(frame, node, left) or _is_entry(operation, left, right)
+    )
     if (settled := settled or _is_any_of(frame, node, left, right)) is not None:
         return settled
     left, right = _of_the_last(left, right)
@@ -319,6 +321,17 @@ def _whether_kept(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
     if not isinstance(given, ast.Constant) or given.value != default.value:
         return None
     return unknown(("compare", frame.key(node)))
+
+
+def _is_entry(operation: type, left: Value, right: Value) -> Value | None:
+    """``"loss" in results``, where the dictionary has more entries on some ranks, and this one on all."""
+    if (
+        operation not in (ast.In, ast.NotIn)
+        or left.constant is None
+        or left.constant.value not in (right.entries or {})
+    ):
+        return None
+    return constant(operation is ast.In)
 
 
 def _exceeds_limit(left: Value, right: Value) -> bool:

@@ -615,7 +615,8 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if varies is None:
         even = (yes.even or no.even) and all(value.even or value.varies is None for value in (yes, no))
     else:  # another object on some ranks, which may well be as long
-        even = all((value.varies is None or value.even) and value.constant is None for value in (yes, no))
+        alike = all((value.varies is None or value.even) and value.constant is None for value in (yes, no))
+        even = alike and merged.kind != GROWN
     missing = _missing(test, yes, no) if merged.constant is None else None
     if merged.even == even and merged.missing == missing:
         return merged
@@ -665,7 +666,7 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if yes.agreed and no.agreed:
         return yes
     varies = test.varying()
-    special = _of_several(yes, no) if varies is None else _longer_in_one_arm(varies, yes, no, key)
+    special = _of_several(yes, no) if varies is None else _longer_in_one_arm(test, yes, no, key)
     if special is not None:
         return special
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
@@ -745,19 +746,33 @@ def _of_several(yes: Value, no: Value) -> Value | None:
     return None
 
 
-def _longer_in_one_arm(varies: Variation, yes: Value, no: Value, key: Hashable) -> Value | None:
+def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Value | None:
     """A dictionary to which one arm has added an entry, or a list to which it has added an element; None for anything
-    else."""
+    else. The entries that both have are known."""
+    varies = test.varying()
+    assert varies is not None
     if yes.entries is not None and no.entries is not None:
-        longer = yes.entries.keys() != no.entries.keys()
+        if yes.entries.keys() == no.entries.keys() and GROWN not in (yes.kind, no.kind):
+            return None
+        both = [name for name in yes.entries if name in no.entries]
+        held = {name: merge(test, yes.entries[name], no.entries[name], (key, name)) for name in both}
+        return holding(divergent((GROWN, key), varies), entries=held)
+    if _holds_nothing(yes) is not _holds_nothing(no):
+        other = no if _holds_nothing(yes) else yes
+        longer = other.constant is None and not other.agreed
     else:
         longer = GROWN in (yes.kind, no.kind) and all(v.kind == GROWN or v.items is not None for v in (yes, no))
     return divergent((GROWN, key), varies) if longer else None
 
 
+def _holds_nothing(value: Value) -> bool:
+    """Is it an empty list, tuple or dictionary that is written there?"""
+    return value.items == () or value.entries == {}
+
+
 def _is_empty(value: Value) -> bool:
-    """Is it what a name holds before it holds an object: None or an empty list?"""
-    return value.constant == Known(None) or value.items == ()
+    """Is it what a name holds before it holds an object: None, or an empty list?"""
+    return value.constant == Known(None) or _holds_nothing(value)
 
 
 def is_numbered(value: Value) -> bool:

@@ -205,7 +205,12 @@ class LoaderNotDivided(Rule):
             return True
         function = self.module.function_of(node)
         scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", self.module.code(function) if function is not None else text)
-        by_rank = re.search(r"(rank|world_size)\s*(::|\])|\brange\(\s*\w*rank\b|\[\s*[\w.]*rank|rank\s*\*|%\s*\w*world", scope) is not None
+        by_rank = (
+            re.search(
+                r"(rank|world_size)\s*(::|\])|\brange\(\s*\w*rank\b|\[\s*[\w.]*rank|rank\s*\*|%\s*\w*world", scope
+            )
+            is not None
+        )
         return by_rank or mentions_own_rank(self.module, scope) or self._is_made_by_rank(node.args[0].value)
 
     def _is_made_by_rank(self, data: cst.BaseExpression) -> bool:
