@@ -388,6 +388,29 @@ EQUAL = {
             for batch in wds.WebDataset(urls, resampled=True, nodesplitter=wds.split_by_node):
                 model(batch).mean().backward()
     """,
+    "a stream that goes through its files until it has made as many steps": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Shards(IterableDataset):
+            def __init__(self, files, steps):
+                self.files, self.steps = files, steps
+
+            def __iter__(self):
+                made = 0
+                while made < self.steps:
+                    for path in self.files[dist.get_rank()::dist.get_world_size()]:
+                        for sample in torch.load(path):
+                            yield sample
+                            made += 1
+                            if made >= self.steps:
+                                return
+
+        def train(net, files):
+            model = DDP(net)
+            for batch in DataLoader(Shards(files, 1000), batch_size=4):
+                model(batch).mean().backward()
+    """,
     "an attribute with a key for each loss": """
         from collections import defaultdict
 

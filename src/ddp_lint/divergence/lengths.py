@@ -151,10 +151,15 @@ def is_whole(frame: Frame, node: ast.Call) -> bool:
 
 
 def _endless(node: ast.AST) -> bool:
-    return any(
-        isinstance(child, ast.While) and isinstance(child.test, ast.Constant) and bool(child.test.value)
-        for child in children(node)
-    )
+    """Does a generator begin again once its data end: ``while True:``, or ``while n < steps: for x in data: yield``?"""
+    loops = [child for child in children(node) if isinstance(child, ast.While)]
+    return any((isinstance(loop.test, ast.Constant) and bool(loop.test.value)) or _goes_through(loop) for loop in loops)
+
+
+def _goes_through(loop: ast.While) -> bool:
+    """Does each round of the loop go through the data?"""
+    passes = (child for child in children(loop) if isinstance(child, ast.For))
+    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for each in passes for part in children(each))
 
 
 def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
