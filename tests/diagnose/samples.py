@@ -606,6 +606,17 @@ Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000
 """,
     ),
     (
+        "two processes that take themselves for one rank",
+        "duplicate-rank",
+        None,
+        None,
+        "already checked in",
+        """node-a:21312:21312 [0] NCCL INFO Using network IB
+node-b:18569:18835 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 1 of 8 ranks has already checked in
+node-a:21312:21313 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>
+""",
+    ),
+    (
         "a group's rank is no global rank",
         "nccl-timeout",
         None,
