@@ -13,7 +13,7 @@ import textwrap
 
 import pytest
 
-from ddp_lint.divergence import Mismatch, analyse
+from ddp_lint.divergence import Kind, Mismatch, analyse
 from ddp_lint.divergence.analyse import result_of
 from ddp_lint.findings import Confidence
 from ddp_lint.program import Place, index
@@ -4418,3 +4418,19 @@ def test_a_fork_of_a_framework_has_classes_of_its_own(tmp_path: pathlib.Path, ow
                 timers.log(["forward"]){mark}
     """
     check(tmp_path, source, megatron=f"{own}\ndef get_timers(): return _TIMERS")
+
+
+def test_a_loop_on_one_rank_in_a_try(tmp_path: pathlib.Path) -> None:
+    """The test of the rank is at fault, although the exceptions that the `try` takes may skip the call as well."""
+    source = """
+        def run(x):
+            try:
+                for _ in range(2):
+                    if dist.get_rank() == 0:
+                        dist.barrier()
+                    else:
+                        x = torch.zeros(1)
+            except (ValueError, OSError):
+                pass
+    """
+    assert Kind.BRANCH in {found.kind for found in mismatches(tmp_path, source)}

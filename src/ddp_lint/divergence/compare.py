@@ -779,7 +779,8 @@ class Comparison:
 
     @staticmethod
     def _fork(one: Side, two: Side) -> Step | None:
-        """The choice that set the two apart: the last that both made, each its own way, else the last of either."""
+        """The choice that set the two apart: the last that both made, each its own way, else the last that only one
+        made."""
         others: dict[int, Step] = {}
         # The choice is near the end, trails are long.
         rest = itertools.islice(two.trail.backwards(), _FAR_BACK) if two.trail else iter(())
@@ -789,9 +790,11 @@ class Comparison:
             other = others.get(id(step.condition))
             if other is not None and other.chosen != step.chosen and step.condition.varies is not None:
                 return step
-        for side in (one, two):
+        for side, opposite in ((one, two), (two, one)):
+            steps = itertools.islice(opposite.trail.backwards(), _FAR_BACK) if opposite.trail else ()
+            alike = {(id(step.condition), step.chosen) for step in steps}
             for step in side.trail.backwards() if side.trail else ():
-                if step.condition.varies is not None:
+                if step.condition.varies is not None and (id(step.condition), step.chosen) not in alike:
                     return step
         return None
 
