@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -39,9 +39,12 @@ from ddp_lint.divergence.selections import (
     tensor_in,
 )
 from ddp_lint.divergence.values import (
+    ALWAYS,
     GROWN,
     KEYED,
+    NEVER,
     SET,
+    Test,
     Value,
     combine,
     constant,
@@ -67,9 +70,21 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``isinstance(model, (FSDP, FSDPModule))`` tests whether the job shards its models."""
     of = arguments.positional[1] if len(arguments.positional) > 1 else None
     classes = of.items or (of,) if of is not None else ()
+    wrapped = arguments.positional[0] if arguments.positional else None
+    if wrapped is not None and isinstance(wrapped.reference, ref.OneOf) and wrapped.reference.tests:
+        names = {value.reference.name for value in classes if isinstance(value.reference, ref.External)}
+        return dataclasses.replace(_shapeless(frame, node, arguments), test=_wrapped_in(wrapped, names))
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
         return whether_sharded(frame.text(node), frame.text(node))
     return _shapeless(frame, node, arguments)
+
+
+def _wrapped_in(model: Value, names: Container[str]) -> Test:
+    """When a model that is wrapped in one of several ways is an object of one of these classes."""
+    if not isinstance(model.reference, ref.OneOf):
+        return ALWAYS if model.reference.of in names else NEVER
+    ways = zip(model.reference.tests, model.reference.values, strict=True)
+    return Test("or", tuple(Test("and", (test, _wrapped_in(way, names))) for test, way in ways))
 
 
 def _is_of_shards(frame: Frame, of: object) -> bool:

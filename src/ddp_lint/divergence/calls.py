@@ -279,12 +279,13 @@ def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
 
 def _one_of(frame: Frame, callees: ref.OneOf, arguments: Arguments, node: ast.Call) -> Value:
     """Any one of several methods is called, the same on all ranks."""
-    for number, callee in enumerate(callees.values):
+    tests = callees.tests or (None,) * len(callees.values)
+    for number, (callee, known_test) in enumerate(zip(callees.values, tests, strict=True)):
         outer, frame.effects = frame.effects, []
         invoke(frame, callee, arguments, node)
         inside, frame.effects = frame.effects, outer
         if matters(inside):
-            test = unknown(("one of", frame.key(node), number)).truth("the object is of this class")
+            test = known_test or unknown(("one of", frame.key(node), number)).truth("the object is of this class")
             frame.effects.append(Branch(test, inside, [], frame.span(node)))
     return passed_on(frame, node, arguments.values)
 

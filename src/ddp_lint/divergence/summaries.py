@@ -28,14 +28,24 @@ from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
-from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
+from ddp_lint.divergence.frame import (
+    JOB_SIZE,
+    Frame,
+    Handlers,
+    Returned,
+    either_way,
+    leaving,
+    none,
+    reference_of,
+    span_of,
+)  # fmt: skip
 from ddp_lint.divergence.groups import OF_MACHINES, handed_out, named, names_group, seen_through
 from ddp_lint.divergence.inheritance import Answers
 from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
-from ddp_lint.divergence.statements import run
+from ddp_lint.divergence.statements import attributes_left, run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
     KEYED,
@@ -238,7 +248,9 @@ class Summaries:
         path = dotted(of)
         if not path:
             return
-        frame.env.update({f"{path}.{name}": leaving(value) for name, value in summary.left.items()})
+        for name, value in summary.left.items():
+            if value.varies is not None or value.agreed or f"{path}.{name}" in frame.env:
+                frame.env[f"{path}.{name}"] = leaving(value)
         if any(test.varying() is not None for test in frame.path):
             self._set_flags(frame, function, path, node)
 
@@ -417,7 +429,7 @@ class Summaries:
             values_alone=body is not None,
         )
         if isinstance(function.node, ast.Lambda):
-            frame.returned.append((None, evaluate(frame, function.node.body)))
+            frame.returned.append(Returned(None, evaluate(frame, function.node.body)))
         else:
             run(frame, function.node.body if body is None else body)
         return frame
@@ -503,9 +515,9 @@ def _folded(frame: Frame) -> Value:
     """The returned value: the first return whose tests hold."""
     if not frame.returned:
         return none()
-    result = none() if frame.alive else frame.returned[-1][1]
+    result = none() if frame.alive else frame.returned[-1].value
     pending = frame.returned if frame.alive else frame.returned[:-1]
-    for test, value in reversed(pending):
+    for test, value, _ in reversed(pending):
         result = merge(
             test or either_way(frame, frame.function),
             value,
@@ -527,7 +539,7 @@ def _leaves_single(frame: Frame) -> bool:
     """Has the function set up a job of one process, unless it says by its value that it has not (``return False``)?"""
     if not frame.single:
         return False
-    *early, last = [*(value for _, value in frame.returned), *([none()] if frame.alive else [])] or [none()]
+    *early, last = [*(returned.value for returned in frame.returned), *([none()] if frame.alive else [])] or [none()]
     values = [value.constant for value in early]
     refused = all(value is not None and not value.value for value in values)
     return not early or (refused and last.constant is not None and bool(last.constant.value))
@@ -565,16 +577,23 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
 
 
 def _own_attributes(frame: Frame, method: FunctionRef, *, agreed: bool) -> dict[str, Value]:
-    """Attributes of `self` whose values are each rank's own where the method ends; of one that communicates, those
-    that the ranks have `agreed` on: ``meter.all_reduce()``."""
+    """The attributes of `self` that a method sets, as they are at its end. Where it communicates, the ranks have agreed
+    on those that are no longer each rank's own: ``meter.all_reduce()``."""
     parameters = method.node.args.args
     if not parameters:
         return {}
     receiver = parameters[0].arg + "."
-    own = {path.removeprefix(receiver): value for path, value in frame.env.items() if path.startswith(receiver)}
-    if agreed:
-        return {name: value for name, value in own.items() if value.agreed and value.varies is None}
-    return {name: value for name, value in own.items() if value.varies is not None and value.open}
+    left = attributes_left(frame)
+    own = {path.removeprefix(receiver): value for path, value in left.items() if path.startswith(receiver)}
+    if not agreed:
+        return {name: value for name, value in own.items() if value.varies is not None or value.reference is None}
+    alike = ((name, value) for name, value in own.items() if value.varies is None)
+    return {name: dataclasses.replace(value, agreed=value.agreed or _is_flag(value)) for name, value in alike}
+
+
+def _is_flag(value: Value) -> bool:
+    """Is it a number or a flag that only the run knows, for all that is seen of it?"""
+    return value.reference is None and value.constant is None and value.items is None and value.entries is None
 
 
 def _is_within(frame: Frame, function: FunctionRef) -> bool:
