@@ -71,7 +71,7 @@ def is_wrapped(value: Value) -> bool:
     if isinstance(value.reference, ref.OneOf):
         return all(map(is_wrapped, value.reference.values))
     of = value.reference.of if isinstance(value.reference, ref.Instance) else None
-    return isinstance(of, str) and known().wraps(of)
+    return isinstance(of, str) and known().is_parallel(of)
 
 
 def _is_new_module(frame: Frame, node: ast.expr) -> bool:

@@ -25,6 +25,9 @@ from ddp_lint.project.parts import (
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import defaults, names_in, statements
 
+#: What a model is called that a function or a constructor is given.
+MODEL: Final = re.compile(r"(^|_)(model|net|network|engine)$")
+
 
 @kept_by_node(16384)
 def is_generator(node: ast.AST) -> bool:
