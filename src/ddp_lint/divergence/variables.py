@@ -14,6 +14,7 @@ from ddp_lint.divergence.definitions import (
     assignments_in,
     defaults_of,
     entering,
+    handing_over,
     is_flag,
     is_positive,
     keyed_by_batches,
@@ -264,7 +265,12 @@ class Variables:
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
         """Evaluated separately: a reader of the attribute depends on its value, not on how it was computed."""
-        return self._summaries.linker.questions.apart(lambda: self._joined_stores(of, name))[0]
+        return self._summaries.linker.questions.apart(lambda: self._held(of, name))[0]
+
+    def _held(self, of: ClassRef, name: str) -> Value | None:
+        stored = self._joined_stores(of, name)
+        turned = self._turned(of, name) if stored is not None and stored.reference is None else None
+        return turned or stored
 
     def _joined_stores(self, of: ClassRef, name: str) -> Value | None:
         self._pending_attributes.add((of, name))
@@ -302,6 +308,17 @@ class Variables:
             choice = (("missing", of.node.name, name),) * worlds.COUNT
             return dataclasses.replace(result, missing=Test("atom", atom=Condition(choice, f"{name} is None")))
         return result
+
+    def _turned(self, of: ClassRef, name: str) -> Value | None:
+        """What another method makes of the object in an attribute: ``fully_shard(self.model)``."""
+        for owner in self._summaries.linker.linearised(of)[0]:
+            for call in handing_over(owner.node).get(name, ()):
+                callee = self._summaries.linker.expression(owner.facts, call.func)
+                entry = known().collectives.get(callee.name) if isinstance(callee, ref.External) else None
+                type_ = entry.turns.get(entry.takes[0]) if entry is not None and entry.takes else None
+                if type_ is not None:
+                    return unknown(("turned", of.node.name, name), ref.Instance(type_))
+        return None
 
     def _keyed_in(self, of: ClassRef, name: str) -> Value | None:
         """A dictionary to which a method adds keys that follow from the rank's own batches, or on some ranks alone."""
@@ -389,9 +406,9 @@ def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
     """The one class of wrappers that a model is made an object of in the function at hand, None for any other."""
     if isinstance(argument, ast.Name):
         scope = frame.function if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
-        assigned = assigned_in(scope, argument.id) if scope is not None else ()
+        assigned = assigned_in(scope, argument.id) if scope is not None else []
     else:
-        assigned = (argument,)
+        assigned = [argument]
     made = (frame.linker.expression(frame.facts, value.func) for value in assigned if isinstance(value, ast.Call))
     known_types = {known().type_of(of.name) for of in made if isinstance(of, ref.External)}
     wrappers = {of for of in known_types if of and known().is_parallel(of)}
