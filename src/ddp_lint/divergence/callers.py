@@ -137,6 +137,15 @@ def may_run_on_some(function: FunctionRef) -> bool:
     return bool(models) and any(_may_differ(node, models) for node in inside(function.node))
 
 
+def may_run_own_on_some(function: FunctionRef) -> bool:
+    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped?"""
+    if function.owner is None:
+        return False
+    nodes = list(inside(function.node))
+    holds = any(isinstance(node, ast.Attribute) and MODEL.search(node.attr) for node in nodes)
+    return holds and any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
+
+
 def _may_differ(node: ast.AST, models: set[str]) -> bool:
     if isinstance(node, ast.If):
         return _tests_rank(node.test)
