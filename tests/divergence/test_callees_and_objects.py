@@ -6,6 +6,16 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "the first rank along an axis, in the groups along that axis": """
+        def main(mesh, x):
+            if mesh.get_local_rank("dp") == 0:
+                dist.all_reduce(x, group=mesh.get_group("dp"))  # !rank-branch
+    """,
+    "the first rank of a part of a mesh, in the groups of that part": """
+        def main(mesh, x):
+            if mesh["dp"].get_local_rank() == 0:
+                dist.all_reduce(x, group=mesh["dp"].get_group())  # !rank-branch
+    """,
     "a place among the ranks that an attribute holds, in a method that another one calls": """
         class Writer:
             def __init__(self, size):
@@ -225,6 +235,13 @@ PARTING = {
 }
 
 EQUAL = {
+    "the first rank along one axis, in the groups along the other": """
+        def main(mesh, x):
+            if mesh.get_local_rank("tp") == 0:
+                dist.all_reduce(x, group=mesh.get_group("dp"))
+            if mesh["tp"].get_local_rank() == 0:
+                dist.all_reduce(x, group=mesh["dp"].get_group())
+    """,
     "a caller makes up for the place among the ranks": """
         def flush(rank, ranks):
             if rank not in ranks:

@@ -53,6 +53,28 @@ PARTING = {
                     return
                 dist.all_reduce(x)  # !rank-branch
     """,
+    "a counter that rank 0 resets in an object that it is given": """
+        class State:
+            def __init__(self, rank):
+                self.rank = rank
+                self.epochs_since_best = 0
+
+        def update(state, metric):
+            if state.rank != 0:
+                return
+            state.epochs_since_best = 0
+
+        def goes_on(state):
+            return state.epochs_since_best < 3
+
+        def train(loader, model):
+            state = State(dist.get_rank())
+            while goes_on(state):
+                state.epochs_since_best += 1
+                for x in loader:
+                    dist.all_reduce(x)  # !rank-branch
+                update(state, x)
+    """,
     "a model that is sharded or replicated": f"""{WRAPPING}
         def main(net, args):
             model = wrap(net, args)
@@ -176,6 +198,29 @@ EQUAL = {
 
             def reset(self):
                 self.stop = False
+    """,
+    "a counter that all ranks reset before one of them saves": """
+        class State:
+            def __init__(self, rank):
+                self.rank = rank
+                self.epochs_since_best = 0
+
+        def update(state, metric):
+            state.epochs_since_best = 0
+            if state.rank != 0:
+                return
+            state.best = metric
+
+        def goes_on(state):
+            return state.epochs_since_best < 3
+
+        def train(loader, model):
+            state = State(dist.get_rank())
+            while goes_on(state):
+                state.epochs_since_best += 1
+                for x in loader:
+                    dist.all_reduce(x)
+                update(state, x)
     """,
     "a flag that decides what is printed": """
         class Trainer:

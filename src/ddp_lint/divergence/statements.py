@@ -153,6 +153,7 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     varies = test.varying()
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
+    frame.apart.add(name)
     key = ("set", frame.key(node), name)
     if value.constant is None:
         return divergent(key, varies)
