@@ -6,6 +6,15 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "pairs made of a set": """
+        import itertools
+
+        def main(modules, names):
+            for module, name in itertools.product(set(modules), names):
+                dist.all_reduce(getattr(module, name))  # !order
+            for module, name in zip(set(modules), names):
+                dist.all_reduce(getattr(module, name))  # !order
+    """,
     "the first rank along an axis, in the groups along that axis": """
         def main(mesh, x):
             if mesh.get_local_rank("dp") == 0:
@@ -235,6 +244,13 @@ PARTING = {
 }
 
 EQUAL = {
+    "pairs made of a sorted set": """
+        import itertools
+
+        def main(modules, names):
+            for module, name in itertools.product(sorted(set(modules)), names):
+                dist.all_reduce(getattr(module, name))
+    """,
     "the first rank along one axis, in the groups along the other": """
         def main(mesh, x):
             if mesh.get_local_rank("tp") == 0:

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
-from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered, write
+from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.lengths import (
@@ -267,10 +267,19 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if node.func.id == "sorted" and iterable.kind == GROWN:
         return iterable
     value = passed_on(frame, node, arguments.values)
+    if node.func.id == "zip" and any(map(is_set, arguments.positional)):
+        return unordered(frame, node)
     if node.func.id == "zip":  # as long as the shortest of them
         streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
         return value if streamed is None else value.with_reference(streamed)
     return value
+
+
+def _combined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``product(set(modules), names)``: in the order of the set."""
+    if any(map(is_set, arguments.positional)):
+        return unordered(frame, node)
+    return passed_on(frame, node, arguments.values)
 
 
 def _own_part(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -373,6 +382,7 @@ LIBRARY: dict[str, _Handler] = {
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
+    **{f"itertools.{name}": _combined for name in ("product", "chain", "permutations", "combinations", "zip_longest")},
     "torch.distributed.init_process_group": _job,
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),

@@ -247,7 +247,7 @@ class Summaries:
     def _set_attributes(
         self, frame: Frame, function: FunctionRef, summary: Summary, arguments: Arguments, node: ast.Call
     ) -> None:
-        """What a call does to the objects that it gets: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
+        """What a call does to the objects that it gets: ``stopper(loss)`` with each rank's own loss, or on one rank."""
         paths = _given_paths(function, arguments, node)
         for name, value in summary.left.items():
             parameter, _, attribute = name.partition(".")
@@ -612,8 +612,8 @@ def _apart_in(frame: Frame, paths: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _attributes(frame: Frame, function: FunctionRef, *, agreed: bool) -> dict[str, Value]:
-    """The attributes that a function sets of what it gets, ``self.stop``, as they are at its end. Where it communicates,
-    the ranks have agreed on those that are no longer each rank's own: ``meter.all_reduce()``."""
+    """The attributes that a function sets of what it gets, ``self.stop``, as they are at its end. Where it
+    communicates, the ranks have agreed on those that are no longer each rank's own: ``meter.all_reduce()``."""
     parameters = {a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)}
     left = attributes_left(frame)
     own = {path: value for path, value in left.items() if path.partition(".")[0] in parameters}
