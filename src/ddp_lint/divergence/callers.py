@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from ddp_lint.divergence.calls_by_name import is_wrapped
-from ddp_lint.divergence.definitions import MODEL
+from ddp_lint.divergence.definitions import MODEL, stores_in
 from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
@@ -139,10 +139,11 @@ def may_run_on_some(function: FunctionRef) -> bool:
 
 def may_run_own_on_some(function: FunctionRef) -> bool:
     """Does a method test the rank, and use a model that its object holds, which may have been given wrapped?"""
-    if function.owner is None:
+    models = {name for name in stores_in(function.owner.node) if MODEL.search(name)} if function.owner else None
+    if not models:
         return False
     nodes = list(inside(function.node))
-    holds = any(isinstance(node, ast.Attribute) and MODEL.search(node.attr) for node in nodes)
+    holds = any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes)
     return holds and any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
 
 

@@ -614,8 +614,10 @@ def _apart_in(frame: Frame, paths: Mapping[str, str]) -> dict[str, Value]:
 def _attributes(frame: Frame, function: FunctionRef, *, agreed: bool) -> dict[str, Value]:
     """The attributes that a function sets of what it gets, ``self.stop``, as they are at its end. Where it
     communicates, the ranks have agreed on those that are no longer each rank's own: ``meter.all_reduce()``."""
-    parameters = {a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)}
     left = attributes_left(frame)
+    if not left:
+        return {}
+    parameters = {a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)}
     own = {path: value for path, value in left.items() if path.partition(".")[0] in parameters}
     if not agreed:
         return {name: value for name, value in own.items() if value.varies is not None or value.reference is None}
