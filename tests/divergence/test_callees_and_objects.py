@@ -6,6 +6,25 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "pairs made of a set": """
+        import itertools
+
+        def main(modules, names):
+            for module, name in itertools.product(set(modules), names):
+                dist.all_reduce(getattr(module, name))  # !order
+            for module, name in zip(set(modules), names):
+                dist.all_reduce(getattr(module, name))  # !order
+    """,
+    "the first rank along an axis, in the groups along that axis": """
+        def main(mesh, x):
+            if mesh.get_local_rank("dp") == 0:
+                dist.all_reduce(x, group=mesh.get_group("dp"))  # !rank-branch
+    """,
+    "the first rank of a part of a mesh, in the groups of that part": """
+        def main(mesh, x):
+            if mesh["dp"].get_local_rank() == 0:
+                dist.all_reduce(x, group=mesh["dp"].get_group())  # !rank-branch
+    """,
     "a place among the ranks that an attribute holds, in a method that another one calls": """
         class Writer:
             def __init__(self, size):
@@ -225,6 +244,20 @@ PARTING = {
 }
 
 EQUAL = {
+    "pairs made of a sorted set": """
+        import itertools
+
+        def main(modules, names):
+            for module, name in itertools.product(sorted(set(modules)), names):
+                dist.all_reduce(getattr(module, name))
+    """,
+    "the first rank along one axis, in the groups along the other": """
+        def main(mesh, x):
+            if mesh.get_local_rank("tp") == 0:
+                dist.all_reduce(x, group=mesh.get_group("dp"))
+            if mesh["tp"].get_local_rank() == 0:
+                dist.all_reduce(x, group=mesh["dp"].get_group())
+    """,
     "a caller makes up for the place among the ranks": """
         def flush(rank, ranks):
             if rank not in ranks:

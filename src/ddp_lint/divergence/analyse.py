@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.callers import Callers, may_run_on_some
+from ddp_lint.divergence.callers import Callers, may_run_on_some, may_run_own_on_some
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.definitions import refusals
 from ddp_lint.divergence.early_exit import one_for_each_exit
@@ -194,9 +194,13 @@ def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     known = linker.project.communicating(inside) if inside and uses else None
     for root in roots(facts, summaries):
         name = root.name if root.function is not None else MODULE
-        can = known is None or name in known or (root.function is not None and may_run_on_some(root.function))
+        can = known is None or name in known or (root.function is not None and _may_run_model(root.function))
         if (uses and can) or _may_part(root, linker):
             yield root
+
+
+def _may_run_model(function: FunctionRef) -> bool:
+    return may_run_on_some(function) or may_run_own_on_some(function)
 
 
 def _may_part(root: Root, linker: Linker) -> bool:

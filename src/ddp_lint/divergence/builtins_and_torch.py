@@ -6,13 +6,13 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
-from ddp_lint.divergence.expressions import attribute, consume, environment, passed_on, unordered, write
+from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.lengths import (
@@ -40,9 +40,12 @@ from ddp_lint.divergence.selections import (
     tensor_in,
 )
 from ddp_lint.divergence.values import (
+    ALWAYS,
     GROWN,
     KEYED,
+    NEVER,
     SET,
+    Test,
     Value,
     combine,
     constant,
@@ -68,9 +71,21 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``isinstance(model, (FSDP, FSDPModule))`` tests whether the job shards its models."""
     of = arguments.positional[1] if len(arguments.positional) > 1 else None
     classes = of.items or (of,) if of is not None else ()
+    wrapped = arguments.positional[0] if arguments.positional else None
+    if wrapped is not None and isinstance(wrapped.reference, ref.OneOf) and wrapped.reference.tests:
+        names = {value.reference.name for value in classes if isinstance(value.reference, ref.External)}
+        return dataclasses.replace(_shapeless(frame, node, arguments), test=_wrapped_in(wrapped, names))
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
         return whether_sharded(frame.text(node), frame.text(node))
     return _shapeless(frame, node, arguments)
+
+
+def _wrapped_in(model: Value, names: Container[str]) -> Test:
+    """When a model that is wrapped in one of several ways is an object of one of these classes."""
+    if not isinstance(model.reference, ref.OneOf):
+        return ALWAYS if model.reference.of in names else NEVER
+    ways = zip(model.reference.tests, model.reference.values, strict=True)
+    return Test("or", tuple(Test("and", (test, _wrapped_in(way, names))) for test, way in ways))
 
 
 def _is_of_shards(frame: Frame, of: object) -> bool:
@@ -253,10 +268,19 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if node.func.id == "sorted" and iterable.kind == GROWN:
         return iterable
     value = passed_on(frame, node, arguments.values)
+    if node.func.id == "zip" and any(map(is_set, arguments.positional)):
+        return unordered(frame, node)
     if node.func.id == "zip":  # as long as the shortest of them
         streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
         return value if streamed is None else value.with_reference(streamed)
     return value
+
+
+def _combined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``product(set(modules), names)``: in the order of the set."""
+    if any(map(is_set, arguments.positional)):
+        return unordered(frame, node)
+    return passed_on(frame, node, arguments.values)
 
 
 def _own_part(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -359,6 +383,7 @@ LIBRARY: dict[str, _Handler] = {
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
+    **{f"itertools.{name}": _combined for name in ("product", "chain", "permutations", "combinations", "zip_longest")},
     "torch.distributed.init_process_group": _job,
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ddp_lint.divergence.calls_by_name import is_wrapped
+from ddp_lint.divergence.definitions import MODEL, stores_in
 from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
@@ -30,8 +30,6 @@ from ddp_lint.source.syntax import walk
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
 _FILES, _CALLERS, _CONTEXTS = 8, 12, 8
-#: What a model is called that a function is given.
-_MODEL: Final = re.compile(r"(^|_)(model|net|network|engine)$")
 
 
 class HasNode(Protocol):
@@ -135,8 +133,18 @@ def may_run_on_some(function: FunctionRef) -> bool:
     with a `break`?"""
     parameters = function.node.args
     given = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
-    models = {parameter.arg for parameter in given if _MODEL.search(parameter.arg)}
+    models = {parameter.arg for parameter in given if MODEL.search(parameter.arg)}
     return bool(models) and any(_may_differ(node, models) for node in inside(function.node))
+
+
+def may_run_own_on_some(function: FunctionRef) -> bool:
+    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped?"""
+    models = {name for name in stores_in(function.owner.node) if MODEL.search(name)} if function.owner else None
+    if not models:
+        return False
+    nodes = list(inside(function.node))
+    holds = any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes)
+    return holds and any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
 
 
 def _may_differ(node: ast.AST, models: set[str]) -> bool:

@@ -279,12 +279,13 @@ def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
 
 def _one_of(frame: Frame, callees: ref.OneOf, arguments: Arguments, node: ast.Call) -> Value:
     """Any one of several methods is called, the same on all ranks."""
-    for number, callee in enumerate(callees.values):
+    tests = callees.tests or (None,) * len(callees.values)
+    for number, (callee, known_test) in enumerate(zip(callees.values, tests, strict=True)):
         outer, frame.effects = frame.effects, []
         invoke(frame, callee, arguments, node)
         inside, frame.effects = frame.effects, outer
         if matters(inside):
-            test = unknown(("one of", frame.key(node), number)).truth("the object is of this class")
+            test = known_test or unknown(("one of", frame.key(node), number)).truth("the object is of this class")
             frame.effects.append(Branch(test, inside, [], frame.span(node)))
     return passed_on(frame, node, arguments.values)
 
@@ -423,7 +424,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return communicate(frame, entry, arguments, node, guessed=method.guessed)
         rank = knows.rank("method", method.name, method.of)
         if rank is not None:
-            return frame.rank_value(rank, node)
+            return frame.rank_value(rank, node, along(node) if rank.value == "group_rank" else "")
         if method.of == ref.SET and method.name in _SET_METHODS:
             return unordered(frame, node)
         if (own := _of_own_tensor(frame, function, method, arguments, node)) is not None:
@@ -500,7 +501,7 @@ def _unresolved(
     if rank is not None and not arguments.starred:
         axis = along(node) if rank.value in ("rank", "local_rank") else ""
         if axis:  # ``comm.get_rank("tp")``, ``context.get_local_rank(ParallelMode.TENSOR)``
-            return frame.rank_value(dataclasses.replace(rank, value="coordinate", scope="world"), node, axis)
+            return frame.rank_value(dataclasses.replace(rank, value="group_rank", scope="world"), node, axis)
         return _rank_in(frame, rank, arguments, node)
     is_method = isinstance(node.func, ast.Attribute)
     plain = is_method and name == "backward" and is_of_plain_model(frame, node)

@@ -68,8 +68,10 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
 
 def is_wrapped(value: Value) -> bool:
     """Is it a model that was wrapped for several ranks?"""
+    if isinstance(value.reference, ref.OneOf):
+        return all(map(is_wrapped, value.reference.values))
     of = value.reference.of if isinstance(value.reference, ref.Instance) else None
-    return isinstance(of, str) and known().wraps(of)
+    return isinstance(of, str) and known().is_parallel(of)
 
 
 def _is_new_module(frame: Frame, node: ast.expr) -> bool:

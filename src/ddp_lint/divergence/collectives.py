@@ -115,7 +115,7 @@ def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed:
     that a caller has wrapped and passed communicates in any file."""
     if entry.kind not in ("backward", "step", "forward", "leave") or entry.op == LEARNING_RATE:
         return False
-    handed_over = entry.kind == "forward" and not guessed and frame.depth > 0
+    handed_over = entry.kind == "forward" and not guessed
     shown = handed_over or frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
     return not shown or _is_wrapped_later(frame, node)
 

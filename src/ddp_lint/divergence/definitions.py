@@ -26,6 +26,22 @@ from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import defaults, names_in, statements
 
 
+@kept_by_node(4096)
+def handing_over(node: ast.ClassDef) -> dict[str, list[ast.Call]]:
+    """The calls in a class that get one of its objects' attributes first, by the attribute: ``shard(self.model)``."""
+    found: dict[str, list[ast.Call]] = {}
+    methods = (method for method in node.body if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    for call in (n for method in methods for n in inside(method) if isinstance(n, ast.Call)):
+        given = call.args[0] if call.args else None
+        if isinstance(given, ast.Attribute) and getattr(given.value, "id", "") == "self":
+            found.setdefault(given.attr, []).append(call)
+    return found
+
+
+#: What a model is called that a function or a constructor is given.
+MODEL: Final = re.compile(r"(^|_)(model|net|network|engine)$")
+
+
 @kept_by_node(16384)
 def is_generator(node: ast.AST) -> bool:
     return not isinstance(node, ast.Lambda) and any(

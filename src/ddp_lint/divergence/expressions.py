@@ -285,7 +285,11 @@ def _of_object(
 ) -> Value:
     if isinstance(reference, ref.Instance):
         return _of_instance(frame, base, reference, name, node, path)
-    each = (attribute(frame, value, name, node, path) for value in reference.values)
+    each = tuple(attribute(frame, value, name, node, path) for value in reference.values)
+    if reference.tests:  # a model: what its wrappers lack is found in the module inside
+        method = all(isinstance(value.reference, ref.Method) for value in each)
+        found = ref.OneOf(each, reference.tests) if method else None
+        return unknown(("attribute", path, name), found) if found else _of_unknown(frame, base, name, node, path)
     methods = tuple(value for value in each if isinstance(value.reference, ref.FunctionRef))
     return unknown(("attribute", path, name), ref.OneOf(methods) if methods else None)
 

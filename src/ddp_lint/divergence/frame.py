@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
@@ -78,6 +78,14 @@ class Evaluation(Protocol):
     def entries_after(self, method: FunctionRef, attribute: str) -> Value | None: ...
 
 
+class Returned(NamedTuple):
+    """A `return`: the tests that lead there, what it gives, and the attributes that were set by then."""
+
+    test: Test | None
+    value: Value
+    attributes: Mapping[str, Value] = {}
+
+
 @dataclasses.dataclass(eq=False, slots=True)
 class Frame:
     """One activation: names, effects so far, returned values, and the tests that lead to the current statement."""
@@ -90,7 +98,7 @@ class Frame:
     env: dict[str, Value] = dataclasses.field(default_factory=dict)
     closure: dict[str, Value] | None = None
     effects: list[Effect] = dataclasses.field(default_factory=list)
-    returned: list[tuple[Test | None, Value]] = dataclasses.field(default_factory=list)
+    returned: list[Returned] = dataclasses.field(default_factory=list)
     path: list[Test] = dataclasses.field(default_factory=list)
     #: Tests after which this round of a loop goes on: the negations of those under which it has gone to the next one.
     staying: list[Test] = dataclasses.field(default_factory=list)
@@ -110,6 +118,8 @@ class Frame:
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
     turned: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Attributes that are not the same on all ranks since some of them have set them.
+    apart: set[str] = dataclasses.field(default_factory=set)
     #: Only the values of names are needed: constructors are not evaluated for their effects.
     values_alone: bool = False
 

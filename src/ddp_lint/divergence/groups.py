@@ -139,8 +139,12 @@ def handed_out(function: str, arguments: Iterable[Value] = ()) -> Group | None:
 
 
 def along(call: ast.Call) -> str:
-    """The axis of a mesh that the only argument of a call names (``comm.get_rank("tp")``); '' for anything else."""
+    """The axis of a mesh that the only argument of a call names (``comm.get_rank("tp")``), or the part of the mesh that
+    is asked for its own ranks (``mesh["tp"].get_local_rank()``); '' for anything else."""
     given = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    of = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "get_local_rank" else None
+    if not call.args and isinstance(of, ast.Subscript):
+        given = of.slice
     name = given.value if isinstance(given, ast.Constant) else given.attr if isinstance(given, ast.Attribute) else ""
     if not isinstance(name, str) or (isinstance(given, ast.Attribute) and not name.isupper()):
         return ""

@@ -138,9 +138,11 @@ class Dynamic:
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class OneOf:
     """What may be any of several objects of the project, or the method of this name of any of them: the element of
-    ``[Accuracy(), Loss()]``. `values` are these objects or methods."""
+    ``[Accuracy(), Loss()]``, or a model that is wrapped in one of several ways. `values` are these objects or methods,
+    `tests` say when it is which, where that is known."""
 
     values: tuple[Any, ...]
+    tests: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -342,6 +342,11 @@ class Known:
         type_: Type | None = self.types.get(class_)
         return type_ is not None and type_.wraps
 
+    def is_parallel(self, class_: str) -> bool:
+        """Is it the class of a model whose forward concerns all ranks, wrapped or sharded in place?"""
+        forward = self.method(class_, "__call__") if class_ in self.types else None
+        return self.wraps(class_) or (forward is not None and forward.kind == "forward")
+
 
 @functools.lru_cache(maxsize=4096)
 def _bases(name: str) -> tuple[str, ...]:

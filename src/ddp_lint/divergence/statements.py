@@ -13,7 +13,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_collective_name, is_wrapped
 from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.definitions import made_anew
+from ddp_lint.divergence.definitions import made_anew, stores_of
 from ddp_lint.divergence.effects import (
     Attempt,
     Branch,
@@ -36,7 +36,7 @@ from ddp_lint.divergence.expressions import (
     is_set,
     unordered,
 )
-from ddp_lint.divergence.frame import JOB_SIZE, Frame, none, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.resolve import known
@@ -45,11 +45,13 @@ from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     Condition,
+    Known,
     Symbol,
     Test,
     Value,
     Variation,
     combine,
+    constant,
     divergent,
     equality,
     merge,
@@ -125,16 +127,19 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
         else:
             joined = merge(test, value, other, ("merge", frame.key(node), name))
             if joined.reference is None and test.varying() is None:
-                joined = _of_job(joined, frame.env.get(name), value, other)
+                joined = _of_job(joined, frame.env.get(name), value, other, test)
             merged[name] = joined
     for name in no.keys() - yes.keys():
         merged[name] = _set_by_some(frame, negated(test), name, no[name], node)
     return merged
 
 
-def _of_job(merged: Value, before: Value | None, *arms: Value) -> Value:
-    """``if args.distributed: model = DDP(model)``: in a job of several ranks the model is the wrapped one."""
-    wrapped = [value.reference for value in arms if is_wrapped(value)]
+def _of_job(merged: Value, before: Value | None, yes: Value, no: Value, test: Test) -> Value:
+    """``if args.distributed: model = DDP(model)``: in a job of several ranks the model is the wrapped one. Wrapped in
+    both arms, in one way each, it is wrapped in the way of the arm that was run."""
+    wrapped = [value.reference for value in (yes, no) if is_wrapped(value)]
+    if len(wrapped) == 2 and (before is None or not is_wrapped(before)):
+        return merged.with_reference(ref.OneOf((yes, no), (test, negated(test))))
     if len(wrapped) != 1 or before is None or is_wrapped(before):  # ``model = model.module``
         return merged
     return merged.with_reference(wrapped[0])
@@ -148,10 +153,35 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     varies = test.varying()
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
+    frame.apart.add(name)
     key = ("set", frame.key(node), name)
     if value.constant is None:
         return divergent(key, varies)
-    return merge(test, value, unknown(key), key)
+    return merge(test, value, _flag_before(frame, name, value) or unknown(("before", key)), key)
+
+
+def _flag_before(frame: Frame, name: str, value: Value) -> Value | None:
+    """What a constructor sets a flag to that is set to the opposite here: ``self.stop = False``."""
+    path, _, attribute = name.rpartition(".")
+    of = reference_of(frame.env.get(path))
+    is_flag = value.constant in (Known(True), Known(False))
+    if not is_flag or not isinstance(of, ref.Instance) or not isinstance(of.of, ref.ClassRef):
+        return None
+    for owner in frame.linker.linearised(of.of)[0]:
+        for method, stored in stores_of(owner.node, attribute):
+            start = getattr(stored, "value", None) if method.name == "__init__" else None
+            if isinstance(start, bool):
+                return constant(start) if Known(start) != value.constant else None
+    return None
+
+
+def attributes_left(frame: Frame) -> dict[str, Value]:
+    """The attributes that the function has set by its end, on ranks that have returned before as they were there."""
+    left = {path: value for path, value in frame.env.items() if "." in path}
+    for test, _, attributes in reversed(frame.returned):
+        if test is not None and test.varying() is not None:
+            left = _join(frame, test, dict(attributes), left, frame.function or frame.facts.tree)
+    return left
 
 
 def _says(test: Test, what: Value, value: Value) -> bool:
@@ -769,7 +799,9 @@ def _record(frame: Frame, value: Value) -> None:
         test = frame.path[0]
     else:
         test = Test("and", tuple(frame.path))
-    frame.returned.append((test, value))
+    by_rank = test is not None and test.varying() is not None
+    set_by_now = {path: held for path, held in frame.env.items() if "." in path} if by_rank else {}
+    frame.returned.append(Returned(test, value, set_by_now))
 
 
 def _leave(frame: Frame, what: str, raised: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ddp_lint import knowledge
@@ -28,14 +28,25 @@ from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
 from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
-from ddp_lint.divergence.frame import JOB_SIZE, Frame, Handlers, either_way, leaving, none, reference_of, span_of
+from ddp_lint.divergence.frame import (
+    JOB_SIZE,
+    Frame,
+    Handlers,
+    Returned,
+    either_way,
+    entering,
+    leaving,
+    none,
+    reference_of,
+    span_of,
+)  # fmt: skip
 from ddp_lint.divergence.groups import OF_MACHINES, handed_out, named, names_group, seen_through
 from ddp_lint.divergence.inheritance import Answers
 from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
-from ddp_lint.divergence.statements import run
+from ddp_lint.divergence.statements import attributes_left, run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
     KEYED,
@@ -160,6 +171,8 @@ class Summaries:
         if decorated is not None:
             return self._enter_decorated(frame, function, decorated, arguments, node)
         env = bound(self, frame, function, arguments)
+        if frame.apart:
+            env |= _apart_in(frame, _given_paths(function, arguments, node))
         if function.node is self._watched and not self._memory.depth:  # what is kept already is not entered again
             self._given.append(env)
         summary = self._summary(function, env)
@@ -176,8 +189,7 @@ class Summaries:
             self._agree(frame, function, summary, arguments)
         if summary.single:
             frame.env[JOB_SIZE] = constant(1)
-        if function.owner is not None:
-            self._set_attributes(frame, function, summary, node)
+        self._set_attributes(frame, function, summary, arguments, node)
         returned = self._returned(frame, function, arguments, node, summary, env)
         plain = returned.constant is None and returned.missing is None
         return dataclasses.replace(returned, missing=NEVER) if plain and is_never_none(function.node) else returned
@@ -232,15 +244,21 @@ class Summaries:
             return None
         return found
 
-    def _set_attributes(self, frame: Frame, function: FunctionRef, summary: Summary, node: ast.Call) -> None:
-        """What a method does to its object: ``stopper(loss)`` with each rank's own loss, or on rank 0 alone."""
-        of = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == function.name else node.func
-        path = dotted(of)
-        if not path:
-            return
-        frame.env.update({f"{path}.{name}": leaving(value) for name, value in summary.left.items()})
-        if any(test.varying() is not None for test in frame.path):
-            self._set_flags(frame, function, path, node)
+    def _set_attributes(
+        self, frame: Frame, function: FunctionRef, summary: Summary, arguments: Arguments, node: ast.Call
+    ) -> None:
+        """What a call does to the objects that it gets: ``stopper(loss)`` with each rank's own loss, or on one rank."""
+        paths = _given_paths(function, arguments, node)
+        for name, value in summary.left.items():
+            parameter, _, attribute = name.partition(".")
+            path = f"{paths[parameter]}.{attribute}" if paths.get(parameter) else ""
+            if path and (value.varies is not None or value.agreed or path in frame.env):
+                frame.env[path] = leaving(value)
+                if value.varies is not None:
+                    frame.apart.add(path)
+        of = paths.get(_first(function)) if function.owner is not None else None
+        if of and any(test.varying() is not None for test in frame.path):
+            self._set_flags(frame, function, of, node)
 
     def _set_flags(self, frame: Frame, function: FunctionRef, path: str, node: ast.Call) -> None:
         """Flags that the method sets, called where only some ranks come."""
@@ -389,7 +407,7 @@ class Summaries:
     def _summarised(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
         frame = self.evaluate(function, env)
         effects, returned = compacted(frame, function), _folded(frame)
-        left = _own_attributes(frame, function, agreed=bool(effects)) if function.receiver is not None else {}
+        left = _attributes(frame, function, agreed=bool(effects))
         return Summary(
             effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
             yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
@@ -417,7 +435,7 @@ class Summaries:
             values_alone=body is not None,
         )
         if isinstance(function.node, ast.Lambda):
-            frame.returned.append((None, evaluate(frame, function.node.body)))
+            frame.returned.append(Returned(None, evaluate(frame, function.node.body)))
         else:
             run(frame, function.node.body if body is None else body)
         return frame
@@ -503,9 +521,9 @@ def _folded(frame: Frame) -> Value:
     """The returned value: the first return whose tests hold."""
     if not frame.returned:
         return none()
-    result = none() if frame.alive else frame.returned[-1][1]
+    result = none() if frame.alive else frame.returned[-1].value
     pending = frame.returned if frame.alive else frame.returned[:-1]
-    for test, value in reversed(pending):
+    for test, value, _ in reversed(pending):
         result = merge(
             test or either_way(frame, frame.function),
             value,
@@ -527,7 +545,7 @@ def _leaves_single(frame: Frame) -> bool:
     """Has the function set up a job of one process, unless it says by its value that it has not (``return False``)?"""
     if not frame.single:
         return False
-    *early, last = [*(value for _, value in frame.returned), *([none()] if frame.alive else [])] or [none()]
+    *early, last = [*(returned.value for returned in frame.returned), *([none()] if frame.alive else [])] or [none()]
     values = [value.constant for value in early]
     refused = all(value is not None and not value.value for value in values)
     return not early or (refused and last.constant is not None and bool(last.constant.value))
@@ -564,17 +582,52 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
     return dataclasses.replace(value, varies=dataclasses.replace(value.varies, scope=f"group:{group.key}"))
 
 
-def _own_attributes(frame: Frame, method: FunctionRef, *, agreed: bool) -> dict[str, Value]:
-    """Attributes of `self` whose values are each rank's own where the method ends; of one that communicates, those
-    that the ranks have `agreed` on: ``meter.all_reduce()``."""
-    parameters = method.node.args.args
-    if not parameters:
+def _first(function: FunctionRef) -> str:
+    """The name that a method has for its object."""
+    parameters = (*function.node.args.posonlyargs, *function.node.args.args)
+    return parameters[0].arg if parameters and function.receiver is not None and not is_static(function) else ""
+
+
+def _given_paths(function: FunctionRef, arguments: Arguments, node: ast.Call) -> dict[str, str]:
+    """The caller's names for the objects that a function gets, by its parameters."""
+    names = [a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)]
+    first = _first(function)
+    paths = {name: dotted(given) for name, given in arguments.nodes.items() if isinstance(name, str)}
+    places = enumerate(names[1:] if first else names)
+    paths |= {name: dotted(arguments.nodes[place]) for place, name in places if place in arguments.nodes}
+    if first:
+        called = node.func
+        method = isinstance(called, ast.Attribute) and called.attr == function.name
+        paths[first] = dotted(called.value if method and isinstance(called, ast.Attribute) else called)
+    return paths
+
+
+def _apart_in(frame: Frame, paths: Mapping[str, str]) -> dict[str, Value]:
+    """The attributes of what a function gets that are not the same on all ranks."""
+    found: dict[str, Value] = {}
+    for path in frame.apart & frame.env.keys():
+        of, _, attribute = path.rpartition(".")
+        found |= {f"{name}.{attribute}": entering(frame.env[path]) for name, given in paths.items() if given == of}
+    return found
+
+
+def _attributes(frame: Frame, function: FunctionRef, *, agreed: bool) -> dict[str, Value]:
+    """The attributes that a function sets of what it gets, ``self.stop``, as they are at its end. Where it
+    communicates, the ranks have agreed on those that are no longer each rank's own: ``meter.all_reduce()``."""
+    left = attributes_left(frame)
+    if not left:
         return {}
-    receiver = parameters[0].arg + "."
-    own = {path.removeprefix(receiver): value for path, value in frame.env.items() if path.startswith(receiver)}
-    if agreed:
-        return {name: value for name, value in own.items() if value.agreed and value.varies is None}
-    return {name: value for name, value in own.items() if value.varies is not None and value.open}
+    parameters = {a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)}
+    own = {path: value for path, value in left.items() if path.partition(".")[0] in parameters}
+    if not agreed:
+        return {name: value for name, value in own.items() if value.varies is not None or value.reference is None}
+    alike = ((name, value) for name, value in own.items() if value.varies is None)
+    return {name: dataclasses.replace(value, agreed=value.agreed or _is_flag(value)) for name, value in alike}
+
+
+def _is_flag(value: Value) -> bool:
+    """Is it a number or a flag that only the run knows, for all that is seen of it?"""
+    return value.reference is None and value.constant is None and value.items is None and value.entries is None
 
 
 def _is_within(frame: Frame, function: FunctionRef) -> bool:

@@ -10,9 +10,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.definitions import (
+    MODEL,
     assignments_in,
     defaults_of,
     entering,
+    handing_over,
     is_flag,
     is_positive,
     keyed_by_batches,
@@ -43,7 +45,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Answered
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import constructions
 
@@ -263,7 +265,12 @@ class Variables:
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
         """Evaluated separately: a reader of the attribute depends on its value, not on how it was computed."""
-        return self._summaries.linker.questions.apart(lambda: self._joined_stores(of, name))[0]
+        return self._summaries.linker.questions.apart(lambda: self._held(of, name))[0]
+
+    def _held(self, of: ClassRef, name: str) -> Value | None:
+        stored = self._joined_stores(of, name)
+        turned = self._turned(of, name) if stored is not None and stored.reference is None else None
+        return turned or stored
 
     def _joined_stores(self, of: ClassRef, name: str) -> Value | None:
         self._pending_attributes.add((of, name))
@@ -302,6 +309,17 @@ class Variables:
             return dataclasses.replace(result, missing=Test("atom", atom=Condition(choice, f"{name} is None")))
         return result
 
+    def _turned(self, of: ClassRef, name: str) -> Value | None:
+        """What another method makes of the object in an attribute: ``fully_shard(self.model)``."""
+        for owner in self._summaries.linker.linearised(of)[0]:
+            for call in handing_over(owner.node).get(name, ()):
+                callee = self._summaries.linker.expression(owner.facts, call.func)
+                entry = known().collectives.get(callee.name) if isinstance(callee, ref.External) else None
+                type_ = entry.turns.get(entry.takes[0]) if entry is not None and entry.takes else None
+                if type_ is not None:
+                    return unknown(("turned", of.node.name, name), ref.Instance(type_))
+        return None
+
     def _keyed_in(self, of: ClassRef, name: str) -> Value | None:
         """A dictionary to which a method adds keys that follow from the rank's own batches, or on some ranks alone."""
         key = ("keyed", of.node.name, name)
@@ -335,19 +353,42 @@ class Variables:
         function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
         if not method.args.args:
             return None
-        if isinstance(value, ast.Name) and (given := self._flag_given(of, method, value.id)) is not None:
-            return given
+        if isinstance(value, ast.Name):
+            given = self._flag_given(of, method, value.id) or self._wrapped_given(of, method, value.id)
+            if given is not None:
+                return given
         return self._summaries.attribute_after(function, name)
 
     def _flag_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
         """What the project makes objects of the class with, for a flag of ``__init__`` that follows from the rank in
         each of these places: ``Trainer(is_main=rank == 0)``."""
         signature = method.args
-        names = [a.arg for a in (*signature.posonlyargs, *signature.args)][1:]
         flag = next((a for a in (*signature.args, *signature.kwonlyargs) if a.arg == name), None)
         if method.name != "__init__" or flag is None or not is_flag(flag, defaults_of(method).get(name)):
             return None
-        found: list[Value] = []
+        given = self._given(of, method, name)
+        found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
+        by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
+        return by_rank[0] if by_rank and len(by_rank) == len(found) else None
+
+    def _wrapped_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
+        """The wrapped model that every object of the class is made with: ``Trainer(model)`` after ``model =
+        FSDP(model)``."""
+        if method.name != "__init__" or not MODEL.search(name):
+            return None
+        wrappers = [_wrapper_of(frame, argument) for frame, argument in self._given(of, method, name)]
+        if not wrappers or len(set(wrappers)) > 1 or wrappers[0] is None:
+            return None
+        return unknown(("wrapped", of.node.name, name), ref.Instance(wrappers[0]))
+
+    def _given(
+        self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str
+    ) -> list[tuple[Frame, ast.expr]]:
+        """What the project makes objects of the class with, for a parameter of ``__init__``, and where; nothing if a
+        call does not show it."""
+        signature = method.args
+        names = [a.arg for a in (*signature.posonlyargs, *signature.args)][1:]
+        found: list[tuple[Frame, ast.expr]] = []
         project = self._summaries.linker.project
         made = project.class_of(of.facts, of.node).name
         for facts, use, call in constructions(project, made, _FILES):
@@ -355,12 +396,23 @@ class Variables:
             keywords = {keyword.arg: keyword.value for keyword in call.keywords}
             argument = call.args[place] if place < len(call.args) else keywords.get(name)
             if None in keywords or any(isinstance(each, ast.Starred) for each in call.args):
-                return None
-            frame = Frame(self._summaries, facts, use.around)
+                return []
             if argument is not None:
-                found.append(evaluate(frame, assigned_once(frame, argument)))
-        by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
-        return by_rank[0] if by_rank and len(by_rank) == len(found) else None
+                found.append((Frame(self._summaries, facts, use.around), argument))
+        return found
+
+
+def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
+    """The one class of wrappers that a model is made an object of in the function at hand, None for any other."""
+    if isinstance(argument, ast.Name):
+        scope = frame.function if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+        assigned = assigned_in(scope, argument.id) if scope is not None else []
+    else:
+        assigned = [argument]
+    made = (frame.linker.expression(frame.facts, value.func) for value in assigned if isinstance(value, ast.Call))
+    known_types = {known().type_of(of.name) for of in made if isinstance(of, ref.External)}
+    wrappers = {of for of in known_types if of and known().is_parallel(of)}
+    return wrappers.pop() if len(wrappers) == 1 else None
 
 
 def _is_left(method: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr) -> bool:

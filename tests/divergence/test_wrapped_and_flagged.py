@@ -1,0 +1,302 @@
+"""Ranks that diverge by what methods leave in objects, and by models that are wrapped in one of several ways."""
+
+import pathlib
+
+import pytest
+from test_mismatches import check
+
+WRAPPING = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def wrap(model, args):
+            if args.fsdp:
+                model = FSDP(model)
+            else:
+                model = DDP(model)
+            return model
+"""
+
+PARTING = {
+    "a flag that a method sets on one rank": """
+        class Trainer:
+            def __init__(self):
+                self.rank = dist.get_rank()
+                self.stop = False
+
+            def check(self, loss):
+                if self.rank == 0 and loss < 1:
+                    self.stop = True
+
+            def train(self, loader):
+                for x in loader:
+                    dist.all_reduce(x)  # !loop-count
+                    self.check(x.mean())
+                    if self.stop:
+                        break
+    """,
+    "a flag that a method sets after the other ranks have returned": """
+        class Trainer:
+            def __init__(self):
+                self.rank = dist.get_rank()
+                self.stop = False
+
+            def check(self, loss):
+                if self.rank != 0:
+                    return
+                if loss < 1:
+                    self.stop = True
+
+            def train(self, x):
+                self.check(x.mean())
+                if self.stop:
+                    return
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a counter that rank 0 resets in an object that it is given": """
+        class State:
+            def __init__(self, rank):
+                self.rank = rank
+                self.epochs_since_best = 0
+
+        def update(state, metric):
+            if state.rank != 0:
+                return
+            state.epochs_since_best = 0
+
+        def goes_on(state):
+            return state.epochs_since_best < 3
+
+        def train(loader, model):
+            state = State(dist.get_rank())
+            while goes_on(state):
+                state.epochs_since_best += 1
+                for x in loader:
+                    dist.all_reduce(x)  # !rank-branch
+                update(state, x)
+    """,
+    "a model that is sharded or replicated": f"""{WRAPPING}
+        def main(net, args):
+            model = wrap(net, args)
+            if dist.get_rank() == 0:
+                torch.save(model.state_dict(), "x.pt")  # !implicit-collective
+    """,
+    "one of three ways": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def main(model, args):
+            if args.ddp:
+                model = DDP(model)
+            elif args.fsdp:
+                model = FSDP(model)
+            if dist.get_rank() == 0:
+                torch.save(model.state_dict(), "x.pt")  # !implicit-collective
+    """,
+    "an attribute that is sharded or replicated": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        class Trainer:
+            def __init__(self, model, config):
+                self.rank = dist.get_rank()
+                if config.fsdp:
+                    self.model = FSDP(model)
+                else:
+                    self.model = DDP(model)
+
+            def save(self):
+                if self.rank == 0:
+                    torch.save(self.model.state_dict(), "x.pt")  # !implicit-collective
+    """,
+    "an attribute that another method shards": """
+        from torch.distributed.fsdp import fully_shard
+
+        class Trainer:
+            def __init__(self, config):
+                self.rank = dist.get_rank()
+                self.model = build(config)
+                self.shard()
+
+            def shard(self):
+                fully_shard(self.model)
+
+            def look(self, x):
+                if self.rank == 0:
+                    self.model(x)  # !one-rank-forward
+    """,
+    "a model that is given wrapped": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+
+            def look(self, x):
+                if dist.get_rank() == 0:
+                    self.model(x)  # !one-rank-forward
+
+        def main(net):
+            model = FSDP(net)
+            Trainer(model).look(1)
+    """,
+}
+
+EQUAL = {
+    "a flag that the ranks agree on in the same method": """
+        class Trainer:
+            def __init__(self):
+                self.rank = dist.get_rank()
+                self.stop = False
+
+            def check(self, loss):
+                if self.rank == 0 and loss < 1:
+                    self.stop = True
+                flag = torch.tensor(int(self.stop))
+                dist.broadcast(flag, 0)
+                self.stop = bool(flag)
+
+            def train(self, loader):
+                for x in loader:
+                    dist.all_reduce(x)
+                    self.check(x.mean())
+                    if self.stop:
+                        break
+    """,
+    "a flag that the ranks agree on in the next method": """
+        class Trainer:
+            def __init__(self):
+                self.rank = dist.get_rank()
+                self.stop = False
+
+            def train(self, loader):
+                for x in loader:
+                    dist.all_reduce(x)
+                    if self.rank == 0:
+                        self.stop = True
+                    self.agree()
+                    if self.stop:
+                        break
+
+            def agree(self):
+                flag = torch.tensor(int(self.stop))
+                dist.all_reduce(flag)
+                self.stop = flag.item() > 0
+    """,
+    "a flag that is taken back": """
+        class Trainer:
+            def __init__(self):
+                self.rank = dist.get_rank()
+                self.stop = False
+
+            def train(self, x):
+                if self.rank == 0:
+                    self.stop = True
+                self.reset()
+                if self.stop:
+                    dist.barrier()
+
+            def reset(self):
+                self.stop = False
+    """,
+    "a counter that all ranks reset before one of them saves": """
+        class State:
+            def __init__(self, rank):
+                self.rank = rank
+                self.epochs_since_best = 0
+
+        def update(state, metric):
+            state.epochs_since_best = 0
+            if state.rank != 0:
+                return
+            state.best = metric
+
+        def goes_on(state):
+            return state.epochs_since_best < 3
+
+        def train(loader, model):
+            state = State(dist.get_rank())
+            while goes_on(state):
+                state.epochs_since_best += 1
+                for x in loader:
+                    dist.all_reduce(x)
+                update(state, x)
+    """,
+    "a flag that decides what is printed": """
+        class Trainer:
+            def __init__(self):
+                self.rank = dist.get_rank()
+                self.ready = False
+
+            def log(self):
+                if self.rank != 0:
+                    return
+                self.ready = True
+
+            def train(self, x):
+                self.log()
+                if self.ready:
+                    print(x)
+                dist.barrier()
+    """,
+    "saved on all ranks where it is sharded": f"""{WRAPPING}
+        def main(net, args):
+            model = wrap(net, args)
+            if args.fsdp:
+                state = model.state_dict()
+            elif dist.get_rank() == 0:
+                state = model.state_dict()
+    """,
+    "saved on all ranks where it is an object of FSDP": f"""{WRAPPING}
+        def main(net, args):
+            model = wrap(net, args)
+            if isinstance(model, FSDP):
+                state = model.state_dict()
+            elif dist.get_rank() == 0:
+                state = model.state_dict()
+    """,
+    "saved on one rank where it is an object of DDP": f"""{WRAPPING}
+        def main(net, args):
+            model = wrap(net, args)
+            if isinstance(model, DDP):
+                if dist.get_rank() == 0:
+                    torch.save(model.state_dict(), "x.pt")
+            else:
+                state = model.state_dict()
+    """,
+    "what no wrapper makes communicate": f"""{WRAPPING}
+        def main(net, args):
+            model = wrap(net, args)
+            if dist.get_rank() == 0:
+                print(sum(p.numel() for p in model.parameters()))
+                model.eval()
+    """,
+    "a model that is given plain to one and wrapped to the other": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+
+            def look(self, x):
+                if dist.get_rank() == 0:
+                    self.model(x)
+
+        def main(net):
+            model = FSDP(net)
+            return Trainer(model)
+
+        def test(net):
+            return Trainer(net)
+    """,
+}
+
+
+@pytest.mark.parametrize("source", PARTING.values(), ids=PARTING)
+def test_ranks_part(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
+
+
+@pytest.mark.parametrize("source", EQUAL.values(), ids=EQUAL)
+def test_ranks_are_equal(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
