@@ -55,6 +55,29 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a helper that wraps a model in one of several ways": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def wrap(config, model):
+            if config.strategy == "ddp":
+                return DDP(model)
+            if config.strategy == "fsdp":
+                return FSDP(model)
+            return model
+
+        def evaluate(config, net, loader):
+            model = wrap(config, net)
+            if dist.get_rank() == 0:
+                for batch in loader:
+                    model(batch)  # !one-rank-forward
+            dist.barrier()
+
+        def answer(config, net, prompts):
+            model = wrap(config, net)
+            for prompt in prompts[dist.get_rank()::dist.get_world_size()]:
+                model(prompt)  # !one-rank-forward
+    """,
     "a list that stays empty on the other ranks": """
         def share(load):
             rows = []

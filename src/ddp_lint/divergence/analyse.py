@@ -417,7 +417,8 @@ def _mismatches(
         projection = Projection(graph, stream)
         telling = Comparison(graph, projection)
         for difference in _differences(graph, projection, start):
-            key = (difference.event.span, id(difference.fork.condition))
+            doubtful = difference.event.confidence is Confidence.LOW
+            key = (difference.event.span, doubtful, id(difference.fork.condition))
             if key in seen or id(difference.fork.condition) in given or telling.is_of_no_value_listed(difference):
                 continue
             seen.add(key)

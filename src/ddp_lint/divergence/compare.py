@@ -22,7 +22,7 @@ from ddp_lint.divergence.event_graph import (
 )
 from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
 from ddp_lint.divergence.values import Bound, Condition, Variation, alone_in, comparison, equality, implied
-from ddp_lint.findings import Span
+from ddp_lint.findings import Confidence, Span
 
 #: In a test, whose text may have been shortened: the job shards parameters.
 SHARDED_MODE = re.compile(r"deepsp|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE)
@@ -758,8 +758,10 @@ class Comparison:
         return None
 
     def _first_event(self, side: Side) -> Event | None:
-        """The first event in source order that a rank with these choices may reach."""
+        """The first event in source order that a rank with these choices may reach, one that surely communicates if
+        there is any: a model may be wrapped in one of several ways."""
         stack, seen = [side.node], set()
+        doubtful: Event | None = None
         while stack:
             node = stack.pop()
             if node.number in seen:
@@ -767,7 +769,9 @@ class Comparison:
             seen.add(node.number)
             if isinstance(node, EventNode):
                 if self._projection.holds(node.event):
-                    return node.event
+                    if node.event.confidence is not Confidence.LOW:
+                        return node.event
+                    doubtful = doubtful or node.event
                 stack.append(node.after)
             elif isinstance(node, Choice):
                 truth = self._projection.truth(node.condition, side.world)
@@ -775,7 +779,7 @@ class Comparison:
                 stack += [node.no, node.yes] if chosen is None else [node.yes if chosen else node.no]
             elif isinstance(node, Loop):
                 stack += [node.after, node.body]
-        return None
+        return doubtful
 
     @staticmethod
     def _fork(one: Side, two: Side) -> Step | None:

@@ -127,14 +127,14 @@ def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value],
         else:
             joined = merge(test, value, other, ("merge", frame.key(node), name))
             if joined.reference is None and test.varying() is None:
-                joined = _of_job(joined, frame.env.get(name), value, other, test)
+                joined = of_job(joined, frame.env.get(name), value, other, test)
             merged[name] = joined
     for name in no.keys() - yes.keys():
         merged[name] = _set_by_some(frame, negated(test), name, no[name], node)
     return merged
 
 
-def _of_job(merged: Value, before: Value | None, yes: Value, no: Value, test: Test) -> Value:
+def of_job(merged: Value, before: Value | None, yes: Value, no: Value, test: Test) -> Value:
     """``if args.distributed: model = DDP(model)``: in a job of several ranks the model is the wrapped one. Wrapped in
     both arms, in one way each, it is wrapped in the way of the arm that was run."""
     wrapped = [value.reference for value in (yes, no) if is_wrapped(value)]

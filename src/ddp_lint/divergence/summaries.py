@@ -13,7 +13,7 @@ from ddp_lint.divergence import closures, conditions, expressions, iteration, ta
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
-from ddp_lint.divergence.calls_by_name import is_agreement
+from ddp_lint.divergence.calls_by_name import is_agreement, is_wrapped
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_diverging
 from ddp_lint.divergence.definitions import (
@@ -46,7 +46,7 @@ from ddp_lint.divergence.parameters import annotated, bound, general, is_static,
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.slicing import storing
-from ddp_lint.divergence.statements import attributes_left, run
+from ddp_lint.divergence.statements import attributes_left, of_job, run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
     KEYED,
@@ -523,14 +523,18 @@ def _folded(frame: Frame) -> Value:
         return none()
     result = none() if frame.alive else frame.returned[-1].value
     pending = frame.returned if frame.alive else frame.returned[:-1]
-    for test, value, _ in reversed(pending):
-        result = merge(
-            test or either_way(frame, frame.function),
-            value,
-            result,
-            ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)),
-        )
+    for known_test, value, _ in reversed(pending):
+        test = known_test or either_way(frame, frame.function)
+        merged = merge(test, value, result, ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)))
+        if merged.reference is None and test.varying() is None:
+            merged = of_job(merged, _unwrapped(value, result), value, result, test)
+        result = merged
     return result
+
+
+def _unwrapped(*returned: Value) -> Value | None:
+    """The object among those that a function may return that is not wrapped."""
+    return next((v for v in returned if not is_wrapped(v) and v.constant is None and v.items is None), None)
 
 
 def _numbered(yielded: list[Value]) -> tuple[Value | None, ...]:
