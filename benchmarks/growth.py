@@ -10,6 +10,7 @@ above the limit; one of a short run is measured again at twice the size, where n
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -311,7 +312,140 @@ def unknown_names(n: int) -> str:
     return _TORCH + "".join(f"name_{i}\n" for i in range(n))
 
 
+@text(2000)
+def decorators(n: int) -> str:
+    return f"{_TORCH}@torch.no_grad()\n" + "@register\n" * n + "def f(x):\n    dist.all_reduce(x)\n"
+
+
+@text(3000)
+def items_of_with(n: int) -> str:
+    items = ", ".join(f"torch.no_grad() as c{i}" for i in range(n))
+    return f"{_TORCH}def f(x):\n    with ({items}):\n        dist.all_reduce(x)\n"
+
+
+@text(1500)
+def cases_of_match(n: int) -> str:
+    cases = "".join(f"        case {i}:\n            dist.barrier()\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n    match x:\n{cases}"
+
+
+@text(4000)
+def fields_of_f_strings(n: int) -> str:
+    fields = "".join(f"{{x[{i}]!r:>{{w}}}} " for i in range(n))
+    return f"{_TORCH}def f(x, w):\n    print(f'{fields}')\n    dist.all_reduce(x)\n"
+
+
+@text(1000)
+def rank_tests_of_all_kinds(n: int) -> str:
+    tests = (
+        "dist.get_rank() == {0}",
+        "x.rank != {0}",
+        "{0} < dist.get_rank() < {0} + 2",
+        "x.is_main and x.local_rank % {0}",
+    )
+    arms = "".join(f"    if {tests[i % 4].format(i + 1)}:\n        x = x + {i}\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{arms}    dist.all_reduce(x)\n"
+
+
+@text(600)
+def collectives_under_tests_of_their_own(n: int) -> str:
+    arms = "".join(f"    if flags[{i}]:\n        dist.all_reduce(x[{i}])\n" for i in range(n))
+    return f"{_TORCH}def f(x, flags):\n{arms}"
+
+
+@text(500)
+def nested_loops_in_a_row(n: int) -> str:
+    loop = "".join(f"{'    ' * (d + 1)}for i{d} in range(x[{d}]):\n" for d in range(6))
+    return f"{_TORCH}def f(x):\n" + f"{loop}{'    ' * 7}dist.all_reduce(x)\n" * n
+
+
+@text(150)
+def nested_try_blocks_in_a_row(n: int) -> str:
+    tries = "".join(f"{'    ' * (d + 1)}try:\n" for d in range(12)) + f"{'    ' * 13}dist.all_reduce(x)\n"
+    tries += "".join(f"{'    ' * (d + 1)}except E{d}:\n{'    ' * (d + 2)}pass\n" for d in reversed(range(12)))
+    return f"{_TORCH}def f(x):\n" + tries * n
+
+
+@text(2000)
+def groups_of_their_own(n: int) -> str:
+    made = "".join(f"    g{i} = dist.new_group([0, {i + 1}])\n    dist.all_reduce(x, group=g{i})\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{made}"
+
+
+@text(3000)
+def lambdas(n: int) -> str:
+    made = "".join(f"    f{i} = lambda y: f{i - 1}(y) if y > {i} else dist.all_reduce(y)\n" for i in range(1, n))
+    return f"{_TORCH}def f(x):\n    f0 = print\n{made}    f{n - 1}(x)\n"
+
+
+@text(3000)
+def comprehensions(n: int) -> str:
+    made = "".join(f"    y{i} = [dist.all_reduce(v) for v in x if v > {i}]\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{made}"
+
+
+@text(2000)
+def default_arguments(n: int) -> str:
+    given = ", ".join(f"a{i}=dist.get_rank()" for i in range(n))
+    return f"{_TORCH}def f({given}):\n    if a0 == 0:\n        dist.barrier()\nf()\n"
+
+
+@text(2000)
+def keywords_of_a_call(n: int) -> str:
+    given = ", ".join(f"a{i}={i}" for i in range(n))
+    return f"{_TORCH}def f(**kw):\n    dist.barrier()\nif dist.get_rank() == 0:\n    f({given})\n"
+
+
 # ---- several files
+
+
+@kind(300)
+def packages_that_hand_on(folder: pathlib.Path, n: int) -> None:
+    """Packages in each other's row, each with all names of the next."""
+    (folder / "p0.py").write_text(f"{_TORCH}def f():\n    dist.barrier()\n")
+    for i in range(1, n):
+        (folder / f"p{i}").mkdir()
+        (folder / f"p{i}" / "__init__.py").write_text(f"from p{i - 1} import f\n")
+    (folder / "a.py").write_text(f"{_TORCH}from p{n - 1} import f\nif dist.get_rank() == 0:\n    f()\n")
+
+
+@kind(200)
+def stars_in_a_chain(folder: pathlib.Path, n: int) -> None:
+    (folder / "s0.py").write_text(f"{_TORCH}def f():\n    dist.barrier()\n")
+    for i in range(1, n):
+        (folder / f"s{i}.py").write_text(f"{_TORCH}from s{i - 1} import *\ndef g{i}():\n    f()\n")
+
+
+@kind(200)
+def files_in_one_circle_of_imports(folder: pathlib.Path, n: int) -> None:
+    for i in range(n):
+        (folder / f"c{i}.py").write_text(
+            f"{_TORCH}from c{(i + 1) % n} import f{(i + 1) % n}\nfrom c{(i + 7) % n} import f{(i + 7) % n}\n"
+            f"def f{i}(x):\n    if x > {i}:\n        f{(i + 1) % n}(x)\n    f{(i + 7) % n}(x)\n    dist.all_reduce(x)\n"
+        )
+
+
+@kind(200)
+def methods_of_one_name(folder: pathlib.Path, n: int) -> None:
+    """Each file has a class with the method that all call on objects of no known class."""
+    for i in range(n):
+        (folder / f"m{i}.py").write_text(
+            f"{_TORCH}class C{i}:\n    def step(self, x):\n        dist.all_reduce(x)\n"
+            "def run(o, x):\n    if dist.get_rank() == 0:\n        o.step(x)\n"
+        )
+
+
+@kind(500)
+def cells_of_a_notebook(folder: pathlib.Path, n: int) -> None:
+    cell = {"cell_type": "code", "source": f"{_TORCH}if dist.get_rank() == 0:\n    dist.barrier()\n", "outputs": []}
+    (folder / "a.ipynb").write_text(json.dumps({"cells": [cell] * n, "metadata": {}, "nbformat": 4}))
+
+
+@kind(20_000)
+def batch_script(folder: pathlib.Path, n: int) -> None:
+    (folder / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\n" + "export NCCL_DEBUG=INFO \\\n  NCCL_IB_DISABLE=1\nsrun python a.py\n" * n
+    )
 
 
 @kind(400)

@@ -233,3 +233,31 @@ def test_large_logs_are_skimmed_and_the_error_is_found(tmp_path):
     assert told(found) == ("hardware-ecc", 5)
     assert found["evidence"][0]["line"] == 400_004
     assert found["lines"] == 800_000 + LOG.count("\n")
+
+
+TRACEBACK = """{prefix}Traceback (most recent call last):
+{prefix}  File "/x/data.py", line 7, in load
+{prefix}    return read(path)
+{prefix}OSError: sample {n} cannot be read
+"""
+
+
+def test_tracebacks_that_repeat_themselves_hide_no_other_one(tmp_path):
+    repeated = [TRACEBACK.format(prefix=f"[rank{n % 8}]: ", n=n) for n in range(60_000)]
+    at = sum(text.count("\n") for text in repeated[:50_000])
+    (tmp_path / "big.log").write_text("".join((*repeated[:50_000], LOG, *repeated[50_000:])))
+    found = answer(tmp_path / "big.log")
+    assert ("ecc", at + 4) in {(event["signature"], event["line"]) for event in found["events"]}
+    assert max(event["count"] for event in found["events"]) < 20_000  # the others were passed by
+
+
+def test_ranks_that_say_the_same_are_all_heard(tmp_path):
+    filler = "".join(f"step {n} of the training, all is well and nothing to see\n" for n in range(100_000))
+    lines = "".join(
+        f"[E ProcessGroupNCCL.cpp:475] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={7 if rank == 900 else 8}, OpType=ALLREDUCE)\n"
+        for rank in range(1024)
+    )
+    (tmp_path / "big.log").write_text(filler + lines)
+    found = answer(tmp_path / "big.log")
+    assert found["culprit_rank"] == 900

@@ -22,7 +22,12 @@ from ddp_lint.files import is_endless
 _CLOSELY = 4 << 20
 _CHUNK = 1 << 20
 _LONGEST = 1 << 16
-_AFTER, _TAIL = 250, 40
+_BEFORE, _AFTER, _TAIL = 60, 250, 40
+#: A line that was there so often, numbers aside, has nothing new to say; at most so many different ones are counted.
+_OFTEN, _COUNTED = 100, 100_000
+#: What a line can begin with to name its process, up to a colon at the latest: numbers count in it.
+_PREFIX = 32
+_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _TRIGGERS = (
     b"rror", b"xception", b"Traceback", b"atchdog", b"imed out", b"imeout", b"exit", b"atal", b"illed",
     b"terminate called", b"what()", b"NCCL WARN", b"Xid", b"ECC", b"oom", b"OOM", b"ut of memory", b"monitored",
@@ -204,6 +209,7 @@ def _read_error_file(data: bytes, source: Source, reader: Reader) -> None:
 
 def _read_lines(file: IO[bytes], source: Source, reader: Reader, progress: Callable[[int], None]) -> None:
     number, done, rest, prefixes, left = 0, 0, b"", None, 0
+    repetitions = _Repetitions()
     while chunk := file.read(_CHUNK) if source.path else _some(file):
         progress(len(chunk))
         lines = (rest + chunk).split(b"\n")
@@ -218,7 +224,7 @@ def _read_lines(file: IO[bytes], source: Source, reader: Reader, progress: Calla
                 number += 1
                 _feed(line, source, reader, number, prefixes or Prefixes())
         else:
-            number, left = _skim(lines, source, reader, number, prefixes or Prefixes(), left)
+            number, left = _skim(lines, source, reader, number, prefixes or Prefixes(), left, repetitions)
     if rest:
         prefixes = prefixes or Prefixes.of([clean(_text(rest))])
         number += 1
@@ -231,23 +237,63 @@ def _some(file: IO[bytes]) -> bytes:
 
 
 def _skim(
-    lines: list[bytes], source: Source, reader: Reader, number: int, prefixes: Prefixes, left: int
+    lines: list[bytes],
+    source: Source,
+    reader: Reader,
+    number: int,
+    prefixes: Prefixes,
+    left: int,
+    repetitions: _Repetitions,
 ) -> tuple[int, int]:
-    """A stretch of a large log: only what is near a telling word, and its last lines. Returns the number of the
-    last line, and how many lines after it are still near."""
+    """A stretch of a large log: only what is near a telling word and near a line that does not repeat itself, and its
+    last lines. Returns the number of the last line, and how many lines after it are still near."""
     if not left and not _holds_a_trigger(lines):
         start = number + max(0, len(lines) - _TAIL)
         for offset, line in enumerate(lines[-_TAIL:], 1):
             _feed(line, source, reader, start + offset, prefixes)
         return number + len(lines), 0
-    for line in lines:
-        number += 1
+    near = repetitions.near_others(lines)
+    for offset, line in enumerate(lines):
+        if not near[offset]:
+            continue
         if _TRIGGER.search(line):
             left = _AFTER
         if left:
             left -= 1
-            _feed(line, source, reader, number, prefixes)
-    return number, left
+            _feed(line, source, reader, number + offset + 1, prefixes)
+    return number + len(lines), left
+
+
+class _Repetitions:
+    """How often the lines of a log were there, numbers aside: a job that logs the same traceback in each step says
+    nothing new with it. Numbers count in lines that name ranks, and where a line names its process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def near_others(self, lines: list[bytes]) -> bytearray:
+        """For each line of a stretch, whether it is near one that was not there often, or near the end."""
+        near = bytearray(len(lines))
+        end = 0  # all before is decided
+        for number, line in enumerate(lines):
+            if self._is_often(line):
+                continue
+            start, stop = max(end, number - _BEFORE), min(len(lines), number + _AFTER)
+            near[start:stop] = b"\1" * (stop - start)
+            end = stop
+        start = max(end, len(lines) - _TAIL)
+        near[start:] = b"\1" * (len(lines) - start)
+        return near
+
+    def _is_often(self, line: bytes) -> bool:
+        colon = line.find(b":", 0, _PREFIX)
+        start = colon if colon >= 0 else _PREFIX
+        rest = line[start:]
+        key = hash((line[:start], rest if b"ank" in rest else rest.translate(_ZEROS)))
+        seen = self._seen.get(key, 0) + 1
+        if seen > 1 or len(self._seen) < _COUNTED:
+            self._seen[key] = seen
+        return seen > _OFTEN
 
 
 def _holds_a_trigger(lines: list[bytes]) -> bool:

@@ -25,6 +25,8 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
     Also by way of a package whose `__init__` passes the module's names on.
     """
     wanted = set[pathlib.Path]().union(*(project.holding(w) for w in holding))
+    if not wanted:
+        return
     seen = {name}
     for home in (name, *_passed_on_by(project, name)):
         package, _, last = home.rpartition(".")

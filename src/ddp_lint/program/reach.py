@@ -25,6 +25,7 @@ from ddp_lint.knowledge.communication import is_telling
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
 from ddp_lint.program.mentions import CALLING, COMPUTED, DOTTED, ENTERING, MODULE, FileMentions, FunctionMentions
+from ddp_lint.project.facts import MOST_BASES
 
 #: Methods that the evaluation enters without their being mentioned: where anything is called or becomes text, where a
 #: manager is entered.
@@ -156,7 +157,7 @@ class _Graph:
                 stack += waiting
                 continue
             above = dict.fromkeys((number, *bases, *(a for base in bases for a in self._classes[base].lineage)))
-            class_.lineage = tuple(above)
+            class_.lineage = tuple(above)[:MOST_BASES]
             stack.pop()
 
     def _meant(self, name: str, class_: int) -> list[int]:

@@ -158,6 +158,10 @@ def _alone(node: ast.stmt, lines: list[str]) -> bool:
     return not first[: node.col_offset].strip() and not last.encode()[node.end_col_offset :].strip()
 
 
+#: Of the classes that a class inherits from, so many count, the nearest ones: a chain of classes can have any length.
+MOST_BASES = 64
+
+
 @dataclasses.dataclass(frozen=True)
 class ClassFacts:
     """A class of the project. `bases` are canonical dotted names, '' for a base that is no plain name."""

@@ -17,7 +17,7 @@ from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
-from ddp_lint.project.facts import CannotParse, ClassFacts, Definition, ModuleFacts, parse
+from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
 from ddp_lint.project.framework_imports import FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.parts import (
@@ -660,20 +660,21 @@ class Project:
         return canonical(self.canonical(name)) if name else ""
 
     def lineage(self, name: str) -> tuple[str, ...]:
-        """The canonical names of a class and of all that it inherits from, nearest first, as far as they are known."""
+        """The canonical names of a class and of all that it inherits from, nearest first, as far as they are known; of
+        very many the nearest."""
         return self.remember(("lineage", name), lambda: tuple(self._lineage(name)))
 
     def _lineage(self, name: str) -> list[str]:
         found: dict[str, None] = {}
         queue = [canonical(self.canonical(name))]
-        while queue:
+        while queue and len(found) < MOST_BASES:
             name = queue.pop(0)
             if name and name not in found:
                 found[name] = None
                 facts = self.class_facts(name)
                 queue += facts.bases if facts else foreign_bases(name)
             if len(queue) == 1 and ("lineage", queue[0]) in self._memo:
-                return list(dict.fromkeys((*found, *self.lineage(queue[0]))))
+                return list(dict.fromkeys((*found, *self.lineage(queue[0]))))[:MOST_BASES]
         return list(found)
 
     def subclass_of(self, name: str, base: str) -> bool:

@@ -137,6 +137,20 @@ class Module:
             up = parents.get(up)
         return up
 
+    def following(self, statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The statements after one in its block."""
+        block = self.parent(statement)
+        if isinstance(block, (cst.BaseSuite, cst.Module)):
+            if block not in self._places:
+                self._places[block] = {each: number for number, each in enumerate(block.body)}
+            start = self._places[block][statement] + 1
+            yield from (block.body[number] for number in range(start, len(block.body)))
+
+    @functools.cached_property
+    def _places(self) -> dict[cst.CSTNode, dict[cst.CSTNode, int]]:
+        """The numbers of the statements of the blocks that `following` was asked for."""
+        return {}
+
     def scope_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
         """The nearest enclosing `def`, else the file."""
         return self.function_of(node) or self.tree
@@ -273,19 +287,38 @@ class Module:
     def is_subclass(self, definition: cst.ClassDef, base: str) -> bool:
         """Whether a class of this file inherits from `base` (a dotted name), through the project's files too."""
         base = canonical(base)
-        stack, seen = [definition], {definition}
-        while stack:
-            for argument in stack.pop().bases:
-                bindings = self.bindings(argument.value)
-                local = next((b.node for b in bindings if isinstance(b.node, cst.ClassDef)), None)
-                if local is not None and local is not definition:
-                    stack += [local] * (local not in seen)
-                    seen.add(local)
-                    continue
-                name = self.qualified(argument.value) or self.meaning(dotted(argument.value))
-                if name and (name == base or (self.project is not None and self.project.subclass_of(name, base))):
-                    return True
-        return False
+        known = self._subclasses.setdefault(base, {})
+        stack, seen, found = [definition], {definition}, False
+        while stack and not found:
+            current = stack.pop()
+            if current in known:
+                found = known[current]
+                continue
+            local, found = self._bases(current, base)
+            new = [each for each in local if each not in seen]
+            stack += new
+            seen.update(new)
+        known.update({definition: True} if found else dict.fromkeys(seen, False))
+        return found
+
+    @functools.cached_property
+    def _subclasses(self) -> dict[str, dict[cst.ClassDef, bool]]:
+        """Of each class that was asked for, which classes inherit from it: chains of classes can be long."""
+        return {}
+
+    def _bases(self, definition: cst.ClassDef, base: str) -> tuple[list[cst.ClassDef], bool]:
+        """The bases of a class that are in this file, and whether one of the others is, or inherits from, `base`."""
+        local: list[cst.ClassDef] = []
+        for argument in definition.bases:
+            bindings = self.bindings(argument.value)
+            here = next((b.node for b in bindings if isinstance(b.node, cst.ClassDef)), None)
+            if here is not None and here is not definition:
+                local.append(here)
+                continue
+            name = self.qualified(argument.value) or self.meaning(dotted(argument.value))
+            if name and (name == base or (self.project is not None and self.project.subclass_of(name, base))):
+                return local, True
+        return local, False
 
     # ---- places
 

@@ -13,7 +13,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import MOST_BASES, ModuleFacts
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, statements, walk
@@ -68,9 +68,6 @@ class Reached:
     entry: str = "forward"
 
 
-_MOST_BASES = 64
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleClass:
     """A class that derives from `torch.nn.Module`, with its attributes and methods and those of its project bases."""
@@ -85,7 +82,7 @@ class ModuleClass:
         """The class and its project bases, nearest first, each once; of very many the nearest."""
         found: dict[ModuleClass, None] = {}
         stack = [self]
-        while stack and len(found) < _MOST_BASES:
+        while stack and len(found) < MOST_BASES:
             cls = stack.pop()
             if cls not in found:
                 found[cls] = None

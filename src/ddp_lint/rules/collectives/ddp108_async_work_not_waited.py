@@ -255,8 +255,7 @@ class AsyncWorkNotWaited(Rule):
         statement: cst.CSTNode = call
         for outer in self.module.ancestors(call):
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
-                at = outer.body.index(statement)
-                yield from outer.body[at + 1 :]
+                yield from self.module.following(statement)
             if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
                 return
             statement = outer

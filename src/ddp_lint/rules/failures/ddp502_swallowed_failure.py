@@ -175,9 +175,7 @@ class SwallowedFailure(Rule):
         below: cst.CSTNode = node
         for up in self.module.ancestors(node):
             if isinstance(up, cst.BaseSuite | cst.Module):
-                body = list(up.body)
-                if below in body:
-                    yield from body[body.index(below) + 1 :]
+                yield from self.module.following(below)
             if isinstance(up, cst.FunctionDef):
                 return
             below = up
