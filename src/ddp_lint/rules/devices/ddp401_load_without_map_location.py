@@ -36,6 +36,8 @@ from ddp_lint.tensors.operations import words_of
 _LOAD = "torch.load"
 #: Calls that load what was saved, and where each takes its `map_location`.
 _POSITION = {_LOAD: 1, "torch.hub.load_state_dict_from_url": 2, "torch.utils.model_zoo.load_url": 2}
+#: The file name that `torch.hub` asks of published weights, which end with a part of their digest. They are on the CPU.
+_PUBLISHED = re.compile(r"-[0-9a-f]{8}\.pth\b")
 
 
 class LoadWithoutMapLocation(Rule):
@@ -114,8 +116,8 @@ class LoadWithoutMapLocation(Rule):
     of several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer
     load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, and
     a `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict`
-    of a loader, a sampler or a scheduler, and files in which the project saves anything but states of models and
-    optimizers. Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`).
+    of a loader, a sampler or a scheduler, files in which the project saves anything but states of models and
+    optimizers, and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`).
 
     ## How to confirm
 
@@ -272,6 +274,8 @@ class LoadWithoutMapLocation(Rule):
         source = argument(call, 0, "f")
         made = [source, *(b.value for b in self.module.bindings(source) if b.value is not None)] if source else []
         if source is None or any(word in self.module.code(value) for value in made for word in _known("byte_streams")):
+            return False
+        if any(_PUBLISHED.search(self.module.code(value)) for value in made):
             return False
         function = self.module.function_of(call)
         if function is not None and words_of(function.name.value) & {"scheduler", "schedulers"}:

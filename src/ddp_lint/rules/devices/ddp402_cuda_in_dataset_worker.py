@@ -93,7 +93,7 @@ class CudaInDatasetWorker(Rule):
 
     Loaders with `num_workers=0` (or without it) and code without a known DataLoader with workers; `.to(device)` with a
     device that may be the CPU although there is a GPU (the device that creates the Dataset is followed through the
-    project); `torch.load` with a `map_location`, or of files that were saved from the CPU; branches on
+    project); `torch.load` with a `map_location`, in `__init__`, or of files that were saved from the CPU; branches on
     `get_worker_info()`.
 
     ## How to confirm
@@ -144,7 +144,8 @@ class CudaInDatasetWorker(Rule):
             if not isinstance(init, cst.FunctionDef) or init.name.value != "__init__":
                 continue
             methods = {f"self.{m.name.value}": m for m in owner.body.body if isinstance(m, cst.FunctionDef)}
-            made = [call for call, _ in self._on_gpu(init)]
+            # A file that is read once, for all samples, is data that somebody has prepared: not saved from a GPU here.
+            made = [call for call, _ in self._on_gpu(init) if self.module.qualified(call.func) != "torch.load"]
             for call in descendants(init.body):
                 maker = methods.get(dotted(call.func)) if isinstance(call, cst.Call) else None
                 if isinstance(call, cst.Call) and maker is not None and self._returns_on_gpu(maker):
