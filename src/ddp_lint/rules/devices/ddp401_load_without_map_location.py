@@ -117,7 +117,9 @@ class LoadWithoutMapLocation(Rule):
     load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, and
     a `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict`
     of a loader, a sampler or a scheduler, files in which the project saves anything but states of models and
-    optimizers, and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`).
+    optimizers, and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known
+    only from an ambiguous name (`init_states`), and paths of pretrained weights (`args.pretrained`), which are mostly
+    published ones.
 
     ## How to confirm
 
@@ -333,6 +335,13 @@ class LoadWithoutMapLocation(Rule):
         words = {*_words_in(source), *words_of(self._target(call).rpartition(".")[2]), *self._around(call)}
         return not (words & _known("states")) - _known("ambiguous")
 
+    def _is_pretrained(self, call: cst.Call) -> bool:
+        """Whether the path speaks of weights that somebody else has published, as a rule from the CPU, and not of what
+        a run of the project has saved."""
+        source = argument(call, 0, "f")
+        words = set(_words_in(source)) if source is not None else set()
+        return bool(words & _known("published")) and not words & _known("of_a_run")
+
     def _saved_without_states(self, call: cst.Call) -> bool:
         """Whether what the project saves in a file of that name is no state of a model."""
         source, project = argument(call, 0, "f"), self.module.project
@@ -414,7 +423,9 @@ class LoadWithoutMapLocation(Rule):
         )
 
     def _sureness(self, call: cst.Call, evidence: Evidence) -> Confidence:
-        if self._is_doubtful(call) or (self._evaluates() and evidence.word not in _TRAINS):
+        if self._is_doubtful(call) or self._is_pretrained(call):
+            return Confidence.LOW
+        if self._evaluates() and evidence.word not in _TRAINS:
             return Confidence.LOW
         return Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM
 
