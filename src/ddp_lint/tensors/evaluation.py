@@ -408,6 +408,8 @@ class Evaluator:
         if qualified:
             return self._function_call(node, qualified, operands, state)
         if isinstance(node.func, cst.Attribute):
+            if operations.is_average(dotted(node.func)):
+                return self._unknown_call(operands).without_gradient()
             called = self.value(node.func, state)
             if called.kind is Kind.LAYER:
                 return self._layer_call(node, called, operands, state)

@@ -44,8 +44,9 @@ def _whole(part: cst.BaseExpression) -> cst.BaseExpression | None:
 
 
 def _is_shifted(powers: Sequence[cst.BaseExpression | None]) -> bool:
-    """``exp(a - top) + exp(b - top)``: the larger of the two is 1."""
+    """``exp(a - top) + exp(b - top)``, ``exp(-top) + exp(b - top)``: the larger of the two is 1."""
     taken = [p.right for p in powers if isinstance(p, cst.BinaryOperation) and isinstance(p.operator, cst.Subtract)]
+    taken += [p.expression for p in powers if isinstance(p, cst.UnaryOperation) and isinstance(p.operator, cst.Minus)]
     return len(taken) == len(powers) and len({dotted(value) for value in taken} - {""}) == 1
 
 
