@@ -96,8 +96,8 @@ class ExitHidesFailure(Rule):
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
     KeyboardInterrupt. Only with `--preview`: a branch that reports a failure in a file without evidence of several
-    ranks (a tool that converts one model), a handler in code that serves or deploys a model, or in a project without
-    evidence of several ranks.
+    ranks (a tool that converts one model), a handler in code that serves or deploys a model, in a
+    program or a project without evidence of several ranks.
 
     ## How to confirm
 
@@ -222,7 +222,8 @@ class ExitHidesFailure(Rule):
         )
 
     def _sureness(self, broad: bool) -> Confidence:
-        if not has_ranks(self.module) or (one_process(self.module) and several_ranks(self.module) is None):
+        program = one_process(self.module) or self.module.file.holds("__main__")
+        if not has_ranks(self.module) or (program and several_ranks(self.module) is None):
             return Confidence.LOW
         return Confidence.HIGH if broad else Confidence.MEDIUM
 
