@@ -492,9 +492,7 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator
             yield one_rank
 
 
-def _expressions(
-    body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False
-) -> Iterator[tuple[ast.AST, bool]]:
+def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """All parts of expressions below `body`, each with whether a test or a decorator keeps it to one rank."""
     for statement in body:
         if isinstance(statement, ast.If):
