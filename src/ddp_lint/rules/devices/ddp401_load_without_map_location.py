@@ -172,18 +172,17 @@ class LoadWithoutMapLocation(Rule):
             return True  # a look at what the file does, which no rank runs
         if function is None or facts is None or project is None or self.module.class_of(call) is not None:
             return False
-        name = function.name.value
-        calls = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and dotted_ast(n.func) == name]
-        tests = (n for n in facts.tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test))
-        if not {*calls} <= {n for test in tests for n in walk(test)}:
+        names, tried = _callers_of(function.name.value, facts.tree)
+        if not names:
             return False
-        whole = (self.module.name, f"{self.module.name}.{name}")
+        whole = (self.module.name, *(f"{self.module.name}.{name}" for name in names))
+        called = tried or len(names) > 1
         users = [
             user
-            for user in importers(project, self.module.name, holding=(name,))
-            if not calls or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
+            for user in importers(project, self.module.name, holding=names)
+            if not called or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
         ]
-        return bool(users or calls) and all(evidence_in(user, project) is None for user in users)
+        return bool(users or tried) and all(evidence_in(user, project) is None for user in users)
 
     # ---- where the load puts its tensors
 
@@ -444,6 +443,24 @@ class LoadWithoutMapLocation(Rule):
         )
         safe = self._goes_straight_into_load(call)
         return Fix('load to the CPU: map_location="cpu"', Applicability.SAFE if safe else Applicability.UNSAFE, (edit,))
+
+
+def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
+    """The functions of a file through which others come to one of them, itself first, and whether the file tries one of
+    them out where it is a program. None where code of the file calls it that is in no function."""
+    functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    tests = [n for n in tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
+    names, tried = [name], False
+    for each in names:  # grows as callers are found
+        tried |= any(_calls(each, test) for test in tests)
+        if any(_calls(each, node) for node in tree.body if node not in functions and node not in tests):
+            return (), False
+        names += (f.name for f in functions if f.name not in names and _calls(each, f))
+    return tuple(names), tried
+
+
+def _calls(name: str, node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Call) and dotted_ast(n.func) == name for n in walk(node))
 
 
 def _receiver(call: cst.Call) -> str:
