@@ -95,7 +95,8 @@ class CudaAfterFork(Rule):
     targets that handle CPU data; targets that cannot be resolved; files that name neither torch nor CUDA, so that
     their process has not used the GPU when it forks; files that are imported only by programs that set the start
     method to `spawn`. Only with `--preview`: workers of a process that is not seen to use a GPU: its file
-    forms no process group, and has neither used CUDA before nor queried it (`torch.cuda.is_available()` is enough).
+    forms no process group, wraps no model, and has neither used CUDA before nor queried it
+    (`torch.cuda.is_available()` is enough).
 
     ## How to confirm
 
@@ -199,13 +200,12 @@ class CudaAfterFork(Rule):
         return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
 
     def _parent_uses_cuda(self, node: cst.Call) -> bool:
-        """Whether the process that starts the worker is seen to use a GPU: it is a rank of a job, or what runs before in
-        the file, also above the call of the function below `__main__`, uses CUDA or asks for it."""
+        """Whether the process that starts the worker is seen to use a GPU: its file forms a group or wraps a model, or
+        what runs before in it, also above the call of the function below `__main__`, uses CUDA or asks for it."""
         facts, project, function = self.module.facts, self.module.project, self.module.function_of(node)
         if facts is None or project is None:
             return False
-        ranks = several_ranks(self.module)
-        if ranks is not None and ranks.own:
+        if self.module.file.holds("init_process_group") or self.module.wraps.all:
             return True
         lines = [self.module.span(node).line]
         if function is not None:
