@@ -95,8 +95,8 @@ class CudaAfterFork(Rule):
     targets that handle CPU data; targets that cannot be resolved; files that name neither torch nor CUDA, so that
     their process has not used the GPU when it forks; files that are imported only by programs that set the start
     method to `spawn`. Only with `--preview`: workers of a process that is not seen to use a GPU: its file
-    forms no process group, wraps no model, and has neither used CUDA before nor queried it
-    (`torch.cuda.is_available()` is enough).
+    forms no process group and wraps no model, the function that starts them does not use CUDA, and nothing before has
+    used or queried it (`torch.cuda.is_available()` is enough).
 
     ## How to confirm
 
@@ -200,14 +200,19 @@ class CudaAfterFork(Rule):
         return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
 
     def _parent_uses_cuda(self, node: cst.Call) -> bool:
-        """Whether the process that starts the worker is seen to use a GPU: its file forms a group or wraps a model, or
-        what runs before in it, also above the call of the function below `__main__`, uses CUDA or asks for it."""
+        """Whether the process that starts the worker is seen to use a GPU: its file forms a group or wraps a model, the
+        function uses CUDA itself, or what runs before in the file, also above the call of the function below `__main__`,
+        uses it or asks for it."""
         facts, project, function = self.module.facts, self.module.project, self.module.function_of(node)
         if facts is None or project is None:
             return False
         if self.module.file.holds("init_process_group") or self.module.wraps.all:
             return True
-        lines = [self.module.span(node).line]
+        line = self.module.span(node).line
+        own = _innermost(facts.tree, line)
+        if own is not None and uses_cuda(project, facts, own):
+            return True
+        lines = [line]
         if function is not None:
             guards = [n for n in facts.tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
             calls = (n for guard in guards for n in walk(guard) if isinstance(n, ast.Call))
@@ -299,3 +304,9 @@ class CudaAfterFork(Rule):
                 labels=[(evidence.span, evidence.text)],
                 help='get_context("spawn").Manager()',
             )
+
+
+def _innermost(tree: ast.Module, line: int) -> ast.FunctionDef | None:
+    """The function that a line is in."""
+    around = (n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.lineno <= line <= (n.end_lineno or 0))
+    return max(around, key=lambda n: n.lineno, default=None)
