@@ -25,6 +25,7 @@ _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _DATASET = "torch.utils.data.Dataset"
 _LOADERS = re.compile(r"\bDataLoader\s*\((?P<arguments>(?:[^()]|\([^()]*\))*)\)", re.DOTALL)
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _CONTEXT = re.compile(
     r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
 )
@@ -250,6 +251,7 @@ class CudaInDatasetWorker(Rule):
 
 def _uses_workers(text: str) -> bool | None:
     """Whether a DataLoader in a text starts workers; None when the text makes none."""
+    text = _COMMENT.sub("", text)
     if _CONTEXT.search(text):
         return False
     loaders = list(_LOADERS.finditer(text))

@@ -217,12 +217,13 @@ class ExitHidesFailure(Rule):
             notes=[f"{what} on rank 1 ends here; rank 0 waits for it in the next collective"],
             labels=[(handler, f"takes {what}")],
             help="re-raise, or exit with a status other than 0",
-            confidence=self._sureness(broad),
+            confidence=self._sureness(node, broad),
             fix=Fix("raise the exception again", Applicability.UNSAFE, (replace(self.module, node, "raise"),)),
         )
 
-    def _sureness(self, broad: bool) -> Confidence:
-        program = one_process(self.module) or self.module.file.holds("__main__")
+    def _sureness(self, node: Exit, broad: bool) -> Confidence:
+        script = self.module.file.holds("__main__") or self.module.function_of(node) is None
+        program = script or one_process(self.module)
         if not has_ranks(self.module) or (program and several_ranks(self.module) is None):
             return Confidence.LOW
         return Confidence.HIGH if broad else Confidence.MEDIUM
