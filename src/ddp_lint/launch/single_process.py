@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.search import importers
+from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
 from ddp_lint.tensors.operations import words_of
 
@@ -30,17 +31,21 @@ def is_benchmark(module: Module) -> bool:
 
 def on_one_node(module: Module) -> bool:
     """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
-    says that it is started for one node (``torchrun --standalone``), or gives the local rank as the rank of the job; or
-    all files that import it and form a group do, or all of the project.
+    says that it is started for one node (``torchrun --standalone``); or all files that import it and form a group do.
     """
     if _LOCAL.search(module.file.text) is not None:
         return True
     if module.project is None or not module.name or _FORMS_GROUP in module.file.text:
         return False
     forming = list(importers(module.project, module.name, holding=(_FORMS_GROUP,)))
-    if not forming:  # a file that this one imports does
-        forming = [f for path in module.project.holding(_FORMS_GROUP) if (f := module.project.facts_of(path))]
     return bool(forming) and all(_LOCAL.search(facts.file.text) for facts in forming)
+
+
+def gives_local_ranks(project: Project) -> bool:
+    """Whether all files of a project that form a group give it the local rank as the rank, as one node alone can."""
+    texts = [project.text(path) or "" for path in project.holding(_FORMS_GROUP)]
+    forming = [text for text in texts if f"{_FORMS_GROUP}(" in text]
+    return bool(forming) and all(map(_BY_LOCAL_RANK.search, forming))
 
 
 def transforms_samples(module: Module, node: cst.CSTNode) -> bool:
@@ -68,9 +73,10 @@ def starts_its_ranks(module: Module) -> bool:
 
 _LOCAL = re.compile(
     r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)"""
-    r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b|init_process_group\([^()]*\brank *= *(args\.)?local_rank\b"""
+    r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
 )
 _FORMS_GROUP = "init_process_group"
+_BY_LOCAL_RANK = re.compile(rf"{_FORMS_GROUP}\([^()]*\brank *= *(args\.)?local_rank\b")
 _BENCHMARK = re.compile(r"(micro)?bench(mark(s|ing)?)?(_\w+)?", re.IGNORECASE)
 
 
