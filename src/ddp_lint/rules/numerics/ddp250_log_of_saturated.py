@@ -17,7 +17,8 @@ from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 from ddp_lint.tensors.file import called_without_gradient
 from ddp_lint.tensors.operations import words_of
 
-_HALF = re.compile(r"\.half\b|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
+#: Where small constants become 0; not in bfloat16, whose exponents are those of single precision.
+_HALF = re.compile(r"\.half\b|(?<!b)float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
 #: Words by which the files are found that may train in half precision what another file defines.
 _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "amp")
 
