@@ -201,8 +201,8 @@ class CudaAfterFork(Rule):
 
     def _parent_uses_cuda(self, node: cst.Call) -> bool:
         """Whether the process that starts the worker is seen to use a GPU: its file forms a group or wraps a model, the
-        function uses CUDA itself, or what runs before in the file, also above the call of the function below `__main__`,
-        uses it or asks for it."""
+        function uses CUDA itself, or what runs before in the file (also above the call of the function below
+        `__main__`) uses it or asks for it."""
         facts, project, function = self.module.facts, self.module.project, self.module.function_of(node)
         if facts is None or project is None:
             return False
