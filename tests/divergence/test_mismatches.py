@@ -18,6 +18,7 @@ from ddp_lint.divergence.analyse import result_of
 from ddp_lint.findings import Confidence
 from ddp_lint.program import Place, index
 from ddp_lint.project import Project
+from ddp_lint.rules.collectives.headlines import headline
 
 HEAD = "import os, time\nimport torch\nimport torch.distributed as dist\n"
 MARK = re.compile(r"# !([\w-]+)\s*$")
@@ -4203,6 +4204,40 @@ def test_flags_are_followed_however_often_a_function_is_called(tmp_path: pathlib
                 log("best", score)  # !rank-branch
     """
     check(tmp_path, source)
+
+
+def test_what_hangs_where_the_model_is_sharded_says_so_of_each_node(tmp_path: pathlib.Path) -> None:
+    (mismatch,) = mismatches(
+        tmp_path,
+        """
+        from transformers import Trainer, TrainingArguments
+
+        def main(model, args: TrainingArguments):
+            first = args.local_rank in [-1, 0]
+            trainer = Trainer(model, args)
+            trainer.train()
+            if first:
+                trainer.save_model(args.output_dir)
+            args.distributed_state.wait_for_everyone()
+        """,
+    )
+    assert mismatch.by_node and "it hangs under FSDP" in headline(mismatch)
+
+
+def test_a_rank_that_breaks_out_of_a_loop_leaves(tmp_path: pathlib.Path) -> None:
+    found = mismatches(
+        tmp_path,
+        """
+        def train(model, batches):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            for batch in batches:
+                loss = model(batch)
+                if torch.isnan(loss):
+                    break
+                loss.backward()
+        """,
+    )
+    assert any("leaves at line" in headline(mismatch) for mismatch in found)
 
 
 def test_witness_says_what_each_rank_does(tmp_path: pathlib.Path) -> None:

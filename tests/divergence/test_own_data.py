@@ -92,6 +92,16 @@ PARTING = {
             gathered = [torch.empty_like(features) for _ in range(dist.get_world_size())]
             dist.all_gather(gathered, features)  # !argument
     """,
+    "parts that a function is told a number for that the ranks have not agreed on": """
+        def scaled(tensor, size):
+            return tensor.contiguous()
+
+        def embed(model, items):
+            features = torch.cat([model(item) for item in items[dist.get_rank()::dist.get_world_size()]])
+            features = scaled(features, 8)
+            gathered = torch.empty(dist.get_world_size(), *features.shape)
+            dist.all_gather_into_tensor(gathered, features)  # !argument
+    """,
     "a tensor of a list of the rank's own elements": """
         def score(model, data):
             scores = []
@@ -373,6 +383,23 @@ EQUAL = {
             gathered = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
             dist.all_gather(gathered, padded)
             dist.all_reduce(features.mean())
+    """,
+    "parts that a function fills up to the longest of all ranks": """
+        def pad(tensor, size):
+            if tensor.shape[0] == size:
+                return tensor.contiguous()
+            padded = torch.empty(size, *tensor.shape[1:])
+            padded[: tensor.shape[0]].copy_(tensor)
+            return padded
+
+        def embed(model, items):
+            features = torch.cat([model(item) for item in items[dist.get_rank()::dist.get_world_size()]])
+            size = torch.tensor(features.shape[0])
+            dist.all_reduce(size, dist.ReduceOp.MAX)
+            size = size.item()
+            features = pad(features, size)
+            gathered = torch.empty(dist.get_world_size(), *features.shape)
+            dist.all_gather_into_tensor(gathered, features)
     """,
     "a stream that repeats, or ends after as many on each rank": """
         import webdataset as wds

@@ -72,6 +72,12 @@ def selection(frame: Frame, node: ast.AST, parts: Sequence[Value]) -> Value:
     return unknown(frame.key(node), None if agreed else ref.Instance(SELECTION), agreed=agreed)
 
 
+def of_one_shape(value: Value) -> Value:
+    """What a function gives that was told the number on which the ranks have agreed: it has filled the tensor up."""
+    items = tuple(map(of_one_shape, value.items)) if value.items is not None else None
+    return dataclasses.replace(value, items=items, reference=None if kind_of(value) else value.reference)
+
+
 def with_kept_shape(frame: Frame, node: ast.AST, function: Value, method: ref.Method) -> Value:
     """What a method gives that keeps the shape of a tensor that has one of its own on each rank: ``x.contiguous()``."""
     tensor = method.instance or ref.Instance(method.of)

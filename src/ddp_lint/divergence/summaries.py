@@ -45,6 +45,7 @@ from ddp_lint.divergence.inheritance import Answers
 from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.divergence.selections import of_one_shape
 from ddp_lint.divergence.slicing import storing
 from ddp_lint.divergence.statements import attributes_left, of_job, run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
@@ -214,6 +215,8 @@ class Summaries:
     ) -> Value:  # fmt: skip
         """What the call gives, with what the function's name says of it."""
         returned = _in_group(leaving(summary.returned), frame, arguments)
+        if any(value.agreed for value in arguments.values):
+            returned = of_one_shape(returned)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
         if named_rank is not None and named_rank.varies is not None and _is_of_part(named_rank.varies):
             return named_rank  # the name gives the axis, regardless of the body

@@ -21,7 +21,9 @@ from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, defaults, names_in, statements, walk
+from ddp_lint.source.scopes import Binding
+from ddp_lint.source.syntax import assigned_to, below, defaults, names_in, statements, walk
+from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,7 +334,10 @@ def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool
         return True
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test, taken = test.expression, not taken
-    return any(_is_given_one(module, part, taken, own) for part in (conjuncts(test) if taken else (test,)))
+    return any(
+        _is_given_one(module, part, taken, own) or _is_made_on_one(module, part, taken, own)
+        for part in (conjuncts(test) if taken else (test,))
+    )
 
 
 def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tuple[str, ...]) -> bool:
@@ -362,6 +367,71 @@ def _is_set_on_first(module: Module, value: cst.BaseExpression, own: tuple[str, 
     """``first = True`` under a test of the rank, which is ``False`` on the others."""
     set_there = isinstance(value, cst.Name) and value.value == "True"
     return set_there and any(first_rank_test(module.code(t), taken, own) for t, taken in conditions(module, value))
+
+
+def _is_made_on_one(module: Module, test: cst.BaseExpression, taken: bool, own: tuple[str, ...]) -> bool:
+    """Whether a test asks for an object that the first rank alone has: ``if writer is not None`` after
+    ``writer = Writer() if rank == 0 else None``, here or in all callers that hand it over."""
+    name, given = _asked_for(test, taken)
+    if not given or name is None:
+        return False
+    bound = module.bindings(name)
+    values = [b.value for b in bound if b.kind == "assign" and b.value is not None]
+    if not values or len(values) < len(bound):
+        return len(bound) == 1 and bound[0].kind == "parameter" and _is_handed_by_one(module, bound[0])
+    made = [v for v in values if dotted(v) != "None"]
+    if isinstance(name, cst.Attribute) and len(made) == 1:  # ``self.writer = writer``
+        stored = module.bindings(made[0]) if isinstance(made[0], cst.Name) else ()
+        return len(stored) == 1 and stored[0].kind == "parameter" and _is_handed_by_one(module, stored[0])
+    under = (any(first_rank_test(module.code(t), how, own) for t, how in conditions(module, v)) for v in made)
+    return bool(made) and len(made) < len(values) and all(under)
+
+
+def _asked_for(test: cst.BaseExpression, taken: bool) -> tuple[cst.BaseExpression | None, bool]:
+    """What a test compares with None, or tests for its truth, and whether the outcome says that it is there."""
+    if isinstance(test, (cst.Name, cst.Attribute)):
+        return test, taken
+    if not isinstance(test, cst.Comparison) or dotted(test.comparisons[0].comparator) != "None":
+        return None, False
+    return test.left, taken == isinstance(test.comparisons[0].operator, (cst.IsNot, cst.NotEqual))
+
+
+def _is_handed_by_one(module: Module, parameter: Binding) -> bool:
+    """Whether all calls of a function, or of the class whose `__init__` it is, give a parameter something on the first
+    rank alone, and None on the others."""
+    function = module.function_of(parameter.node)
+    owner = module.class_of(function) if function is not None else None
+    if function is None or dotted(parameter.value) not in ("", "None"):
+        return False
+    made = owner is not None and function.name.value == "__init__"
+    sites = constructions(module, owner) if made and owner is not None else call_sites(module, function)
+    given = [(site, site.given(function, parameter.name)) for site in sites]
+    present = [(site, value) for site, value in given if value is not None and not _is_none(value)]
+    return bool(present) and all(_is_from_first(module, site, value, len(sites)) for site, value in present)
+
+
+def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) -> bool:
+    """Whether what a call hands over is None except on the first rank: by its own test, by those around what its name
+    is assigned, or by the test around the call, where others hand over nothing."""
+    own = own_ranks(module)
+    on_first = {node for node, one_rank in _expressions(site.facts.tree.body, own) if one_rank}
+    if calls > 1 and site.node in on_first:
+        return True
+    scope = site.around or site.facts.tree
+    values = list(assigned_to(value.id, scope)) if isinstance(value, ast.Name) else [value]
+    present = [v for v in values if not _is_none(v)]
+    chosen = [isinstance(v, ast.IfExp) and _is_none(v.orelse) and _tests_first(v.test, own) for v in present]
+    if all(chosen):
+        return bool(chosen)
+    return len(present) < len(values) and all(each or v in on_first for each, v in zip(chosen, present, strict=True))
+
+
+def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
+    return first_rank_test(ast.unparse(test), True, own)
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 #: Tests of how many processes there are: of several where they hold, or of one.
@@ -413,14 +483,22 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
 
 
-def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[bool]:
+def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator[bool]:
     """For every call of a function, or of a method of any object (`.name`), below `body`: whether a test or a decorator
     keeps it to one rank."""
+    for node, one_rank in _expressions(body, own):
+        called = getattr(node, "func", None)
+        if called is not None and name in (dotted_ast(called), f".{getattr(called, 'attr', '')}"):
+            yield one_rank
+
+
+def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """All parts of expressions below `body`, each with whether a test or a decorator keeps it to one rank."""
     for statement in body:
         if isinstance(statement, ast.If):
             test = ast.unparse(statement.test)
-            yield from _calls_of(name, statement.body, own, one_rank or first_rank_test(test, True, own))
-            yield from _calls_of(name, statement.orelse, own, one_rank or first_rank_test(test, False, own))
+            yield from _expressions(statement.body, own, one_rank or first_rank_test(test, True, own))
+            yield from _expressions(statement.orelse, own, one_rank or first_rank_test(test, False, own))
             if isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise)):
                 one_rank = one_rank or first_rank_test(test, False, own)
             continue
@@ -429,13 +507,11 @@ def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: b
             inside = any(ast.unparse(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
-            yield from _calls_of(name, blocks, own, inside)
+            yield from _expressions(blocks, own, inside)
         for handler in getattr(statement, "handlers", []):
-            yield from _calls_of(name, handler.body, own, inside)
+            yield from _expressions(handler.body, own, inside)
         for part in (n for child in parts if not isinstance(child, ast.ExceptHandler) for n in walk(child)):
-            called = getattr(part, "func", None)
-            if called is not None and name in (dotted_ast(called), f".{getattr(called, 'attr', '')}"):
-                yield one_rank
+            yield part, one_rank
 
 
 def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:

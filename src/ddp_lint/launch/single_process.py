@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.search import importers
+from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
 from ddp_lint.tensors.operations import words_of
 
@@ -40,6 +41,13 @@ def on_one_node(module: Module) -> bool:
     return bool(forming) and all(_LOCAL.search(facts.file.text) for facts in forming)
 
 
+def gives_local_ranks(project: Project) -> bool:
+    """Whether all files of a project that form a group give it the local rank as the rank, as one node alone can."""
+    texts = [project.text(path) or "" for path in project.holding(_FORMS_GROUP)]
+    forming = [text for text in texts if f"{_FORMS_GROUP}(" in text]
+    return bool(forming) and all(map(_BY_LOCAL_RANK.search, forming))
+
+
 def transforms_samples(module: Module, node: cst.CSTNode) -> bool:
     """Whether a place is in what a data set does with single samples, on the CPU and without gradients: by the name of
     its file or folder, or by what its class inherits from."""
@@ -68,6 +76,7 @@ _LOCAL = re.compile(
     r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
 )
 _FORMS_GROUP = "init_process_group"
+_BY_LOCAL_RANK = re.compile(rf"{_FORMS_GROUP}\([^()]*\brank *= *(args\.)?local_rank\b")
 _BENCHMARK = re.compile(r"(micro)?bench(mark(s|ing)?)?(_\w+)?", re.IGNORECASE)
 
 

@@ -111,6 +111,29 @@ def logging_only(module: Module, node: cst.CSTNode) -> bool:
     return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))
 
 
+def first_forward_only(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the line runs until the object has what it computes: ``if self.grid is None: ..; self.grid = grid``."""
+    for up in module.ancestors(node):
+        if isinstance(up, cst.FunctionDef):
+            return False
+        if isinstance(up, cst.If) and (name := _lacked(up.test)):
+            sets = (target.target for n in descendants(up.body) if isinstance(n, cst.Assign) for target in n.targets)
+            if any(dotted(target) == name for target in sets):
+                return True
+    return False
+
+
+def _lacked(test: cst.BaseExpression) -> str:
+    """The attribute of the object that a test says it does not have yet: ``self.grid is None``, ``not self.ready``."""
+    if isinstance(test, cst.UnaryOperation):
+        name = dotted(test.expression) if isinstance(test.operator, cst.Not) else ""
+    elif isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, cst.Is):
+        name = dotted(test.left) if dotted(test.comparisons[0].comparator) == "None" else ""
+    else:
+        name = ""
+    return name if name.startswith("self.") else ""
+
+
 def _words_asked(module: Module, test: cst.BaseExpression) -> set[str]:
     """The words of the names in a test and of the environment variables that it reads."""
     asked = (n for n in subtree(test) if isinstance(n, (cst.Call, cst.Subscript)))

@@ -408,6 +408,8 @@ class Evaluator:
         if qualified:
             return self._function_call(node, qualified, operands, state)
         if isinstance(node.func, cst.Attribute):
+            if operations.is_average(dotted(node.func)):
+                return self._unknown_call(operands).without_gradient()
             called = self.value(node.func, state)
             if called.kind is Kind.LAYER:
                 return self._layer_call(node, called, operands, state)
@@ -476,6 +478,8 @@ class Evaluator:
         return Value(Kind.UNKNOWN, inputs=any(v.inputs for v in known), learned=any(v.learned for v in known))
 
     def _function_call(self, node: cst.Call, qualified: str, operands: list[Value], state: State) -> Value:
+        if qualified.partition(".")[0] in names("python_values", "packages"):
+            return PYTHON
         if operations.is_factory(qualified):
             on_host = self._on_host(node)
             return Value(Kind.TENSOR, frozenset({next(self._storages)}), inputs=not on_host, on_host=on_host)

@@ -15,7 +15,7 @@ from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
 from ddp_lint.tensors.evaluation import Code, Evaluator
 from ddp_lint.tensors.kept import Keeping
 from ddp_lint.tensors.state import State, Write
-from ddp_lint.tensors.values import UNKNOWN, Value
+from ddp_lint.tensors.values import UNKNOWN, Kind, Value
 
 _LOOP_DEPTH = 2  # loops nested deeper are read once: what they carry around shows in the outer passes
 
@@ -112,7 +112,10 @@ class Flow:
         if isinstance(target, (cst.Tuple, cst.List)):
             exact = len(value.items) == len(target.elements)
             for i, element in enumerate(target.elements):
-                self._bind(element.value, value.items[i] if exact else value.element, state, statement)
+                part = value.items[i] if exact else value.element
+                if i and value.kind is Kind.LIKELY:  # of what a call returns, the first is what it computes with
+                    part = dataclasses.replace(part, storages=frozenset())
+                self._bind(element.value, part, state, statement)
         elif isinstance(target, cst.Subscript):
             written = self._evaluator.value(target.value, state)
             self._evaluator.value(target, state)

@@ -89,6 +89,11 @@ def is_log(name: str) -> bool:
     return method in _LEVELS and owner.rpartition(".")[2] in _LOGGERS
 
 
+def is_average(name: str) -> bool:
+    """Whether a dotted name is that of a moving average of a model, whose parameters require no gradient."""
+    return "ema" in words_of(name.rpartition(".")[2])
+
+
 def words_of(name: str) -> set[str]:
     """The words of an identifier, lower case: `logPerStep` and `log_per_step` -> {log, per, step}."""
     return {w.lower() for part in name.split("_") for w in _WORD.findall(part)}

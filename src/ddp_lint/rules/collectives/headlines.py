@@ -81,7 +81,7 @@ def _missed(mismatch: Mismatch) -> str:
         why = f" ({mismatch.excuse})" if mismatch.excuse else ""
         hangs = f"the others hang in {what}" if mismatch.way else "the others hang here"
         return f"if {missing} {_leaves(mismatch)}{why}, {hangs}"
-    if mismatch.by_node and mismatch.instead:
+    if mismatch.by_node and mismatch.instead and not mismatch.when:
         test = f"`{mismatch.condition}`"
         enters = f"{test} tests local_rank, so one rank of every node enters"
         return f"{enters}: {missing} runs `{mismatch.instead}()` while {waits} waits here"
@@ -128,7 +128,7 @@ def _only(mismatch: Mismatch) -> str:
 
 def _leaves(mismatch: Mismatch) -> str:
     assert mismatch.exit is not None
-    return f"{'skips the iteration' if mismatch.skips else 'returns'} at line {mismatch.exit.line}"
+    return f"{'skips the iteration' if mismatch.skips else 'leaves'} at line {mismatch.exit.line}"
 
 
 def _leaver(mismatch: Mismatch) -> str:

@@ -18,6 +18,7 @@ from ddp_lint.tensors.callers import constant_arguments, host_arguments
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
     evaluation_only,
+    first_forward_only,
     inside_graphs,
     logging_only,
     outside_of_graphs,
@@ -145,6 +146,8 @@ class HostRule(Rule):
         if one_process(self.module) or transforms_samples(self.module, node):
             return None
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._reports_failure(node):
+            return None
+        if first_forward_only(self.module, node):
             return None
         tensors = TensorFile.of(self.module)
         reached = tensors.reached(function) or self._as_operation(function) or tensors.called(function)

@@ -285,7 +285,8 @@ class OneAugmentationSeed(Rule):
 
     def _are_own(self, seeds: list[cst.BaseExpression]) -> bool:
         """Whether the rank (or an epoch) takes part in a seed, or in what it is assigned."""
-        bound = (b.value for seed in seeds for b in self.module.bindings(seed) if b.kind in ("assign", "augment"))
+        names = (n for seed in seeds for n in subtree(seed) if isinstance(n, (cst.Name, cst.Attribute)))
+        bound = (b.value for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment"))
         texts = [self.module.code(value) for value in (*seeds, *bound) if value is not None]
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 

@@ -36,6 +36,8 @@ from ddp_lint.tensors.operations import words_of
 _LOAD = "torch.load"
 #: Calls that load what was saved, and where each takes its `map_location`.
 _POSITION = {_LOAD: 1, "torch.hub.load_state_dict_from_url": 2, "torch.utils.model_zoo.load_url": 2}
+#: The file name that `torch.hub` asks of published weights, which end with a part of their digest. They are on the CPU.
+_PUBLISHED = re.compile(r"-[0-9a-f]{8}\.pth\b")
 
 
 class LoadWithoutMapLocation(Rule):
@@ -114,8 +116,10 @@ class LoadWithoutMapLocation(Rule):
     of several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer
     load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, and
     a `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict`
-    of a loader, a sampler or a scheduler, and files in which the project saves anything but states of models and
-    optimizers. Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`).
+    of a loader, a sampler or a scheduler, files in which the project saves anything but states of models and
+    optimizers, and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known
+    only from an ambiguous name (`init_states`), and paths of pretrained weights (`args.pretrained`), which are mostly
+    published ones.
 
     ## How to confirm
 
@@ -168,18 +172,17 @@ class LoadWithoutMapLocation(Rule):
             return True  # a look at what the file does, which no rank runs
         if function is None or facts is None or project is None or self.module.class_of(call) is not None:
             return False
-        name = function.name.value
-        calls = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and dotted_ast(n.func) == name]
-        tests = (n for n in facts.tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test))
-        if not {*calls} <= {n for test in tests for n in walk(test)}:
+        names, tried = _callers_of(function.name.value, facts.tree)
+        if not names:
             return False
-        whole = (self.module.name, f"{self.module.name}.{name}")
+        whole = (self.module.name, *(f"{self.module.name}.{name}" for name in names))
+        called = tried or len(names) > 1
         users = [
             user
-            for user in importers(project, self.module.name, holding=(name,))
-            if not calls or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
+            for user in importers(project, self.module.name, holding=names)
+            if not called or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
         ]
-        return bool(users or calls) and all(evidence_in(user, project) is None for user in users)
+        return bool(users or tried) and all(evidence_in(user, project) is None for user in users)
 
     # ---- where the load puts its tensors
 
@@ -273,6 +276,8 @@ class LoadWithoutMapLocation(Rule):
         made = [source, *(b.value for b in self.module.bindings(source) if b.value is not None)] if source else []
         if source is None or any(word in self.module.code(value) for value in made for word in _known("byte_streams")):
             return False
+        if any(_PUBLISHED.search(self.module.code(value)) for value in made):
+            return False
         function = self.module.function_of(call)
         if function is not None and words_of(function.name.value) & {"scheduler", "schedulers"}:
             return False
@@ -328,6 +333,13 @@ class LoadWithoutMapLocation(Rule):
             return False
         words = {*_words_in(source), *words_of(self._target(call).rpartition(".")[2]), *self._around(call)}
         return not (words & _known("states")) - _known("ambiguous")
+
+    def _is_pretrained(self, call: cst.Call) -> bool:
+        """Whether the path speaks of weights that somebody else has published, as a rule from the CPU, and not of what
+        a run of the project has saved."""
+        source = argument(call, 0, "f")
+        words = set(_words_in(source)) if source is not None else set()
+        return bool(words & _known("published")) and not words & _known("of_a_run")
 
     def _saved_without_states(self, call: cst.Call) -> bool:
         """Whether what the project saves in a file of that name is no state of a model."""
@@ -410,7 +422,9 @@ class LoadWithoutMapLocation(Rule):
         )
 
     def _sureness(self, call: cst.Call, evidence: Evidence) -> Confidence:
-        if self._is_doubtful(call) or (self._evaluates() and evidence.word not in _TRAINS):
+        if self._is_doubtful(call) or self._is_pretrained(call):
+            return Confidence.LOW
+        if self._evaluates() and evidence.word not in _TRAINS:
             return Confidence.LOW
         return Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM
 
@@ -429,6 +443,24 @@ class LoadWithoutMapLocation(Rule):
         )
         safe = self._goes_straight_into_load(call)
         return Fix('load to the CPU: map_location="cpu"', Applicability.SAFE if safe else Applicability.UNSAFE, (edit,))
+
+
+def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
+    """The functions of a file through which others come to one of them, itself first, and whether the file tries one of
+    them out where it is a program. None where code of the file calls it that is in no function."""
+    functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    tests = [n for n in tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
+    names, tried = [name], False
+    for each in names:  # grows as callers are found
+        tried |= any(_calls(each, test) for test in tests)
+        if any(_calls(each, node) for node in tree.body if node not in functions and node not in tests):
+            return (), False
+        names += (f.name for f in functions if f.name not in names and _calls(each, f))
+    return tuple(names), tried
+
+
+def _calls(name: str, node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Call) and dotted_ast(n.func) == name for n in walk(node))
 
 
 def _receiver(call: cst.Call) -> str:

@@ -25,6 +25,7 @@ _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _DATASET = "torch.utils.data.Dataset"
 _LOADERS = re.compile(r"\bDataLoader\s*\((?P<arguments>(?:[^()]|\([^()]*\))*)\)", re.DOTALL)
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _CONTEXT = re.compile(
     r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
 )
@@ -93,7 +94,7 @@ class CudaInDatasetWorker(Rule):
 
     Loaders with `num_workers=0` (or without it) and code without a known DataLoader with workers; `.to(device)` with a
     device that may be the CPU although there is a GPU (the device that creates the Dataset is followed through the
-    project); `torch.load` with a `map_location`, or of files that were saved from the CPU; branches on
+    project); `torch.load` with a `map_location`, in `__init__`, or of files that were saved from the CPU; branches on
     `get_worker_info()`.
 
     ## How to confirm
@@ -144,7 +145,8 @@ class CudaInDatasetWorker(Rule):
             if not isinstance(init, cst.FunctionDef) or init.name.value != "__init__":
                 continue
             methods = {f"self.{m.name.value}": m for m in owner.body.body if isinstance(m, cst.FunctionDef)}
-            made = [call for call, _ in self._on_gpu(init)]
+            # A file that is read once, for all samples, is data that somebody has prepared: not saved from a GPU here.
+            made = [call for call, _ in self._on_gpu(init) if self.module.qualified(call.func) != "torch.load"]
             for call in descendants(init.body):
                 maker = methods.get(dotted(call.func)) if isinstance(call, cst.Call) else None
                 if isinstance(call, cst.Call) and maker is not None and self._returns_on_gpu(maker):
@@ -249,6 +251,7 @@ class CudaInDatasetWorker(Rule):
 
 def _uses_workers(text: str) -> bool | None:
     """Whether a DataLoader in a text starts workers; None when the text makes none."""
+    text = _COMMENT.sub("", text)
     if _CONTEXT.search(text):
         return False
     loaders = list(_LOADERS.finditer(text))

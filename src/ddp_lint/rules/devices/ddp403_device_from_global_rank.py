@@ -9,7 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Cause, Confidence, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
-from ddp_lint.launch.single_process import is_benchmark, on_one_node
+from ddp_lint.launch.single_process import gives_local_ranks, is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions, conjuncts
@@ -108,7 +108,9 @@ class DeviceFromGlobalRank(Rule):
     needs_cuda = True
 
     def start(self) -> None:
-        self._one_node = self.module.file.is_test or on_one_node(self.module)
+        project = self.module.project
+        local = project is not None and project.remember("local ranks", lambda: gives_local_ranks(project))
+        self._one_node = local or self.module.file.is_test or on_one_node(self.module)
         self._reported: set[cst.CSTNode] = set()
         self._moved: list[tuple[cst.BaseExpression, str]] = []
 

@@ -12,7 +12,6 @@ from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import replace
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import appends, receiver
@@ -95,8 +94,9 @@ class CudaAfterFork(Rule):
     Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
     targets that handle CPU data; targets that cannot be resolved; files that name neither torch nor CUDA, so that
     their process has not used the GPU when it forks; files that are imported only by programs that set the start
-    method to `spawn`. Only with `--preview`: a program that starts its workers below `__main__` and has neither used a
-    GPU before nor queried one (`torch.cuda.is_available()` is enough).
+    method to `spawn`. Only with `--preview`: workers of a process that is not seen to use a GPU: its file
+    forms no process group and wraps no model, the function that starts them does not use CUDA, and nothing before has
+    used or queried it (`torch.cuda.is_available()` is enough).
 
     ## How to confirm
 
@@ -146,7 +146,7 @@ class CudaAfterFork(Rule):
         for target in targets if forks else ():
             place = self._cuda_in(target, node)
             if place:
-                self._report(node, place, Confidence.LOW if self._parent_is_clean(node) else None)
+                self._report(node, place, None if self._parent_uses_cuda(node) else Confidence.LOW)
                 return
         if kind == "Pool":
             self._visit_arguments(node, forks)
@@ -199,22 +199,27 @@ class CudaAfterFork(Rule):
         place = uses_cuda(project, owner, node)
         return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
 
-    def _parent_is_clean(self, node: cst.Call) -> bool:
-        """Whether a program starts the worker itself, below `__main__`, and nothing that it runs before uses CUDA."""
+    def _parent_uses_cuda(self, node: cst.Call) -> bool:
+        """Whether the process that starts the worker is seen to use a GPU: its file forms a group or wraps a model, the
+        function uses CUDA itself, or what runs before in the file (also above the call of the function below
+        `__main__`) uses it or asks for it."""
         facts, project, function = self.module.facts, self.module.project, self.module.function_of(node)
         if facts is None or project is None:
             return False
-        lines = [self.module.span(node).line]
+        if self.module.file.holds("init_process_group") or self.module.wraps.all:
+            return True
+        line = self.module.span(node).line
+        own = _innermost(facts.tree, line)
+        if own is not None and uses_cuda(project, facts, own):
+            return True
+        lines = [line]
         if function is not None:
             guards = [n for n in facts.tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
             calls = (n for guard in guards for n in walk(guard) if isinstance(n, ast.Call))
             lines += [n.lineno for n in calls if dotted_ast(n.func) == function.name.value][:1]
-        elif not any("__main__" in self.module.code(test) for test, _ in conditions(self.module, node)):
-            return False
         before = [s for line in lines for s in runs_before(facts.tree, line) if not isinstance(s, _DEFINITIONS)]
         asked = Initialiser(project, asks_driver)
-        started = function is None or len(lines) > 1
-        return started and not any(uses_cuda(project, facts, s) or asked.of(facts, s) for s in before)
+        return any(uses_cuda(project, facts, s) or asked.of(facts, s) for s in before)
 
     def _report(self, node: cst.Call, place: str, sure: Confidence | None) -> None:
         self.report(
@@ -299,3 +304,9 @@ class CudaAfterFork(Rule):
                 labels=[(evidence.span, evidence.text)],
                 help='get_context("spawn").Manager()',
             )
+
+
+def _innermost(tree: ast.Module, line: int) -> ast.FunctionDef | None:
+    """The function that a line is in."""
+    around = (n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.lineno <= line <= (n.end_lineno or 0))
+    return max(around, key=lambda n: n.lineno, default=None)

@@ -96,8 +96,8 @@ class ExitHidesFailure(Rule):
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
     KeyboardInterrupt. Only with `--preview`: a branch that reports a failure in a file without evidence of several
-    ranks (a tool that converts one model), a handler in code that serves or deploys a model, or in a project without
-    evidence of several ranks.
+    ranks (a tool that converts one model), a handler in code that serves or deploys a model, in a
+    program or a project without evidence of several ranks.
 
     ## How to confirm
 
@@ -217,12 +217,14 @@ class ExitHidesFailure(Rule):
             notes=[f"{what} on rank 1 ends here; rank 0 waits for it in the next collective"],
             labels=[(handler, f"takes {what}")],
             help="re-raise, or exit with a status other than 0",
-            confidence=self._sureness(broad),
+            confidence=self._sureness(node, broad),
             fix=Fix("raise the exception again", Applicability.UNSAFE, (replace(self.module, node, "raise"),)),
         )
 
-    def _sureness(self, broad: bool) -> Confidence:
-        if not has_ranks(self.module) or (one_process(self.module) and several_ranks(self.module) is None):
+    def _sureness(self, node: Exit, broad: bool) -> Confidence:
+        script = self.module.file.holds("__main__") or self.module.function_of(node) is None
+        program = script or one_process(self.module)
+        if not has_ranks(self.module) or (program and several_ranks(self.module) is None):
             return Confidence.LOW
         return Confidence.HIGH if broad else Confidence.MEDIUM
 

@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.failure_handling import only_logs, starts_ranks
+from ddp_lint.rules.failures.failure_handling import exits_with_success, only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -279,7 +279,8 @@ class UnreadExitStatus(Rule):
     def _fails_alone(self, call: cst.Call) -> bool:
         name = self.module.qualified(call.func)
         checked = name == "subprocess.run" and dotted(argument(call, None, "check")) == "True"
-        return checked or name in ("subprocess.check_call", "subprocess.check_output", "sys.exit")
+        fails = name == "sys.exit" and not exits_with_success(self.module, call)
+        return fails or checked or name in ("subprocess.check_call", "subprocess.check_output")
 
     # ---- commands that start ranks
 

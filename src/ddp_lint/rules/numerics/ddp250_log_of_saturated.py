@@ -17,7 +17,8 @@ from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 from ddp_lint.tensors.file import called_without_gradient
 from ddp_lint.tensors.operations import words_of
 
-_HALF = re.compile(r"\.half\b|float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
+#: Where small constants become 0; not in bfloat16, whose exponents are those of single precision.
+_HALF = re.compile(r"\.half\b|(?<!b)float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
 #: Words by which the files are found that may train in half precision what another file defines.
 _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "amp")
 
@@ -44,8 +45,9 @@ def _whole(part: cst.BaseExpression) -> cst.BaseExpression | None:
 
 
 def _is_shifted(powers: Sequence[cst.BaseExpression | None]) -> bool:
-    """``exp(a - top) + exp(b - top)``: the larger of the two is 1."""
+    """``exp(a - top) + exp(b - top)``, ``exp(-top) + exp(b - top)``: the larger of the two is 1."""
     taken = [p.right for p in powers if isinstance(p, cst.BinaryOperation) and isinstance(p.operator, cst.Subtract)]
+    taken += [p.expression for p in powers if isinstance(p, cst.UnaryOperation) and isinstance(p.operator, cst.Minus)]
     return len(taken) == len(powers) and len({dotted(value) for value in taken} - {""}) == 1
 
 

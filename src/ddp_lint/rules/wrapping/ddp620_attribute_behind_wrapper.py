@@ -17,6 +17,7 @@ from ddp_lint.source.control_flow import arms
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.tensors.callers import comes_first
+from ddp_lint.tensors.operations import is_average
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
@@ -303,6 +304,8 @@ class AttributeBehindWrapper(Rule):
         """Whether the function uses what only a module has, or it is the model of an object, whose methods need not:
         `prepare` also returns optimizers and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
+            return False
+        if is_average(name):  # `prepare` wraps no model without a parameter that requires a gradient
             return False
         if name == "self.model":
             return True

@@ -9,6 +9,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in, model_path
+from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.classes import makes_module
 
@@ -112,9 +113,19 @@ class ModelChangedOnOneRank(Rule):
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
         if isinstance(target, cst.Attribute) and target.attr.value == "requires_grad":
+            if dotted(node.value) == "True" and self._is_followed_by_freezing(node):
+                return
             self._check(node, target.value, "freezes or unfreezes parameters")
         elif isinstance(target, (cst.Attribute, cst.Subscript)) and self._makes_module(node.value):
             self._check(node, target.value, "gives the model another layer")
+
+    def _is_followed_by_freezing(self, node: cst.Assign) -> bool:
+        """Whether the loop sets all parameters to what they are, before it freezes some: that is the change."""
+        loop = next((up for up in self.module.ancestors(node) if isinstance(up, cst.For)), None)
+        others = (n for n in descendants(loop.body) if isinstance(n, cst.Assign)) if loop is not None else ()
+        return any(
+            dotted(n.value) == "False" and dotted(n.targets[0].target) == dotted(node.targets[0].target) for n in others
+        )
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute):

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.scopes import Binding
 
 #: Names of functions and methods that return the module inside a wrapper.
@@ -98,7 +99,16 @@ def _takes_wrapper_off(function: ast.FunctionDef) -> bool:
     nodes = [node for statement in function.body for node in ast.walk(statement)]
     if not any(isinstance(node, ast.Attribute) and node.attr == "module" for node in nodes):
         return False
-    calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    return all(isinstance(func, ast.Name) and func.id in _TESTS for func in calls) and any(
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    tested = [last_part(part) for call in calls if last_part(call.func) == "isinstance" for part in _alternatives(call)]
+    if tested and all("DataParallel" in name and "Distributed" not in name for name in tested):
+        return False  # of one process with all GPUs
+    return all(isinstance(call.func, ast.Name) and call.func.id in _TESTS for call in calls) and any(
         isinstance(node, ast.Return) and node.value is not None for node in nodes
     )
+
+
+def _alternatives(call: ast.Call) -> list[ast.expr]:
+    """The classes that ``isinstance(x, (A, B))`` tests for."""
+    given = call.args[1] if len(call.args) > 1 else None
+    return given.elts if isinstance(given, ast.Tuple) else [given] if given is not None else []
