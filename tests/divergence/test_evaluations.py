@@ -1,6 +1,7 @@
 """How often the parts of a program are evaluated: what cannot come out otherwise is evaluated once."""
 
 import gc
+import importlib
 import pathlib
 import textwrap
 
@@ -10,6 +11,8 @@ from ddp_lint.divergence.analyse import graph_of, roots, summaries_of
 from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Node, guards_of_all
 from ddp_lint.divergence.values import Symbol, unknown
 from ddp_lint.project import Project
+
+analysis = importlib.import_module("ddp_lint.divergence.analyse")
 
 
 def _graph(folder: pathlib.Path, source: str, name: str = "f") -> tuple[EventGraph, Node, int]:
@@ -207,3 +210,25 @@ def test_a_table_of_many_imported_names_is_not_followed(
     graph, _, _ = _graph(tmp_path, f"{imported}TABLE = {{{table}}}\ndef f(x):\n    TABLE['0'](x)\n")
     assert sum(isinstance(node, EventNode) for node in graph.nodes) == events
     assert len(parsed - {"program"}) == read
+
+
+def test_functions_that_cannot_communicate_are_not_even_read(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which functions can is known by name beforehand (`program.reach`); the others are most of a project."""
+    path = tmp_path / "program.py"
+    (tmp_path / "pyproject.toml").touch()
+    path.write_text(
+        "import torch.distributed as dist\n"
+        "def idle(x):\n    return len(x)\n"
+        "def sync(x, rank):\n    if rank == 0:\n        dist.broadcast(x, 0)\n"
+    )
+    project = Project(tmp_path, tmp_path)
+    project.reach = {str(path): frozenset({"sync"})}
+    facts = project.facts_of(path)
+    assert facts is not None
+    read = set[str]()
+    has_calls = analysis._can_part
+    monkeypatch.setattr(analysis, "_can_part", lambda node: read.add(node.name) or has_calls(node))
+    assert [mismatch.span.line for mismatch in analysis.analyse(facts, project)] == [6]
+    assert read == {"sync"}

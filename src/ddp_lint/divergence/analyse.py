@@ -195,7 +195,7 @@ def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     for root in roots(facts, summaries):
         name = root.name if root.function is not None else MODULE
         can = known is None or name in known or (root.function is not None and _may_run_model(root.function))
-        if (uses and can) or _may_part(root, linker):
+        if ((uses and can) or _may_part(root, linker)) and (root.function is None or _can_part(root.node)):
             yield root
 
 
@@ -323,8 +323,8 @@ def _is_under_branch(mismatch: Mismatch) -> bool:
 # ---- roots
 
 
-def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> Iterator[Root]:
-    """The module's own statements and the functions in which ranks could diverge (or `every` one)."""
+def roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
+    """The module's own statements and all functions."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
     if any(not isinstance(node, definitions) for node in facts.tree.body):
         yield Root("the module", facts.tree, None)
@@ -338,11 +338,10 @@ def roots(facts: ModuleFacts, summaries: Summaries, *, every: bool = False) -> I
                 function = _as_root(child, facts, owner, around)
                 own = {child.args.args[0].arg: function.receiver} if function.receiver is not None else around
                 stack.append((child, None, f"{prefix}{child.name}.", own))
-                if every or _can_part(child):
-                    root = Root(prefix + child.name, child, function)
-                    yield root
-                    if child.decorator_list:
-                        yield dataclasses.replace(root, decorated=True)
+                root = Root(prefix + child.name, child, function)
+                yield root
+                if child.decorator_list:
+                    yield dataclasses.replace(root, decorated=True)
             else:
                 stack.append((child, owner, prefix, around))
 

@@ -40,7 +40,7 @@ def explain(path: pathlib.Path, project: Project, line: int | None = None) -> li
     inherited = (
         root for of in classes_in(facts, summaries) for root in hooked(of, summaries, set(summaries.linker.members(of)))
     )
-    for root in (*inherited, *roots(facts, summaries, every=True)):
+    for root in (*inherited, *roots(facts, summaries)):
         region = span_of(root.function.facts if root.function else facts, root.node)
         if line is not None and root.function is not None and not region.line <= line <= region.end_line:
             continue
