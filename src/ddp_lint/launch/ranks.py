@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
+from ddp_lint.launch.joining import joining_call, joining_functions
 from ddp_lint.launch.search import importers, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
@@ -20,7 +22,7 @@ from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import below, defaults, names_in, statements, walk
 
 
@@ -37,6 +39,10 @@ class Evidence:
         return f"`{self.word}`: several ranks run this file" if self.own else f"`{self.word}`: several ranks run this"
 
 
+#: Files between a helper and the program that runs it which are looked at.
+_BETWEEN = 8
+
+
 def several_ranks(module: Module) -> Evidence | None:
     """Evidence that several ranks run `module`: in the file, else in a file of the project that imports it."""
     if module.facts is None or module.project is None:
@@ -49,11 +55,29 @@ def several_ranks(module: Module) -> Evidence | None:
 
 
 def _imported_by_ranks(module: Module) -> Evidence | None:
-    assert module.project is not None
+    """Evidence in a file that imports `module`, else in one that imports such a file: a model that loads its weights by
+    a helper runs on the ranks of the program that makes it."""
+    project, name = module.project, module.name
+    assert project is not None
+    found = _imported_by(project, name)
+    between = importers(project, name, holding=(name.rpartition(".")[2],)) if found is None else ()
+    for facts in itertools.islice(between, _BETWEEN):
+        if found is None and not facts.source.is_test and not facts.file.holds("__main__"):
+            found = _imported_by(project, facts.name) if facts.name else None
+    return found
+
+
+def program_of_ranks(facts: ModuleFacts, project: Project) -> Evidence | None:
+    """Evidence that several ranks run a file: in it, else in a file that imports it."""
+    return evidence_in(facts, project) or (_imported_by(project, facts.name) if facts.name else None)
+
+
+def _imported_by(project: Project, name: str) -> Evidence | None:
     starts = frameworks.every(lambda framework: framework.launch.starts)
-    strong = (*starts, *module.project.own.names.beside(starts))
-    for facts in importers(module.project, module.name, holding=strong):
-        found = evidence_in(facts, module.project)
+    joining = sorted({function.rpartition(".")[2] for function in joining_functions(project)})
+    strong = (*starts, *project.own.names.beside(starts), *joining)
+    for facts in importers(project, name, holding=strong):
+        found = evidence_in(facts, project)
         if found is not None:
             return dataclasses.replace(found, own=False)
     return None
@@ -80,9 +104,15 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
     all_found = project.remember(("evidence of ranks",), lambda: _evidence_by_word(facts, project), facts.kept)
     found = next((f for f in all_found.items() if not words or f[0] in words), None)
     if found is None:
-        return None
+        call = None if words else project.remember(("joins",), lambda: joining_call(facts, project), facts.kept)
+        return None if call is None else _joins(facts, call)
     word, node = found
     return Evidence(word, _place(facts, node, word), own=True)
+
+
+def _joins(facts: ModuleFacts, call: ast.Call) -> Evidence:
+    word = last_part(call.func)
+    return Evidence(word, _place(facts, call, word), own=True)
 
 
 def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST]:
@@ -411,6 +441,11 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     whole = (module.name, f"{module.name}.{name}")
     users = importers(project, module.name, holding=(name,)) if module.name else ()
     return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
+
+
+def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
+    """Whether tests in the function around keep all of its calls of what `call` calls to one rank."""
+    return all(_calls_of(dotted_ast(call.func), [around], ()))
 
 
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[bool]:
