@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 
@@ -15,7 +14,7 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.joining import joining_call, joining_functions
-from ddp_lint.launch.search import importers, returned_by
+from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import kept_by_node
@@ -39,10 +38,6 @@ class Evidence:
         return f"`{self.word}`: several ranks run this file" if self.own else f"`{self.word}`: several ranks run this"
 
 
-#: Files between a helper and the program that runs it which are looked at.
-_BETWEEN = 8
-
-
 def several_ranks(module: Module) -> Evidence | None:
     """Evidence that several ranks run `module`: in the file, else in a file of the project that imports it."""
     if module.facts is None or module.project is None:
@@ -55,32 +50,26 @@ def several_ranks(module: Module) -> Evidence | None:
 
 
 def _imported_by_ranks(module: Module) -> Evidence | None:
-    """Evidence in a file that imports `module`, else in one that imports such a file: a model that loads its weights by
-    a helper runs on the ranks of the program that makes it."""
-    project, name = module.project, module.name
-    assert project is not None
-    found = _imported_by(project, name)
-    between = importers(project, name, holding=(name.rpartition(".")[2],)) if found is None else ()
-    for facts in itertools.islice(between, _BETWEEN):
-        if found is None and not facts.source.is_test and not facts.file.holds("__main__"):
-            found = _imported_by(project, facts.name) if facts.name else None
-    return found
+    assert module.project is not None
+    return _run_by(module.project, programs(module.project, module.name, holding=joining_words(module.project)))
 
 
 def program_of_ranks(facts: ModuleFacts, project: Project) -> Evidence | None:
     """Evidence that several ranks run a file: in it, else in a file that imports it."""
-    return evidence_in(facts, project) or (_imported_by(project, facts.name) if facts.name else None)
+    users = importers(project, facts.name, holding=joining_words(project)) if facts.name else iter(())
+    return evidence_in(facts, project) or _run_by(project, users)
 
 
-def _imported_by(project: Project, name: str) -> Evidence | None:
+def _run_by(project: Project, users: Iterator[ModuleFacts]) -> Evidence | None:
+    found = next(filter(None, (evidence_in(facts, project) for facts in users)), None)
+    return dataclasses.replace(found, own=False) if found is not None else None
+
+
+def joining_words(project: Project) -> tuple[str, ...]:
+    """Words, one of which a file has that ranks run themselves."""
     starts = frameworks.every(lambda framework: framework.launch.starts)
-    joining = sorted({function.rpartition(".")[2] for function in joining_functions(project)})
-    strong = (*starts, *project.own.names.beside(starts), *joining)
-    for facts in importers(project, name, holding=strong):
-        found = evidence_in(facts, project)
-        if found is not None:
-            return dataclasses.replace(found, own=False)
-    return None
+    functions = sorted({function.rpartition(".")[2] for function in joining_functions(project)})
+    return (*starts, *project.own.names.beside(starts), *functions)
 
 
 def has_ranks(module: Module) -> bool:
