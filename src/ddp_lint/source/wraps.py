@@ -13,6 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import names_in, positional_of
 
 if TYPE_CHECKING:
@@ -201,6 +202,15 @@ class Wraps:
             and self._order[at] < self._order[wrap.call]
             and not exclusive(self._module, at, wrap.call, holds=wrap.tested)
         )
+
+    def leads_to(self, at: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether the method around `at` calls, behind it, the method of the same class that wraps an attribute."""
+        here, there = self._module.function_of(at), self._module.function_of(wrap.call)
+        owner = self._module.class_of(at)
+        if here is None or there is None or owner is None or owner is not self._module.class_of(wrap.call):
+            return False
+        wraps = (c for c in calls_in(here.body) if dotted(c.func) == f"self.{there.name.value}")
+        return any(self.follows(call, at) and not exclusive(self._module, at, call) for call in wraps)
 
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` is behind `earlier` in the source."""
