@@ -14,9 +14,12 @@ from ddp_lint.knowledge.communication import load
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.helpers import Helper, helper_of
+from ddp_lint.project.facts import ModuleFacts, statements_of
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import assigned_to, walk
+from ddp_lint.tensors.callers import call_sites, constructions
 
 _DEPTH = 4
 _CASTS = ("int", "str")
@@ -60,7 +63,12 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
         return None
     known = _named.setdefault(module, {})
     if (node, section, depth) not in known:  # names that are assigned to each other lead to it by very many ways
-        found = _bound_to(module, node, section, depth) or _attribute(module, node, section)
+        found = (
+            _bound_to(module, node, section, depth)
+            or _attribute(module, node, section)
+            or _set_elsewhere(module, node, section)
+            or _given(module, node, section)
+        )
         known[node, section, depth] = found
     return known[node, section, depth]
 
@@ -89,6 +97,8 @@ def _is_rank(helper: Helper, value: ast.expr, section: str, depth: int = _DEPTH)
     if isinstance(value, ast.Name) and depth:
         values = [v for v in assigned_to(value.id, helper.function) if not isinstance(v, ast.Constant)]
         return bool(values) and all(_is_rank(helper, v, section, depth - 1) for v in values)
+    if isinstance(value, ast.Attribute):
+        return _is_set_to_rank(helper.facts, dotted_ast(value), section, depth)
     if isinstance(value, ast.Subscript):
         return helper.facts.qualified(value.value) == "os.environ" and _key(value.slice) in _known(
             section, "environment"
@@ -102,6 +112,44 @@ def _is_rank(helper: Helper, value: ast.expr, section: str, depth: int = _DEPTH)
         return _key(value.args[0]) in _known(section, "environment")
     default = all(isinstance(a, ast.Name) and a.id in helper.parameters for a in value.args)
     return name in _known(section, "call") and default and not value.keywords
+
+
+def _set_elsewhere(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:
+    """An attribute that other functions of the file set to the rank on an object by the same name:
+    ``args.gpu = int(os.environ["RANK"])``."""
+    if not isinstance(node, cst.Attribute) or dotted(node.value) in ("", "self") or module.bindings(node):
+        return None
+    facts, text = module.facts, dotted(node)
+    return node if facts is not None and _is_set_to_rank(facts, text, section, _DEPTH) else None
+
+
+def _given(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:
+    """A parameter that everything in the project that calls the function, or makes the object, gives the rank."""
+    function = module.function_of(node)
+    if not isinstance(node, cst.Name) or function is None or [b.kind for b in module.bindings(node)] != ["parameter"]:
+        return None
+    owner = module.class_of(function)
+    made = owner is not None and function.name.value == "__init__"
+    sites = constructions(module, owner) if made and owner is not None else call_sites(module, function)
+    given = [(site, site.given(function, node.value)) for site in sites]
+    helpers = ((Helper(site.facts, site.around), value) for site, value in given if site.around is not None)
+    ranks = [value is not None and _is_rank(helper, value, section) for helper, value in helpers]
+    return node if ranks and len(ranks) == len(given) and all(ranks) else None
+
+
+def _is_set_to_rank(facts: ModuleFacts, name: str, section: str, depth: int) -> bool:
+    """Whether functions of a file set an attribute of an object to the rank, and to nothing else but constants."""
+    if not depth or f"{name} =" not in facts.file.text:
+        return False
+    functions = (n for n in walk(facts.tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    given = [
+        (function, node.value)
+        for function in functions
+        for node in statements_of(function)
+        if isinstance(node, ast.Assign) and any(dotted_ast(target) == name for target in node.targets)
+    ]
+    ranks = [(function, value) for function, value in given if not isinstance(value, ast.Constant)]
+    return bool(ranks) and all(_is_rank(Helper(facts, f), value, section, depth - 1) for f, value in ranks)
 
 
 def _key(node: ast.expr) -> str:

@@ -13,14 +13,15 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.search import importers, returned_by
+from ddp_lint.launch.joining import joining_call, joining_functions
+from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import assigned_to, below, defaults, names_in, statements, walk
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
@@ -52,13 +53,25 @@ def several_ranks(module: Module) -> Evidence | None:
 
 def _imported_by_ranks(module: Module) -> Evidence | None:
     assert module.project is not None
+    return _run_by(module.project, programs(module.project, module.name, holding=joining_words(module.project)))
+
+
+def program_of_ranks(facts: ModuleFacts, project: Project) -> Evidence | None:
+    """Evidence that several ranks run a file: in it, else in a file that imports it."""
+    users = importers(project, facts.name, holding=joining_words(project)) if facts.name else iter(())
+    return evidence_in(facts, project) or _run_by(project, users)
+
+
+def _run_by(project: Project, users: Iterator[ModuleFacts]) -> Evidence | None:
+    found = next(filter(None, (evidence_in(facts, project) for facts in users)), None)
+    return dataclasses.replace(found, own=False) if found is not None else None
+
+
+def joining_words(project: Project) -> tuple[str, ...]:
+    """Words, one of which a file has that ranks run themselves."""
     starts = frameworks.every(lambda framework: framework.launch.starts)
-    strong = (*starts, *module.project.own.names.beside(starts))
-    for facts in importers(module.project, module.name, holding=strong):
-        found = evidence_in(facts, module.project)
-        if found is not None:
-            return dataclasses.replace(found, own=False)
-    return None
+    functions = sorted({function.rpartition(".")[2] for function in joining_functions(project)})
+    return (*starts, *project.own.names.beside(starts), *functions)
 
 
 def has_ranks(module: Module) -> bool:
@@ -82,9 +95,15 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
     all_found = project.remember(("evidence of ranks",), lambda: _evidence_by_word(facts, project), facts.kept)
     found = next((f for f in all_found.items() if not words or f[0] in words), None)
     if found is None:
-        return None
+        call = None if words else project.remember(("joins",), lambda: joining_call(facts, project), facts.kept)
+        return None if call is None else _joins(facts, call)
     word, node = found
     return Evidence(word, _place(facts, node, word), own=True)
+
+
+def _joins(facts: ModuleFacts, call: ast.Call) -> Evidence:
+    word = last_part(call.func)
+    return Evidence(word, _place(facts, call, word), own=True)
 
 
 def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST]:
@@ -481,6 +500,11 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     whole = (module.name, f"{module.name}.{name}")
     users = importers(project, module.name, holding=(name,)) if module.name else ()
     return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
+
+
+def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
+    """Whether tests in the function around keep all of its calls of what `call` calls to one rank."""
+    return all(_calls_of(dotted_ast(call.func), [around], ()))
 
 
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from ddp_lint.source.syntax import walk
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 #: Files that import a module are looked at until this many were read: beyond it the answer is "not found".
 _READ_LIMIT = 200
+#: Files between a helper and the program that runs it which are looked at.
+_BETWEEN = 8
 
 
 def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Iterator[ModuleFacts]:
@@ -40,6 +43,16 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
             if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
                 seen.add(facts.name)
                 yield facts
+
+
+def programs(project: Project, name: str, *, holding: tuple[str, ...]) -> Iterator[ModuleFacts]:
+    """The modules with one of the words that import the module `name`, then those that import a module which does: a
+    model that loads its weights by a helper runs on the ranks of the program that makes it."""
+    yield from importers(project, name, holding=holding)
+    between = importers(project, name, holding=(name.rpartition(".")[2],))
+    for facts in itertools.islice(between, _BETWEEN):
+        if facts.name and not facts.source.is_test and not facts.file.holds("__main__"):
+            yield from importers(project, facts.name, holding=holding)
 
 
 def _passed_on_by(project: Project, name: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
-from ddp_lint.source.tree import names_in, positional_of
+from ddp_lint.source.tree import descendants, names_in, positional_of
 
 if TYPE_CHECKING:
     from ddp_lint.project.project_names import Wrapping
@@ -201,6 +201,16 @@ class Wraps:
             and self._order[at] < self._order[wrap.call]
             and not exclusive(self._module, at, wrap.call, holds=wrap.tested)
         )
+
+    def leads_to(self, at: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether the method around `at` calls, behind it, the method of the same class that wraps an attribute."""
+        here, there = self._module.function_of(at), self._module.function_of(wrap.call)
+        owner = self._module.class_of(at)
+        if here is None or there is None or owner is None or owner is not self._module.class_of(wrap.call):
+            return False
+        calls = (n for n in descendants(here.body) if isinstance(n, cst.Call))
+        wraps = (call for call in calls if dotted(call.func) == f"self.{there.name.value}")
+        return any(self.follows(call, at) and not exclusive(self._module, at, call) for call in wraps)
 
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` is behind `earlier` in the source."""

@@ -92,12 +92,11 @@ class Evaluator:
         return found
 
     def _is_loss(self, function: cst.FunctionDef) -> bool:
-        """The forward of a loss, whose first argument is what the model predicts: gradients flow through it."""
-        return (
-            self._owner is not None
-            and function.name.value == "forward"
-            and bool(words_of(self._owner.name) & names("losses", "words"))
-        )
+        """The forward of a loss, or a function that is named after one: its first argument is what the model predicts,
+        so gradients flow through it."""
+        by_class = self._owner is not None and function.name.value == "forward"
+        name = self._owner.name if self._owner is not None and by_class else function.name.value
+        return bool(words_of(name) & names("losses", "words"))
 
     def _argument(self, param: cst.Param, used_as_tensor: bool) -> Value:
         name = param.name.value
@@ -364,7 +363,9 @@ class Evaluator:
     def _ListComp(self, node: cst.ListComp | cst.GeneratorExp | cst.SetComp, state: State) -> Value:
         inner = state.copy()
         self._comprehension(node.for_in, inner)
-        return Value(Kind.GROUP, each=self.value(node.elt, inner))
+        each = self.value(node.elt, inner)
+        state.saved |= inner.saved
+        return Value(Kind.GROUP, each=each)
 
     _GeneratorExp = _SetComp = _ListComp
 

@@ -8,7 +8,8 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.ranks import joining_words
+from ddp_lint.launch.search import programs
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
@@ -18,7 +19,6 @@ from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 #: What a script holds whose own loop trains on the ranks.
-_WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
 class SamplerNeverSetEpoch(Rule):
@@ -157,14 +157,15 @@ class SamplerNeverSetEpoch(Rule):
         return handed_out and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:
-        """The data is read more than once: here, or where a script imports this helper and wraps its model."""
+        """The data is read more than once: here, or in a program of several ranks that imports this helper, maybe
+        through another one."""
         pattern = table("data")["several_passes"]
         if self._loops or re.search(pattern, self.module.file.text):
             return True
         project = self.module.project
         if project is None:
             return False
-        users = importers(project, self.module.name, holding=(*_WRAPS, *project.own.names.beside(_WRAPS)))
+        users = programs(project, self.module.name, holding=joining_words(project))
         return any(re.search(pattern, user.file.text) for user in users)
 
     def _passes(self, loop: cst.For | None) -> list[tuple[cst.CSTNode, str]]:

@@ -10,7 +10,14 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
 from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADERS, done_nearby, is_evaluation, is_sampler, mentions_nearby
+from ddp_lint.rules.data.loading import (
+    LOADERS,
+    done_nearby,
+    drawn_in_samples,
+    is_evaluation,
+    is_sampler,
+    mentions_nearby,
+)
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
@@ -36,7 +43,8 @@ class OneAugmentationSeed(Rule):
     ## What it does
 
     Finds code that several ranks run where Python's or NumPy's generator gets a seed that does not depend on the rank,
-    directly or through a helper of the project, next to a data loader, in a project that augments its data at random.
+    directly or through a helper of the project, next to a data loader, in a project that augments its data at random,
+    or whose dataset draws from `random` or NumPy in `__getitem__`.
     Also a `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler, and a
     `worker_init_fn` of such a loader that seeds by the number of the worker alone (`random.seed(seed + worker_id)`).
 
@@ -297,7 +305,9 @@ class OneAugmentationSeed(Rule):
         if not with_workers and mentions_nearby(self.module, "worker_init_fn"):
             return None
         found = ((word.rstrip("("), done_nearby(self.module, word)) for word in table("data")["augmentation"])
-        return next(((word, place) for word, place in found if place is not None), None)
+        return next(((word, place) for word, place in found if place is not None), None) or drawn_in_samples(
+            self.module
+        )
 
     def _is_elsewhere(self, call: cst.Call, function: cst.FunctionDef | None) -> bool:
         """Not what the ranks train with: a test, an evaluation, a seed for a moment, or the parent of the ranks."""

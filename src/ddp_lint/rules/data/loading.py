@@ -17,6 +17,8 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
 from ddp_lint.source.queries import options
+from ddp_lint.source.syntax import walk
+from ddp_lint.tensors.operations import words_of
 
 SAMPLER = "torch.utils.data.DistributedSampler"
 #: Classes whose constructor takes what `torch.utils.data.DataLoader` takes, by the same names.
@@ -75,6 +77,33 @@ def done_nearby(module: Module, word: str) -> Span | None:
                 start = line.index(word) + 1
                 return Span(facts.file.path, number, start, number, start + len(word))
     return None
+
+
+def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
+    """What a dataset that runs together with the file draws from `random` or NumPy for each of its samples, and
+    where."""
+    if module.project is None or module.path is None:
+        return None
+    for path in _nearby(module, module.project, module.path, "def __getitem__"):
+        facts = module.project.facts_of(path)
+        if facts is None or facts.source.is_test or _other_program(module.project, module.path, path):
+            continue
+        for draw in _draws_of_samples(facts):
+            name = ast.unparse(draw.func)
+            start = draw.col_offset + 1
+            return name, Span(facts.file.path, draw.lineno, start, draw.lineno, start + len(name))
+    return None
+
+
+def _draws_of_samples(facts: ModuleFacts) -> Iterator[ast.Call]:
+    """The draws in the `__getitem__` of the training datasets of a file."""
+    for cls in facts.definitions.values():
+        if not isinstance(cls, ast.ClassDef) or is_evaluation(" ".join(words_of(cls.name))):
+            continue
+        methods = (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__getitem__")
+        for node in (n for method in methods for n in walk(method)):
+            if isinstance(node, ast.Call) and facts.qualified(node.func) in table("data")["draws"]:
+                yield node
 
 
 def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> Iterator[pathlib.Path]:

@@ -14,8 +14,8 @@ from ddp_lint.launch.ranks import (
     Evidence,
     as_one_process,
     called_on_one_rank,
-    evidence_in,
     on_one_rank,
+    program_of_ranks,
     several_ranks,
 )
 from ddp_lint.launch.search import importers
@@ -182,7 +182,7 @@ class LoadWithoutMapLocation(Rule):
             for user in importers(project, self.module.name, holding=names)
             if not called or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
         ]
-        return bool(users or tried) and all(evidence_in(user, project) is None for user in users)
+        return bool(users or tried) and all(program_of_ranks(user, project) is None for user in users)
 
     # ---- where the load puts its tensors
 

@@ -7,18 +7,21 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.failure_handling import exits_with_success, only_logs, starts_ranks
+from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
-from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver
+from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
 from ddp_lint.source.tree import descendants, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
 _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
 _COMMANDS = ("subprocess.run", "subprocess.call", "os.system", "subprocess.Popen")
+#: Commands that raise where the status is not 0.
+_CHECKED = ("subprocess.check_call", "subprocess.check_output")
+_RAISED = frozenset({"CalledProcessError", "SubprocessError", "Exception", "BaseException", ""})
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
@@ -33,8 +36,8 @@ class UnreadExitStatus(Rule):
     ## What it does
 
     Finds processes that are joined without any read of their `exitcode`; commands that start ranks (torchrun,
-    accelerate, deepspeed, mpirun) whose status is dropped, or tested and then only printed; and threads whose target
-    runs `subprocess.check_call` or `sys.exit`, which end only the thread.
+    accelerate, deepspeed, mpirun) whose status is dropped, or tested and then only printed, as is the exception of
+    `check=True`; and threads whose target runs `subprocess.check_call` or `sys.exit`, which end only the thread.
 
     ## Why it breaks
 
@@ -112,6 +115,7 @@ class UnreadExitStatus(Rule):
         "Popen",
         "Thread",
         "check_call",
+        "check_output",
         "poll",
         "returncode",
         *(c.rpartition(".")[2] for c in _COMMANDS),
@@ -129,6 +133,8 @@ class UnreadExitStatus(Rule):
             self._visit_process(node)
         elif name == "threading.Thread":
             self._visit_thread(node)
+        elif name in _CHECKED or (name in _COMMANDS and dotted(argument(node, None, "check")) == "True"):
+            self._visit_checked(node)
         elif name in _COMMANDS:
             self._visit_command(node, name)
 
@@ -292,7 +298,7 @@ class UnreadExitStatus(Rule):
             return
         if not isinstance(self.module.parent(node), cst.Expr) or self._in_background(node):
             return
-        if argument(node, None, "check") is not None:  # also `check=False`, which says that the status is not wanted
+        if argument(node, None, "check") is not None:  # `check=False` says that the status is not wanted
             return
         fix = None
         if name == "subprocess.run":
@@ -304,6 +310,30 @@ class UnreadExitStatus(Rule):
             confidence=Confidence.HIGH,
             fix=fix,
         )
+
+    def _visit_checked(self, node: cst.Call) -> None:
+        """A launch that raises when a rank fails, in a `try` that only logs it."""
+        handler = self._handler_of(node) if self._starts_ranks(node) and not self.module.file.is_test else None
+        function = self.module.function_of(node)
+        if handler is None or not only_logs(handler.body) or (function is not None and returned_values(function)):
+            return
+        self.report(
+            handler,
+            "the failure of the launched ranks is only printed: this script ends with 0 although a rank failed",
+            labels=[(node, "the ranks are started here")],
+            help="raise again behind the message, or exit with the status",
+        )
+
+    def _handler_of(self, node: cst.Call) -> cst.ExceptHandler | None:
+        """The handler that takes what a checked command raises."""
+        below: cst.CSTNode = node
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.FunctionDef):
+                return None
+            if isinstance(up, cst.Try) and below is up.body:
+                return next((h for h in up.handlers if not _RAISED.isdisjoint(caught(h))), None)
+            below = up
+        return None
 
     def _visit_started(self, node: cst.Call) -> None:
         """A launch in the background whose `wait()` drops the status."""

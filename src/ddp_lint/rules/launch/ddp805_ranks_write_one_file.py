@@ -7,8 +7,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import as_one_process, mentions_own_rank, on_one_rank, several_ranks
+from ddp_lint.findings import Confidence, Span
+from ddp_lint.launch.joining import joining_functions
+from ddp_lint.launch.ranks import (
+    as_one_process,
+    is_kept_to_one_rank,
+    mentions_own_rank,
+    on_one_rank,
+    several_ranks,
+)
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
@@ -18,6 +25,7 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.callers import CallSite, call_sites
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
 _EVERY_RANK = (
@@ -75,8 +83,10 @@ class RanksWriteOneFile(Rule):
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
     calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
     rank, in a function that every rank runs: it creates the process group or wraps the model, or the training loop of
-    its file calls it without such a test. For folders and removals it is enough that the function reads its rank, calls
-    `accelerator.prepare`, or communicates itself; `mkdir()` and `unlink()` of a `pathlib.Path` are read as well.
+    its file calls it without such a test, or it calls `backward()` in a file that shows that several ranks run it. For
+    folders and removals it is enough that the function reads its rank, calls `accelerator.prepare`, or communicates
+    itself; for folders also that a function of another file, which every rank runs, calls it without such a test.
+    `mkdir()` and `unlink()` of a `pathlib.Path` are read as well.
 
     ## Why it breaks
 
@@ -162,6 +172,8 @@ class RanksWriteOneFile(Rule):
             "get_rank",
             *(name.rpartition(".")[2] for name in sorted(_TOGETHER)),
             *(name.rpartition(".")[2] for name in PREPARING),
+            "makedirs",
+            "mkdir",
         ),
         tests=False,
     )
@@ -185,6 +197,10 @@ class RanksWriteOneFile(Rule):
         if shows is not None and not on_one_rank(self.module, shows):
             every, calls = shows, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
             given = set() if called(shows) in _PREPARING_METHODS else given  # who prepares the models is the program
+        if every is None:
+            every = self._backward(calls)
+        if every is None:
+            self._visit_helper(node, calls)
         if every is None or on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
@@ -202,6 +218,30 @@ class RanksWriteOneFile(Rule):
                 reported.add(call)
                 self._report(call, every)
 
+    def _visit_helper(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
+        """Report folders that a helper makes for a function of another file that every rank runs."""
+        for call in calls:
+            path = self._written(call) if self._outcome(call) is _Outcome.MADE else None
+            if path is None or on_one_rank(self.module, call) or self._own_path(path):
+                continue
+            site = next((s for s in call_sites(self.module, function) if self._is_for_ranks(s, function, path)), None)
+            if site is not None:
+                self._report(call, site.span)
+                return
+
+    def _is_for_ranks(self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression) -> bool:
+        """Whether a call of a helper is made by every rank, for one and the same path."""
+        project, around = self.module.project, site.around
+        if project is None or around is None or self.module.class_of(function) is not None:
+            return False
+        every = {*_EVERY_RANK, *joining_functions(project)}
+        made = (n for n in walk(around) if isinstance(n, ast.Call))
+        if not any(project.meaning(site.facts, n.func) in every for n in made):
+            return False
+        parts = [site.given(function, name) for name in names_in(path)]
+        own = any(part is not None and _RANKED.search(ast.unparse(part)) for part in parts)
+        return not own and not is_kept_to_one_rank(site.node, around)
+
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
         size = argument(call, None, "world_size")
         if isinstance(size, cst.Integer) and size.value == "1":
@@ -218,6 +258,12 @@ class RanksWriteOneFile(Rule):
 
     def _asks(self, call: cst.Call) -> bool:
         return self.module.qualified(call.func) == _ASKS_FOR_RANK
+
+    def _backward(self, calls: list[cst.Call]) -> cst.Call | None:
+        """The backward of a function that trains, in a file that several ranks run."""
+        evidence = several_ranks(self.module)
+        trains = evidence is not None and evidence.own
+        return next((c for c in calls if trains and called(c) == "backward"), None)
 
     def _called_by_every_rank(self, function: cst.FunctionDef) -> cst.Call | None:
         """The call of a function in the training loop of this file, where no call of it is kept to one rank."""
@@ -320,7 +366,7 @@ class RanksWriteOneFile(Rule):
             return _Outcome.MADE
         return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
 
-    def _report(self, call: cst.Call, every: cst.Call) -> None:
+    def _report(self, call: cst.Call, every: cst.Call | Span) -> None:
         outcome = self._outcome(call)
         does, help_ = _OUTCOMES[outcome]
         self.report(

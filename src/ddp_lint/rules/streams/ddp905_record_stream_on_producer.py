@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.streams.stream import side_stream
+from ddp_lint.rules.streams.stream import enters_stream, side_stream
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
@@ -18,7 +18,8 @@ class RecordStreamOnProducer(Rule):
     ## What it does
 
     Finds `t.record_stream(torch.cuda.current_stream())` inside `with torch.cuda.stream(side):` for a tensor that is
-    made inside the same block, or in a method that its class calls only from such blocks.
+    made inside the same block, or in a method that its class calls only from such blocks. Also `t.record_stream(main)`
+    in such a block for a tensor and a stream from before it: `main = torch.cuda.current_stream()`.
 
     ## Why it breaks
 
@@ -97,7 +98,8 @@ class RecordStreamOnProducer(Rule):
 
     ## When it is silent
 
-    A tensor that was made outside the block, and a stream that was looked up before it.
+    A tensor that was made outside the block and is recorded on the block's stream; one that was made inside it and is
+    recorded on a stream that was looked up before it.
 
     ## How to confirm
 
@@ -123,7 +125,10 @@ class RecordStreamOnProducer(Rule):
         if method != "record_stream" or len(node.args) != 1 or not tensor:
             return
         stream = node.args[0].value
-        if not isinstance(stream, cst.Call) or not dotted(stream.func).endswith("current_stream"):
+        if not isinstance(stream, cst.Call):
+            self._visit_named(node, tensor, stream)
+            return
+        if not _looks_up(stream):
             return
         block = self._block_around(node)
         function = self.module.function_of(node)
@@ -140,13 +145,33 @@ class RecordStreamOnProducer(Rule):
             help="look the consuming stream up before the block and record that one",
         )
 
+    def _visit_named(self, node: cst.Call, tensor: str, stream: cst.BaseExpression) -> None:
+        """Report the stream that was current before the block, for a tensor that was made before it, too."""
+        block, looked_up = self._block_around(node), self.module.assignments(stream)
+        if block is None or not looked_up or not all(map(_looks_up, looked_up)):
+            return
+        value = node.func.value if isinstance(node.func, cst.Attribute) else stream
+        made = [binding.node for binding in self.module.bindings(value)]
+        if not made or any(block in self.module.ancestors(each) for each in (*looked_up, *made)):
+            return
+        self.report(
+            node,
+            f"`{tensor}` is recorded on the stream that made it: its memory is reused while another one reads it",
+            notes=["the block uses it on another stream, which the allocator does not wait for"],
+            labels=[(looked_up[0], "the stream that made it"), (block.items[0], "the stream that uses it")],
+            help="record the stream of the block",
+        )
+
     def _block_around(self, node: cst.CSTNode) -> cst.With | None:
         for up in self.module.ancestors(node):
             if isinstance(up, cst.FunctionDef):
                 return None
-            if isinstance(up, cst.With) and any(side_stream(self.module, item.item) for item in up.items):
+            if isinstance(up, cst.With) and any(self._enters(item.item) for item in up.items):
                 return up
         return None
+
+    def _enters(self, context: cst.BaseExpression) -> bool:
+        return enters_stream(self.module, context) or bool(side_stream(self.module, context))
 
     def _block_of_callers(self, method: cst.FunctionDef, depth: int = _DEPTH) -> cst.With | None:
         """The block that a method runs in, where every call of it in its class is in one."""
@@ -169,3 +194,7 @@ class RecordStreamOnProducer(Rule):
             if isinstance(node, cst.Assign) and dotted(node.targets[0].target) == tensor:
                 return isinstance(node.value, (cst.Call, cst.BinaryOperation))
         return False
+
+
+def _looks_up(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Call) and dotted(value.func).endswith("current_stream")

@@ -13,10 +13,14 @@ def stream_of(module: Module, context: cst.BaseExpression) -> str:
 
     Accelerator abstractions (``get_accelerator().stream(side)``) have the same shape and count.
     """
+    return dotted(context.args[0].value) if isinstance(context, cst.Call) and enters_stream(module, context) else ""
+
+
+def enters_stream(module: Module, context: cst.BaseExpression) -> bool:
+    """Whether a context is ``torch.cuda.stream(side)``, whatever expression the stream is."""
     if not isinstance(context, cst.Call) or len(context.args) != 1 or not isinstance(context.func, cst.Attribute):
-        return ""
-    is_stream = context.func.attr.value == "stream" or module.qualified(context.func) == "torch.cuda.stream"
-    return dotted(context.args[0].value) if is_stream else ""
+        return False
+    return context.func.attr.value == "stream" or module.qualified(context.func) == "torch.cuda.stream"
 
 
 def side_stream(module: Module, context: cst.BaseExpression) -> str:

@@ -45,7 +45,7 @@ class OptimizerBeforeShard(Rule):
     ## What it does
 
     Finds an optimizer that takes `model.parameters()` before `fully_shard(model)`, or before `FSDP(model)` without
-    `use_orig_params=True`, in the same function.
+    `use_orig_params=True`, in the same function or in a method of the class that the function calls afterwards.
 
     ## Why it breaks
 
@@ -133,7 +133,7 @@ class OptimizerBeforeShard(Rule):
         for wrap in self.module.wraps.all:
             if (
                 wrap.inner in _models(self.module, node)
-                and self.module.wraps.before(node, wrap)
+                and (self.module.wraps.before(node, wrap) or self.module.wraps.leads_to(node, wrap))
                 and _replaces_parameters(wrap)
             ):
                 if self._rebuilt(node, wrap):
@@ -150,6 +150,8 @@ class OptimizerBeforeShard(Rule):
                 return
 
     def _fix(self, node: cst.Call, wrap: Wrap) -> Fix | None:
+        if not self.module.wraps.before(node, wrap):
+            return None
         edits = move_below(self.module, node, wrap.call, (wrap.inner, wrap.outer or wrap.inner))
         return Fix("build the optimizer below the wrap", Applicability.DISPLAY, edits) if edits else None
 
@@ -164,7 +166,13 @@ class OptimizerBeforeShard(Rule):
             other is not node
             and self._is_optimizer(other)
             and assigned_name(self.module, other) == name
-            and self.module.wraps.after(wrap, other)
+            and (self.module.wraps.after(wrap, other) or self._is_behind_call(node, other, wrap))
             for other in descendants(self.module.tree)
             if isinstance(other, cst.Call)
         )
+
+    def _is_behind_call(self, node: cst.Call, other: cst.Call, wrap: Wrap) -> bool:
+        """Whether `other` is behind the call of the method that wraps, and `node` before it."""
+        wraps = self.module.wraps
+        together = self.module.function_of(other) is self.module.function_of(node)
+        return together and wraps.leads_to(node, wrap) and not wraps.leads_to(other, wrap)

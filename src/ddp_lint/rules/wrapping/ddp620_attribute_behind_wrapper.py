@@ -11,6 +11,7 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import first_rank_test, on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.handed_on import ASKING, ASKS
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms
@@ -24,10 +25,6 @@ _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _KEPT = frameworks.every(lambda each: each.kept_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
-# A test with one of these words checks whether the model is wrapped, or how many ranks there are.
-_ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp",
-         "deepspeed")  # fmt: skip
-_ASKING = frozenset({"hasattr", "isinstance", "getattr", "type"})
 
 #: A test that holds on rank 0, and not where a rank of -1 says that there is one process alone.
 _WITH_FIRST = re.compile(r"\b0\b")
@@ -138,7 +135,8 @@ class AttributeBehindWrapper(Rule):
     Attributes that the file sets on the wrapper itself; names that are assigned again after the wrap; code under a
     test of the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with
     accelerate also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which run in one
-    process. A method that only the constructor calls, before it wraps.
+    process. A method that only the constructor calls, before it wraps. What a function reads of a wrapped model that it
+    is given is DDP627.
 
     ## How to confirm
 
@@ -337,7 +335,7 @@ class AttributeBehindWrapper(Rule):
             names = _names(test) if test is not None else set()
             if _WITH_FIRST.search(code) and first_rank_test(code, True):
                 conditions = conditions - names  # rank 0 wraps as well as the others
-            if names & conditions or any(n in _ASKING or any(word in n for word in _ASKS) for n in names):
+            if names & conditions or any(n in ASKING or any(word in n for word in ASKS) for n in names):
                 return True
         return False
 

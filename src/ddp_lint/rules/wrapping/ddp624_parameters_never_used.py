@@ -13,10 +13,12 @@ from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, parameters_of
 from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.callers import CallSite, constructions
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, is_module_class
 from ddp_lint.tensors.operations import layer_kind, names
 
@@ -27,6 +29,8 @@ _BY_OTHER_NAMES = re.compile(
     r"requires_grad_|register_forward_hook)\b|\.requires_grad\b"
 )
 _SEARCHES = ("find_unused_parameters", "static_graph", "ddp_find_unused")
+#: What leaves a switch off.
+_OFF = frozenset({"False", "None", "0"})
 _DEPTH = 4
 _CLASSES = 400
 
@@ -37,7 +41,9 @@ class ParametersNeverUsed(Rule):
     ## What it does
 
     Finds `self.x = nn.Linear(..)`, another layer with parameters, or `nn.Parameter(..)` in the constructor of a module
-    that a file of the project wraps in DDP, directly or as a part, if the name `x` occurs nowhere else.
+    that a file of the project wraps in DDP, directly or as a part, if the name `x` occurs nowhere else; or if the
+    methods of the class use it only under `if self.switch:`, where `switch` is a parameter of the constructor that is
+    off by default and that nothing in the project gives.
 
     ## Why it breaks
 
@@ -105,10 +111,10 @@ class ParametersNeverUsed(Rule):
 
     ## When it is silent
 
-    Names that any file of the project reads, also as a string; classes with a base that the project does not have (it
-    may use the layer), that iterate over their children, or that set `requires_grad`; projects that pass
-    `find_unused_parameters` or `static_graph` anywhere, or leave the wrapping to a framework; modules that no DDP call
-    in the project is known to wrap.
+    Names that any file of the project reads, also as a string, unless under a switch that is off; classes with a base
+    that the project does not have (it may use the layer), that iterate over their children, or that set
+    `requires_grad`; projects that pass `find_unused_parameters` or `static_graph` anywhere, or leave the wrapping to a
+    framework; modules that no DDP call in the project is known to wrap.
 
     ## How to confirm
 
@@ -138,14 +144,79 @@ class ParametersNeverUsed(Rule):
         if name_of_class not in wrapped_classes(project) or not _is_whole(project, name_of_class):
             return
         for line, name in self._layers(node):
-            if self._is_read(project, name):
-                continue
-            self.report(
-                line,
-                f'no forward uses `self.{name}`: under DDP step 2 raises "Expected to have finished reduction" on '
-                "every rank",
-                help="delete it; or, if a later step uses it, pass find_unused_parameters=True",
-            )
+            switch = self._switch_off(node, owner, name) if self._is_read(project, name) else ""
+            if switch or not self._is_read(project, name):
+                self._report(line, name, switch)
+
+    def _report(self, line: cst.CSTNode, name: str, switch: str) -> None:
+        said = f'no forward uses `self.{name}`: under DDP step 2 raises "Expected to have finished reduction"'
+        if switch:
+            said = f"`self.{name}` is used only if `self.{switch}`, which is off: under DDP step 2 raises"
+        self.report(
+            line,
+            f"{said} on every rank",
+            help=f"make it only `if {switch}:`"
+            if switch
+            else "delete it; or, if a later step uses it, pass find_unused_parameters=True",
+        )
+
+    # ---- what a switch keeps from being used
+
+    def _switch_off(self, constructor: cst.FunctionDef, owner: cst.ClassDef, name: str) -> str:
+        """The parameter of the constructor that decides whether a layer is used at all, if everything that makes an
+        object of the class in the project leaves it off; '' otherwise."""
+        reads = [
+            node
+            for method in owner.body.body
+            if isinstance(method, cst.FunctionDef) and method is not constructor
+            for node in descendants(method.body)
+            if isinstance(node, cst.Attribute) and dotted(node) == f"self.{name}"
+        ]
+        switches = [{*self._switches(read)} for read in reads]
+        for switch in sorted(set.intersection(*switches)) if switches else ():
+            if self._is_off(constructor, owner, switch) and not self._is_asked_for(owner, name):
+                return switch
+        return ""
+
+    def _switches(self, read: cst.CSTNode) -> Iterator[str]:
+        """The attributes of the module under whose truth alone a line runs: ``if self.aux:``."""
+        for test, taken in conditions(self.module, read):
+            for part in conjuncts(test) if taken else ():
+                attribute = dotted(part)
+                if attribute.startswith("self.") and attribute.count(".") == 1:
+                    yield attribute[5:]
+
+    def _is_off(self, constructor: cst.FunctionDef, owner: cst.ClassDef, switch: str) -> bool:
+        """Whether an attribute is the constructor's parameter of that name, which is off by default and never given."""
+        values = [
+            (node.value, target.target)
+            for node in descendants(owner)
+            if isinstance(node, cst.Assign)
+            for target in node.targets
+            if dotted(target.target) == f"self.{switch}"
+        ]
+        parameter = next((p for p in parameters_of(constructor) if p.name.value == switch), None)
+        if len(values) != 1 or dotted(values[0][0]) != switch or parameter is None:
+            return False
+        if parameter.default is None or self.module.code(parameter.default) not in _OFF:
+            return False
+        sites = constructions(self.module, owner)
+        return bool(sites) and all(self._leaves_off(site, constructor, switch) for site in sites)
+
+    def _leaves_off(self, site: CallSite, constructor: cst.FunctionDef, switch: str) -> bool:
+        given = site.given(constructor, switch)
+        hidden = any(k.arg is None for k in site.node.keywords) or any(
+            isinstance(a, ast.Starred) for a in site.node.args
+        )
+        return not hidden and (given is None or (isinstance(given, ast.Constant) and not given.value))
+
+    def _is_asked_for(self, owner: cst.ClassDef, name: str) -> bool:
+        """Whether another class may use the layer, or set its switch: one that inherits from this one, or has it."""
+        project = self.module.project
+        texts = (project.text(path) or "" for path in project.holding(owner.name.value)) if project is not None else ()
+        inherits = re.compile(rf"^class \w+\([^)]*\b{re.escape(owner.name.value)}\b", re.MULTILINE)
+        other = re.compile(rf"(?<!\bself)\.{re.escape(name)}\b")
+        return any(inherits.search(text) or other.search(text) for text in texts)
 
     def _layers(self, function: cst.FunctionDef) -> Iterator[tuple[cst.CSTNode, str]]:
         """The assignments of layers with parameters, and of parameters, that the constructor always makes."""

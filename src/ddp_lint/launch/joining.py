@@ -1,0 +1,48 @@
+"""Functions of the project that join the process group or start its ranks: several ranks run whoever calls one."""
+
+from __future__ import annotations
+
+import ast
+
+from ddp_lint.knowledge import table
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import walk
+
+#: Files that name one of the calls; a project with more is a framework, whose own functions say little of one file.
+_FILES = 40
+
+
+def joining_functions(project: Project) -> frozenset[str]:
+    """The canonical names of the functions, at the top of their files, that make one of the calls."""
+    return project.remember(("joining functions",), lambda: frozenset(_joining(project)))
+
+
+def _joining(project: Project) -> list[str]:
+    calls = frozenset(table("launch")["joining"]["calls"])
+    words = {name.rpartition(".")[2] for name in calls}
+    paths = dict.fromkeys(path for word in sorted(words) for path in project.holding(f"{word}("))
+    found = []
+    for path in paths if len(paths) <= _FILES else ():
+        facts = project.facts_of(path)
+        for name, node in facts.definitions.items() if facts is not None and not facts.source.is_test else ():
+            if facts is not None and isinstance(node, ast.FunctionDef) and _calls(facts, node, calls):
+                found.append(f"{facts.name}.{name}" if facts.name else name)
+    return found
+
+
+def _calls(facts: ModuleFacts, function: ast.FunctionDef, names: frozenset[str]) -> bool:
+    return any(isinstance(node, ast.Call) and facts.qualified(node.func) in names for node in walk(function))
+
+
+def joining_call(facts: ModuleFacts, project: Project) -> ast.Call | None:
+    """The first call in a file of a function of another one that joins the process group or starts ranks."""
+    functions = joining_functions(project)
+    last = {name.rpartition(".")[2] for name in functions}
+    for node in walk(facts.tree):
+        if isinstance(node, ast.Call) and last_part(node.func) in last:
+            meaning = project.meaning(facts, node.func)
+            if meaning in functions and meaning.rpartition(".")[0] != facts.name:
+                return node
+    return None
