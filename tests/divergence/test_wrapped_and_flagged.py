@@ -222,6 +222,23 @@ EQUAL = {
                     dist.all_reduce(x)
                 update(state, x)
     """,
+    "a number that the other ranks have received": """
+        class Args:
+            def __init__(self):
+                self.epochs = 3
+
+        def train(args):
+            for _ in range(args.epochs):
+                dist.barrier()
+
+        def main():
+            args = Args()
+            received = torch.tensor([args.epochs])
+            dist.broadcast(received, 0)
+            if dist.get_rank() != 0:
+                args.epochs = 2 * received[0].item()
+            train(args)
+    """,
     "a flag that decides what is printed": """
         class Trainer:
             def __init__(self):

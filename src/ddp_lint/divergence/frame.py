@@ -118,7 +118,7 @@ class Frame:
     agreed: set[str] = dataclasses.field(default_factory=set)
     #: Names that a call has made an object of another class (``fully_shard(model)``).
     turned: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: Attributes that are not the same on all ranks since some of them have set them.
+    #: Attributes that are not the same on all ranks since some of them have set them to a constant.
     apart: set[str] = dataclasses.field(default_factory=set)
     #: Only the values of names are needed: constructors are not evaluated for their effects.
     values_alone: bool = False

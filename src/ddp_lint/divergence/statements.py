@@ -153,10 +153,10 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     varies = test.varying()
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
-    frame.apart.add(name)
     key = ("set", frame.key(node), name)
-    if value.constant is None:
+    if value.constant is None:  # it may be what another rank has sent
         return divergent(key, varies)
+    frame.apart.add(name)
     return merge(test, value, _flag_before(frame, name, value) or unknown(("before", key)), key)
 
 

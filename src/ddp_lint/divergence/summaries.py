@@ -257,7 +257,7 @@ class Summaries:
             path = f"{paths[parameter]}.{attribute}" if paths.get(parameter) else ""
             if path and (value.varies is not None or value.agreed or path in frame.env):
                 frame.env[path] = leaving(value)
-                if value.varies is not None:
+                if value.varies is not None and not value.open:
                     frame.apart.add(path)
         of = paths.get(_first(function)) if function.owner is not None else None
         if of and any(test.varying() is not None for test in frame.path):
