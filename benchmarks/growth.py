@@ -95,6 +95,11 @@ def ignore_comments(n: int) -> str:
     return _TORCH + "x = 1  # ddp-lint: ignore[DDP101] because\n" * n
 
 
+@text(5000)
+def codes_in_a_comment(n: int) -> str:
+    return f"{_TORCH}x = 1  # noqa: {', '.join(f'DDP{i}' for i in range(n))}\n"
+
+
 @text(1000)
 def suppressed_findings(n: int) -> str:
     return _TORCH + "if dist.get_rank() == 0:\n    dist.barrier()  # noqa: DDP101\n" * n

@@ -245,7 +245,7 @@ def _unused(comment: Suppression, file: SourceFile, active: frozenset[str]) -> I
         return
     ours = [code for code in comment.codes if not comment.noqa or code.upper().startswith("DDP")]
     unknown = [code for code in ours if not _codes_of(code)]
-    idle = [code for code in ours if code not in comment.used and code not in unknown and _all_ran(code, active)]
+    idle = [code for code in ours if code not in comment.used and _all_ran(code, active)]
     if unknown:
         yield _finding(comment, f"no rule is called {_list(unknown)}", _without(comment, file, unknown))
     if idle:
@@ -279,7 +279,8 @@ def _finding(comment: Suppression, message: str, fix: Fix | None) -> Finding:
 def _without(comment: Suppression, file: SourceFile, codes: Iterable[str] = ()) -> Fix:
     """Remove codes from a comment; the comment, with its reason, when none is left; its line, when that is empty."""
     at, line = comment.at, file.lines[comment.at.line - 1]
-    keep = [code for code in comment.codes if code not in set(codes)]
+    gone = frozenset(codes)
+    keep = [code for code in comment.codes if code not in gone]
     if keep:
         text = line[at.column - 1 : at.end_column - 1]
         begin = text.index(comment.codes[0])
