@@ -175,10 +175,11 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     seen_from = (root for of in classes for root in hooked(of, summaries, communicating[of.node]))
     inherited = [_read_once(root, facts, summaries) for root in seen_from]
     found: dict[object, Mismatch] = {}
-    for read in (*inherited, *own):
+    # A function shows its mismatch by itself best; the statements of the module lead there by its callers.
+    for read in (*inherited, *sorted(own, key=lambda read: read.root.function is None)):
         for mismatch in read.mismatches:
             first = found.setdefault((mismatch.kind, mismatch.span), mismatch)
-            if first.confidence is Confidence.LOW:  # ``main()`` of the module knows less than the function by itself
+            if first.confidence is Confidence.LOW:
                 found[mismatch.kind, mismatch.span] = mismatch
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
     mismatches = one_for_each_exit(_first_of_each(_without_repeated(list(found.values()))), facts)

@@ -125,6 +125,8 @@ class AttributeOfGivenWrapper(Rule):
     """
 
     confidence = Confidence.MEDIUM
+    default = False  # no finding on public code has been read as true yet
+    run_decides = True
     triggers = Triggers(file=("model", "net", "network", "module", "encoder", "generator"), tests=False)
     oracles = ("exception",)
 
