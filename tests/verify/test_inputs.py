@@ -28,6 +28,9 @@ CASES = {
     "  return nn.functional.cross_entropy(self.h(self.e(idx)).flatten(0, 1), targets.flatten())\n",
     "a recurrent layer": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.r = nn.GRU(5, 7, 1)\n"
     " def forward(self, x): return self.r(x)[0]\n",
+    "a recurrent cell": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.c = nn.GRUCell(5, 7)\n"
+    " def forward(self, xs, h=None):\n"
+    "  for t in range(xs.size(1)): h = self.c(xs[:, t], h)\n  return h\n",
     "a configuration": "@dataclasses.dataclass\nclass MConfig:\n n_embd: int = 768\n vocab_size: int = 50304\n"
     "class M(nn.Module):\n def __init__(self, config):\n  super().__init__()\n"
     "  self.e = nn.Embedding(config.vocab_size, config.n_embd); self.h = nn.Linear(config.n_embd, 2)\n"
