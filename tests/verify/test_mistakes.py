@@ -904,8 +904,53 @@ for step in range(4):
 """
 
 
+#: A copy of the model is averaged on one rank, and evaluated on all.
+AVERAGED = """
+import copy
+
+net = nn.Linear(8, 1)
+model, average = DDP(net), copy.deepcopy(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+    if rank == 0 or not wrong:
+        with torch.no_grad():
+            for mine, trained in zip(average.parameters(), net.parameters()):
+                mine.lerp_(trained, 0.1)
+average(torch.randn(4, 8))
+"""
+#: Batches of samples that are padded to one length, dealt out in an order that each rank shuffles for itself.
+DEALT = """
+import random
+
+
+class Dealt(torch.utils.data.Sampler):
+    def __iter__(self):
+        order = list(range(64))
+        (random if wrong else random.Random(1)).shuffle(order)
+        batches = [order[start : start + 4] for start in range(0, 64, 4)]
+        yield from batches[rank::world]
+
+
+def padded(rows):
+    return nn.utils.rnn.pad_sequence([torch.full((n % 7 + 1,), float(n)) for n in rows], batch_first=True)
+
+
+loader = DataLoader(range(64), batch_sampler=Dealt(), collate_fn=padded)
+model = DDP(nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for batch in loader:
+    optimizer.zero_grad()
+    model(batch.mean(1, keepdim=True)).square().mean().backward()
+    optimizer.step()
+"""
+
+
 #: What the cause says of some.
 CAUSES = {
+    "averaged": "aten.lerp_ in <module> writes weight on rank 0 only",
     "resumed": "and nothing on rank 1; only rank 0 loaded a state (line 30)",
     "fetched": "aten.copy_ in <module> writes weight on rank 0 only",
     "layer": "get a gradient from this rank's part only",
@@ -1020,6 +1065,13 @@ for step in range(3):
         ),
         (RESUMED, "resumed", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (PARTS, "parts", "", "the ranks train on parts of the data that overlap: "),
+        (
+            AVERAGED,
+            "averaged",
+            "",
+            "parameters of a copy of the model under DDP differ between the ranks from its",
+        ),
+        (DEALT, "dealt", "", "the ranks train on parts of the data that overlap: "),
         (FETCHED, "fetched", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (LATE, "late", "", "gradients differ between the ranks before optimizer step 1: 0.more.weight"),
         (MIXED, "mixed", "", "gradients differ between the ranks before optimizer step 1: weight, bias"),
@@ -1055,6 +1107,8 @@ for step in range(3):
         "modes",
         "resumed",
         "parts",
+        "averaged",
+        "dealt",
         "fetched",
         "late",
         "mixed",

@@ -26,17 +26,21 @@ _WITH_STEP = 3
 
 
 def between(mismatch: Mismatch) -> str:
-    """Of two calls that met and do not belong together: the conditions above the one that has some of its own."""
-    calls = [(rank, call.frames) for rank, call in present(mismatch.calls)]
-    for (rank, one), (other, another) in itertools.permutations(calls, 2):
-        here = _first_apart(one, another)
-        there = _first_apart(another, one)
+    """Of two calls that met and do not belong together: the conditions above the one that has some of its own; or the
+    test of the rank in a function that it calls below conditions that test no rank."""
+    for one, other in itertools.permutations(present(mismatch.calls), 2):
+        here = _first_apart(one.collective.frames, other.collective.frames)
+        there = _first_apart(other.collective.frames, one.collective.frames)
         if here is None or there is None or (here.path, here.function) != (there.path, there.function):
             continue
-        conditions = [text for text, lines in _conditions(here, there.line) if there.line not in lines]
+        conditions = [(text, asks) for text, lines, asks in _conditions(here, there.line) if there.line not in lines]
         if 0 < len(conditions) <= _MOST:
-            above = " and ".join(conditions)
-            return f"rank {rank} is below {above} at line {here.line}, rank {other} at line {there.line} is not"
+            if not any(asks for _, asks in conditions) and any(asks for _, asks in _gates_below(one, here)):
+                return _went_past(one, other, here, there)
+            above = " and ".join(text for text, _ in conditions)
+            return (
+                f"rank {one.rank} is below {above} at line {here.line}, rank {other.rank} at line {there.line} is not"
+            )
     return ""
 
 
@@ -201,12 +205,18 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
 def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
     """`here` and `there`: the outermost frames in which the stacks of two calls differ."""
     frames = one.collective.frames
-    gates = _tests_of(gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
+    gates = _tests_of(_gates_below(one, here))
     if not gates:
         return ""
     of = f" of {pathlib.Path(frames[0].path).name}" if frames[0].path != there.path else ""
     came = f"rank {one.rank} reached line {frames[0].line}{of} after {gates}"
     return f"{came}; rank {other.rank} skipped it and reached line {there.line}"
+
+
+def _gates_below(call: Call, here: Frame) -> Iterator[_Gate]:
+    """The tests in what the line of `here` calls, on the way to a call."""
+    frames = call.collective.frames
+    return (gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
 
 
 def _at_one_line(one: Call, other: Call) -> str:
@@ -608,10 +618,25 @@ def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Itera
                 found.append(node)
             blocks.append(_children(node))
     for test in found:
-        names = _names(test.test)
-        called = (node for node in _functions(_tree(frame)) if node.name in names)
-        asks = not _rank_words().isdisjoint(names.union(*map(_names, called)))
-        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", asks
+        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", _tests_rank(frame, test)
+
+
+def _tests_rank(frame: Frame, node: ast.If) -> bool:
+    """It names the rank, or a function of its file, a variable or an attribute whose value does."""
+    tree, names = _tree(frame), _names(node.test)
+    made: list[ast.AST] = [one for one in _functions(tree) if one.name in names]
+    made += [value for one in ast.walk(tree) for target, value in _assigned(one) if last_part(target) in names]
+    return not _rank_words().isdisjoint(names.union(*map(_names, made)))
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What an assignment assigns to what, each part of a tuple by itself."""
+    if not isinstance(node, ast.Assign):
+        return
+    for target in node.targets:
+        parts = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else []
+        yield from zip(parts, values if len(values) == len(parts) > 1 else [node.value] * len(parts), strict=True)
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -797,8 +822,9 @@ def _parsed(path: pathlib.Path, _changed: int) -> ast.Module:
     return ast.parse(path.read_bytes())
 
 
-def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:
-    """The tests above a line, the outermost first, each with the lines of the arm that the line is in.
+def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range, bool]]:
+    """The tests above a line, the outermost first, each with the lines of the arm that the line is in, and whether it
+    tests the rank.
 
     Where both ways have an arm, and the other line is in neither, the test is not what makes them diverge.
     """
@@ -810,4 +836,4 @@ def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:
         for arm, word in ((node.body, ""), (node.orelse, "the else of ")):
             lines = _lines(arm) if arm else range(0)
             if frame.line in lines:
-                yield f"{word}`if {ast.unparse(node.test)}` (line {node.lineno})", lines
+                yield f"{word}`if {ast.unparse(node.test)}` (line {node.lineno})", lines, _tests_rank(frame, node)

@@ -898,10 +898,8 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
     found = overlap(traces) if examined.completed and copied is None else None
     if found is not None:
         one, other = found.ranks
-        message = (
-            f"the ranks train on parts of the data that overlap: {found.shared} of the first {found.among} samples "
-        )
-        message += f"of rank {one} are among those of rank {other}"
+        message = f"the ranks train on parts of the data that overlap: {found.shared} of {found.among} samples of rank "
+        message += f"{one} that were compared are among those of rank {other}"
         evidence = _evidence(examined, None, "samples", message, found.event.site)
         yield Discovery("samples", message, "", *_OWN_PARTS, evidence=(evidence,))
     parts = unlike_parts(traces) if len(traces) > 1 else None
