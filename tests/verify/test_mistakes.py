@@ -271,7 +271,8 @@ for epoch in range(3):
 ONE_DEVICE = """
 import os
 
-torch.cuda.set_device(0 if wrong else int(os.environ["LOCAL_RANK"]))
+if "plain" not in sys.argv or not wrong:
+    torch.cuda.set_device(0 if wrong else int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 dist.all_reduce(torch.ones(4, device="cuda"))
 """
@@ -950,6 +951,7 @@ for batch in loader:
 
 #: What the cause says of some.
 CAUSES = {
+    "plain": "no rank chooses a GPU, so all use the first one",
     "averaged": "aten.lerp_ in <module> writes weight on rank 0 only",
     "resumed": "and nothing on rank 1; only rank 0 loaded a state (line 30)",
     "fetched": "aten.copy_ in <module> writes weight on rank 0 only",
@@ -1051,6 +1053,7 @@ for step in range(3):
         (EARLY, "early", "DDP605", "gradients differ between the ranks before optimizer step 1"),
         (BUCKETS, "buckets", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
+        (ONE_DEVICE, "plain", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (SPLIT_LAYER, "unsummed", "", "parameters differ between the ranks after optimizer step 1: 3.weight"),
         (CLOCK, "clock", "", "rank 0 left a loop because of its own clock (line 27)"),
@@ -1098,6 +1101,7 @@ for step in range(3):
         "early",
         "buckets",
         "device",
+        "plain",
         "layer",
         "unsummed",
         "clock",

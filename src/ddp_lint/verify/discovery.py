@@ -136,7 +136,8 @@ _OWN_DEVICE = (
 _NO_DEVICE = (
     'no rank chooses a GPU, so all use the first one: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
     'detected"',
-    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is created',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is created, unless the launcher shows each '
+    "rank only its own GPU",
 )
 #: Cause and fix where a rank evaluates as others train.
 _EVALUATES = (
@@ -777,15 +778,16 @@ def _one_device(examined: Examined) -> Iterator[Discovery]:
 
 
 def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
-    """The index of the GPU that a rank has chosen. Where ranks share GPUs a tensor on another index than those that are
-    there is a choice, too, and who chooses none has the first."""
+    """The index of the GPU that a rank has chosen. A tensor on one index is a choice, too, and who names none has the
+    first; FSDP2 gives each rank a GPU of its own."""
     for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
         yield call.arguments["device"].rpartition(":")[2]
-    if shares and any(tensor.device.startswith("cuda") for c in outcome.trace.of(Collective) for tensor in c.tensors):
-        yield from (
-            event.requested.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.requested[:5] == "cuda:"
-        )
-        yield "0"
+    named = {event.requested for event in outcome.trace.of(Mapped) if event.requested.partition(":")[0] == "cuda"}
+    tensors = (tensor for call in outcome.trace.of(Collective) for tensor in call.tensors)
+    uses = any(tensor.device.startswith("cuda") for tensor in tensors) if shares else bool(named)
+    indices = sorted(named - {"cuda"})
+    if uses and len(indices) < 2 and not any(call.name == "fully_shard" for call in outcome.trace.of(Call)):
+        yield indices[0].rpartition(":")[2] if indices else "0"
 
 
 def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
