@@ -647,6 +647,20 @@ def test_a_rank_that_begins_with_another_round(tmp_path: pathlib.Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("of", "apart"), [("rows[rank::world]", False), ("rows[:9]", True)], ids=["shares", "rows"])
+def test_rounds_over_a_share_are_no_rounds_apart(tmp_path: pathlib.Path, of: str, apart: bool) -> None:
+    """Each rank goes over elements of its own, from the first round on."""
+    path = tmp_path / "train.py"
+    path.write_text(f"def main():\n    mine = {of}\n    for row in mine:\n        step(row)\n    barrier()\n")
+    events = [
+        [_at(path, (4, "main"), row_3=first), _at(path, (last, "main"), row_3=first, shape=last)]
+        for first, last in (("0", 4), ("1", 5))
+    ]
+    (found,) = discover([run(*events, outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause.startswith("rank 1 is out of the loop `for row in mine` (line 3), rank 0 is in it")
+    assert ("`row` of the loop" in found.cause) is apart
+
+
 def test_a_rank_that_has_begun_anew_has_left_the_inner_loop_as_well(tmp_path: pathlib.Path) -> None:
     """The other one is at what comes behind that loop: the first one went past it."""
     path = tmp_path / "train.py"

@@ -99,6 +99,10 @@ def test_the_entry_function(tmp_path: pathlib.Path) -> None:
     path.write_text(HEAD + "def mine():\n return nn.Linear(3, 3), {'input': torch.ones(2, 3)}\ndef bad():\n return 1\n")
     module = load(str(path), str(tmp_path))
     assert find_recipe(module, "", "mine")["source"] == "entry"
+    path.write_text(path.read_text() + "def rest():\n x = torch.ones(2, 3)[..., :2]\n return nn.Linear(2, ...), x\n")
+    module = load(str(path), str(tmp_path))
+    with pytest.raises(CannotBuild, match=r"model_of_test.py:10: rest\(\) still has `...` for a value"):
+        find_recipe(module, "", "rest")
     with pytest.raises(CannotBuild, match=r"bad\(\) must return \(module, inputs\)"):
         find_recipe(module, "", "bad")
 

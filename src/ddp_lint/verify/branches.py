@@ -305,7 +305,7 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
             for mine in _outermost_first(one):
                 value = there.get(_from_outside(one, mine), mine.value) if mine.depth >= common else mine.value
                 loop = _loop_of(one, mine) if mine.value != value else None
-                if loop is not None and not _divides(loop):
+                if loop is not None and not _divides(one.frames[mine.depth], loop):
                     values = f"{mine.value} on rank {rank} and {value} on rank {other}"
                     text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
                     frame = one.frames[mine.depth]
@@ -478,7 +478,7 @@ def unlike_messages(streams: Streams) -> str:
                 if there.get(at) == one.value:
                     agreed.add(at)
                 loop = _loop_of(sent, one) if at in agreed and there.get(at, one.value) != one.value else None
-                if loop is not None and not _divides(loop):
+                if loop is not None and not _divides(sent.frames[one.depth], loop):
                     lines = (
                         f"line {place(sent)[1]} of rank {sender} was received at line {place(received)[1]} of rank "
                         f"{receiver}"
@@ -509,15 +509,29 @@ def _loop_of(call: Collective, where: Round) -> _Loop | None:
     return next((loop for loop in _loops(call.frames[where.depth]) if loop.lineno == where.line), None)
 
 
-def _divides(loop: _Loop) -> bool:
-    """The loop hands out rounds to the ranks: `range(rank, count, world)`."""
+def _divides(frame: Frame, loop: _Loop) -> bool:
+    """The loop hands out rounds to the ranks: `range(rank, count, world)`, or a name for `data[rank::world]`."""
     if not isinstance(loop, ast.For):
         return False
     nodes = list(ast.walk(loop.iter))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     steps = any(isinstance(node, ast.Call) and len(node.args) == _WITH_STEP for node in nodes)
-    return steps or any(isinstance(node, ast.Slice) for node in nodes) or not names.isdisjoint(_rank_words())
+    if steps or any(isinstance(node, ast.Slice) for node in nodes) or _names_rank(loop.iter):
+        return True
+    names = _names(loop.iter) if not _is_range(loop.iter) else set()
+    made = [value for one in ast.walk(_tree(frame)) for to, value in _assigned(one) if last_part(to) in names]
+    return any(isinstance(value, ast.Subscript) and _is_share(value.slice) for value in made)
+
+
+def _is_share(index: ast.expr) -> bool:
+    return isinstance(index, ast.Slice) and (index.step is not None or _names_rank(index))
+
+
+def _names_rank(node: ast.AST) -> bool:
+    return not _rank_words().isdisjoint(_names(node))
+
+
+def _is_range(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "range"
 
 
 @functools.cache
@@ -722,8 +736,7 @@ def _loops(frame: Frame) -> list[_Loop]:
 
 def _counted(loop: _Loop) -> bool:
     """`for epoch in range(...)` without another way out: ranks go round it alike."""
-    counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
-    return counts and not any(_ways_out(loop.body))
+    return isinstance(loop, ast.For) and _is_range(loop.iter) and not any(_ways_out(loop.body))
 
 
 def _fixed(loop: _Loop) -> bool:
