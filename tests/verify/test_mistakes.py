@@ -949,8 +949,21 @@ for batch in loader:
 """
 
 
+#: Two numbers are summed, in another order on one rank.
+TURNS = """
+loss, hits = torch.ones(1), torch.full((1,), 100.0)
+if rank == 0 or not wrong:
+    dist.all_reduce(loss)
+    dist.all_reduce(hits)
+else:
+    dist.all_reduce(hits)
+    dist.all_reduce(loss)
+"""
+
+
 #: What the cause says of some.
 CAUSES = {
+    "turns": "rank 0 is below `if rank == 0 or not wrong` (line 16) at line 17",
     "plain": "no rank chooses a GPU, so all use the first one",
     "averaged": "aten.lerp_ in <module> writes weight on rank 0 only",
     "resumed": "and nothing on rank 1; only rank 0 loaded a state (line 30)",
@@ -1059,6 +1072,7 @@ for step in range(3):
         (CLOCK, "clock", "", "rank 0 left a loop because of its own clock (line 27)"),
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
+        (TURNS, "turns", "", "all_reduce of rank 0 (loss) met that of rank 1 (hits)"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
         (
             MODES,
@@ -1107,6 +1121,7 @@ for step in range(3):
         "clock",
         "weighed",
         "names",
+        "turns",
         "hook",
         "modes",
         "resumed",

@@ -106,6 +106,8 @@ _UNLIKE_TENSORS = (
     "one line got different tensors: their source (a batch, a model) differs between the ranks",
     "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
 )
+#: Cause where the same calls of several lines come in another order on each rank.
+_UNLIKE_TURNS = "the ranks make the same calls in a different order: numbers with different meanings are summed"
 #: Cause and fix where ranks go through the same names in different orders.
 _UNLIKE_NAMES = (
     "each rank iterates over the same names in a different order (that of their first use, or that of a set): "
@@ -756,7 +758,11 @@ def _in_another_order(examined: Examined) -> Iterator[Discovery]:
         (rank, one), (other, another) = found.one, found.other
         message = f"{one.api or one.op} of rank {rank} ({one.label}) met that of rank {other} ({another.label})"
         evidence = _evidence(examined, None, "sequence", message, one.site)
-        yield Discovery("mismatch", message, "", *_UNLIKE_NAMES, evidence=(evidence,))
+        why = _UNLIKE_NAMES
+        if place(one) != place(another):
+            parted = paths_apart({rank: one, other: another})
+            why = f"{_UNLIKE_TURNS}{'; ' + parted[0] if parted is not None else ''}", _SAME_CALLS
+        yield Discovery("mismatch", message, "", *why, evidence=(evidence,))
 
 
 def _one_device(examined: Examined) -> Iterator[Discovery]:
