@@ -105,6 +105,29 @@ def test_a_copy_of_the_model_that_never_was_alike() -> None:
         assert "a copy of the model under DDP" in found.message and found.cause.startswith(cause)
 
 
+def test_a_copy_of_a_model_that_began_alike_was_changed_since() -> None:
+    """Where it ran only after one rank had updated it, that rank's update is the cause."""
+    begun = dataclasses.replace(hashes("parameters", 0, "before_wrap"), wrap="none")
+    first = [dataclasses.replace(hashes("parameters", rank, "after_wrap"), wrap="copy") for rank in (0, 1)]
+    (found,) = discover([run(*([begun, look] for look in first))], [])
+    assert found.cause.startswith("the ranks made or changed it differently before its first forward")
+    update = Write(op="lerp_", name="fc.weight", wrap="copy", frames=(Frame("/p/train.py", 4, "ema"),))
+    (found,) = discover([run([begun, update, first[0]], [begun, first[1]])], [])
+    assert found.cause.startswith("lerp_ in ema writes fc.weight on rank 0 only")
+
+
+def test_an_update_by_hand_with_a_number_of_each_rank() -> None:
+    def written(*numbers: float) -> list[Event]:
+        return [Write(op="add_", name="fc.weight", numbers=(n,), frames=STEP) for n in numbers]
+
+    ranks = [[*written(-4, last), hashes("parameters", rank, "at_end")] for rank, last in enumerate((-4, -1))]
+    (found,) = discover([run(*ranks)], [])
+    assert found.cause.endswith("updates fc.weight by other numbers on each rank: -4 on rank 0 and -1 on rank 1")
+    ranks = [[*written(-4), hashes("parameters", rank, "at_end")] for rank in (0, 1)]
+    (found,) = discover([run(*ranks)], [])
+    assert "with what this rank has" in found.cause
+
+
 def test_a_copy_that_one_rank_alone_updates_lies_at_the_update() -> None:
     update = Write(op="mul_", name="fc.weight", frames=(Frame("/p/train.py", 4, "ema"),))
     mine = [[dataclasses.replace(hashes("parameters", rank, "at_end"), wrap="copy")] for rank in (0, 1)]
@@ -273,12 +296,32 @@ def test_memory_that_ran_out_is_a_checkpoints_only_in_a_load(inner: str, code: s
         (("a 0", "b 1"), ("c 1", "d 2"), True),
         (("a 0", "b 0"), ("c 0", "d 0"), True),
         ((), (), False),
+        (("a 0 1", "b 0 2"), ("a 0 3", "c 0 4"), False),
     ],
-    ids=["copies", "augmented", "parts", "parts of one label", "unknown"],
+    ids=["copies", "augmented", "parts", "parts of one label", "unknown", "padded"],
 )
 def test_equal_numbers_of_unlike_data(one: tuple[str, ...], other: tuple[str, ...], unlike: bool) -> None:
     mine, theirs = (Samples(first=(3, 5), rows=rows) for rows in (one, other))
     assert unlike_data(mine, theirs) is unlike
+
+
+@pytest.mark.parametrize(
+    ("shares", "drawn", "overlaps"),
+    [
+        ((range(32), range(16, 48)), 32, True),
+        ((range(32), range(32, 64)), 32, False),
+        ((range(33), range(31, 64)), 33, False),
+        ((range(32), range(16, 48)), 64, False),
+    ],
+    ids=["overlap", "parts", "filled up", "all of the data"],
+)
+def test_shares_of_the_data_that_samplers_draw_overlap(shares: tuple[range, range], drawn: int, overlaps: bool) -> None:
+    """Each rank draws its share; who draws all of the data in an order of its own divides nothing."""
+    averaged = dataclasses.replace(call(9), issued_by="ddp", phase="backward")
+    epochs = [Samples(sample=tuple(share), count=drawn, dataset=64, steps=4, frames=STEP) for share in shares]
+    found = discover([run(*([averaged, epoch] for epoch in epochs))], [])
+    assert [one.kind for one in found] == ["samples"] * overlaps
+    assert not overlaps or "16 of 32 samples of rank 0 that were compared are among those of rank 1" in found[0].message
 
 
 UNFINISHED = (
@@ -383,6 +426,31 @@ def test_calls_that_do_not_belong_together_name_the_condition_between_them(tmp_p
     assert found.cause == "rank 0 is below `if rank == 0` (line 3) at line 4, rank 1 at line 5 is not"
     (found,) = discover([run(*([one] for one in reversed(ranks)), outcome="hang")], [])
     assert found.cause.startswith("rank 1 is below `if rank == 0` (line 3)")
+
+
+def test_the_test_of_the_rank_in_what_is_called_is_named(tmp_path: pathlib.Path) -> None:
+    """What it is called below may be the same on all ranks; a test of the rank there is not."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "class Saver:\n    def __init__(self):\n        self.path, self.main = PATH, dist.get_rank() == 0\n\n"
+        "    def save(self):\n        if not self.main:\n            return\n        gather()\n\n\n"
+        "def main():\n    for step in range(9):\n        train()\n        if step % 3 == 0:\n            saver.save()\n"
+    )
+    saves = (Frame(str(path), 8, "save"), Frame(str(path), 15, "main"))
+    ranks = [
+        [dataclasses.replace(call(9, op), frames=frames)]
+        for op, frames in (("all_gather", saves), ("all_reduce", (Frame(str(path), 13, "main"),)))
+    ]
+    (found,) = discover([run(*ranks, outcome="hang")], [])
+    assert (
+        found.cause == "rank 0 reached line 8 after `if not self.main` (line 6); rank 1 skipped it and reached line 13"
+    )
+    path.write_text(path.read_text().replace("step % 3 == 0", "rank == 0"))
+    (found,) = discover([run(*ranks, outcome="hang")], [])
+    assert found.cause.startswith("rank 0 is below `if rank == 0` (line 14)")
+    path.write_text(path.read_text().replace("rank == 0", "late").replace("dist.get_rank() == 0", "True"))
+    (found,) = discover([run(*ranks, outcome="hang")], [])
+    assert found.cause.startswith("rank 0 is below `if late` (line 14)")
 
 
 LOOPS = """\
@@ -577,6 +645,20 @@ def test_a_rank_that_begins_with_another_round(tmp_path: pathlib.Path) -> None:
         "different number of times; `epoch` of the loop `for epoch in range(first, 9)` (line 40) is 2 on rank 0 and 0 "
         "on rank 1"
     )
+
+
+@pytest.mark.parametrize(("of", "apart"), [("rows[rank::world]", False), ("rows[:9]", True)], ids=["shares", "rows"])
+def test_rounds_over_a_share_are_no_rounds_apart(tmp_path: pathlib.Path, of: str, apart: bool) -> None:
+    """Each rank goes over elements of its own, from the first round on."""
+    path = tmp_path / "train.py"
+    path.write_text(f"def main():\n    mine = {of}\n    for row in mine:\n        step(row)\n    barrier()\n")
+    events = [
+        [_at(path, (4, "main"), row_3=first), _at(path, (last, "main"), row_3=first, shape=last)]
+        for first, last in (("0", 4), ("1", 5))
+    ]
+    (found,) = discover([run(*events, outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause.startswith("rank 1 is out of the loop `for row in mine` (line 3), rank 0 is in it")
+    assert ("`row` of the loop" in found.cause) is apart
 
 
 def test_a_rank_that_has_begun_anew_has_left_the_inner_loop_as_well(tmp_path: pathlib.Path) -> None:

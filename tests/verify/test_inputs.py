@@ -28,6 +28,9 @@ CASES = {
     "  return nn.functional.cross_entropy(self.h(self.e(idx)).flatten(0, 1), targets.flatten())\n",
     "a recurrent layer": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.r = nn.GRU(5, 7, 1)\n"
     " def forward(self, x): return self.r(x)[0]\n",
+    "a recurrent cell": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.c = nn.GRUCell(5, 7)\n"
+    " def forward(self, xs, h=None):\n"
+    "  for t in range(xs.size(1)): h = self.c(xs[:, t], h)\n  return h\n",
     "a configuration": "@dataclasses.dataclass\nclass MConfig:\n n_embd: int = 768\n vocab_size: int = 50304\n"
     "class M(nn.Module):\n def __init__(self, config):\n  super().__init__()\n"
     "  self.e = nn.Embedding(config.vocab_size, config.n_embd); self.h = nn.Linear(config.n_embd, 2)\n"
@@ -96,6 +99,10 @@ def test_the_entry_function(tmp_path: pathlib.Path) -> None:
     path.write_text(HEAD + "def mine():\n return nn.Linear(3, 3), {'input': torch.ones(2, 3)}\ndef bad():\n return 1\n")
     module = load(str(path), str(tmp_path))
     assert find_recipe(module, "", "mine")["source"] == "entry"
+    path.write_text(path.read_text() + "def rest():\n x = torch.ones(2, 3)[..., :2]\n return nn.Linear(2, ...), x\n")
+    module = load(str(path), str(tmp_path))
+    with pytest.raises(CannotBuild, match=r"model_of_test.py:10: rest\(\) still has `...` for a value"):
+        find_recipe(module, "", "rest")
     with pytest.raises(CannotBuild, match=r"bad\(\) must return \(module, inputs\)"):
         find_recipe(module, "", "bad")
 

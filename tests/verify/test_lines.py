@@ -59,6 +59,18 @@ def test_the_lines_of_functions_that_are_under_way_count(tmp_path: pathlib.Path)
     assert last is not None and last.counts[str(path)] == {5: 1}
 
 
+def test_outcomes_of_a_guard_in_another_order_have_another_digest(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "watched.py"
+    found = []
+    for test in ("i % 2", "not i % 2", "i % 2 == 1"):
+        path.write_text(WATCHED.replace("i % 2", test))
+        subprocess.run([sys.executable, "-c", PROGRAM.replace("(5)", "(2)"), str(tmp_path), str(path)], check=True)
+        last = trace.Trace.load(tmp_path, 0).last(trace.Lines)
+        assert last is not None and last.guards[str(path)][3] == (2, 2)
+        found.append(last.orders[str(path)][3])
+    assert found[0] == found[2] != found[1]
+
+
 def test_counts_guards_and_swallowed_exceptions(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "watched.py"
     path.write_text(WATCHED)

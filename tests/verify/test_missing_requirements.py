@@ -59,6 +59,16 @@ def ended(events: list[Event], how: str, *, log: str = "", status: int = 1) -> E
     return dataclasses.replace(examined, run=dataclasses.replace(examined.run, ranks=ranks))
 
 
+def test_an_extension_that_cannot_be_built_is_no_verdict() -> None:
+    """Another rank waits for the file that is never made; the same error of the target's own code is one."""
+    inner = "/site/torch/utils/cpp_extension.py:2841 _join_cuda_home"
+    (error,) = raised("OSError", "CUDA_HOME environment variable is not set.")
+    assert isinstance(error, Raised)
+    said = lacking([ended([dataclasses.replace(error, inner=inner)], "exception").run])
+    assert said.startswith("OSError: CUDA_HOME") and "lacks a compiler for it, or the CUDA toolkit" in said
+    assert not lacking([ended([dataclasses.replace(error, inner="/p/train.py:3 <module>")], "exception").run])
+
+
 @pytest.mark.parametrize(
     ("kind", "message", "says"),
     [

@@ -271,7 +271,8 @@ for epoch in range(3):
 ONE_DEVICE = """
 import os
 
-torch.cuda.set_device(0 if wrong else int(os.environ["LOCAL_RANK"]))
+if "plain" not in sys.argv or not wrong:
+    torch.cuda.set_device(0 if wrong else int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 dist.all_reduce(torch.ones(4, device="cuda"))
 """
@@ -904,8 +905,67 @@ for step in range(4):
 """
 
 
+#: A copy of the model is averaged on one rank, and evaluated on all.
+AVERAGED = """
+import copy
+
+net = nn.Linear(8, 1)
+model, average = DDP(net), copy.deepcopy(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+    if rank == 0 or not wrong:
+        with torch.no_grad():
+            for mine, trained in zip(average.parameters(), net.parameters()):
+                mine.lerp_(trained, 0.1)
+average(torch.randn(4, 8))
+"""
+#: Batches of samples that are padded to one length, dealt out in an order that each rank shuffles for itself.
+DEALT = """
+import random
+
+
+class Dealt(torch.utils.data.Sampler):
+    def __iter__(self):
+        order = list(range(64))
+        (random if wrong else random.Random(1)).shuffle(order)
+        batches = [order[start : start + 4] for start in range(0, 64, 4)]
+        yield from batches[rank::world]
+
+
+def padded(rows):
+    return nn.utils.rnn.pad_sequence([torch.full((n % 7 + 1,), float(n)) for n in rows], batch_first=True)
+
+
+loader = DataLoader(range(64), batch_sampler=Dealt(), collate_fn=padded)
+model = DDP(nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for batch in loader:
+    optimizer.zero_grad()
+    model(batch.mean(1, keepdim=True)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+#: Two numbers are summed, in another order on one rank.
+TURNS = """
+loss, hits = torch.ones(1), torch.full((1,), 100.0)
+if rank == 0 or not wrong:
+    dist.all_reduce(loss)
+    dist.all_reduce(hits)
+else:
+    dist.all_reduce(hits)
+    dist.all_reduce(loss)
+"""
+
+
 #: What the cause says of some.
 CAUSES = {
+    "turns": "rank 0 is below `if rank == 0 or not wrong` (line 16) at line 17",
+    "plain": "no rank chooses a GPU, so all use the first one",
+    "averaged": "aten.lerp_ in <module> writes weight on rank 0 only",
     "resumed": "and nothing on rank 1; only rank 0 loaded a state (line 30)",
     "fetched": "aten.copy_ in <module> writes weight on rank 0 only",
     "layer": "get a gradient from this rank's part only",
@@ -1006,11 +1066,13 @@ for step in range(3):
         (EARLY, "early", "DDP605", "gradients differ between the ranks before optimizer step 1"),
         (BUCKETS, "buckets", "DDP701", "DistributedSampler gave the same order in all 3 epochs"),
         (ONE_DEVICE, "device", "", "all ranks of this machine choose device 0"),
+        (ONE_DEVICE, "plain", "", "all ranks of this machine choose device 0"),
         (SPLIT_LAYER, "layer", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
         (SPLIT_LAYER, "unsummed", "", "parameters differ between the ranks after optimizer step 1: 3.weight"),
         (CLOCK, "clock", "", "rank 0 left a loop because of its own clock (line 27)"),
         (WEIGHED, "weighed", "", "gradients differ between the ranks before optimizer step 1"),
         (NAMES, "names", "", "all_reduce of rank 0 (name='loss') met that of rank 1 (name='accuracy')"),
+        (TURNS, "turns", "", "all_reduce of rank 0 (loss) met that of rank 1 (hits)"),
         (HOOK, "hook", "", "gradients differ between the ranks before optimizer step 1"),
         (
             MODES,
@@ -1020,6 +1082,13 @@ for step in range(3):
         ),
         (RESUMED, "resumed", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (PARTS, "parts", "", "the ranks train on parts of the data that overlap: "),
+        (
+            AVERAGED,
+            "averaged",
+            "",
+            "parameters of a copy of the model under DDP differ between the ranks from its",
+        ),
+        (DEALT, "dealt", "", "the ranks train on parts of the data that overlap: "),
         (FETCHED, "fetched", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
         (LATE, "late", "", "gradients differ between the ranks before optimizer step 1: 0.more.weight"),
         (MIXED, "mixed", "", "gradients differ between the ranks before optimizer step 1: weight, bias"),
@@ -1046,15 +1115,19 @@ for step in range(3):
         "early",
         "buckets",
         "device",
+        "plain",
         "layer",
         "unsummed",
         "clock",
         "weighed",
         "names",
+        "turns",
         "hook",
         "modes",
         "resumed",
         "parts",
+        "averaged",
+        "dealt",
         "fetched",
         "late",
         "mixed",

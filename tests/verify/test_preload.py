@@ -11,7 +11,7 @@ import torch
 
 from ddp_lint.verify.child import zygote
 from ddp_lint.verify.options import Options
-from ddp_lint.verify.preload import may_fork, uses_streams
+from ddp_lint.verify.preload import compiles, may_fork, uses_streams
 from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.target import resolve
 
@@ -103,6 +103,22 @@ def test_streams_are_followed_where_the_source_speaks_of_them(
     path = tmp_path / "train.py"
     path.write_text("import torch\n" + source + TRAIN)
     assert uses_streams(resolve(str(path), Options())) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("self.f = torch.compile(f)", True), ("self.f = re.compile(f)", False), ("self.f = f", False)],
+)
+def test_models_that_are_compiled(tmp_path: pathlib.Path, source: str, expected: bool) -> None:
+    """Of a script it is not known whether it compiles."""
+    path = tmp_path / "net.py"
+    model = (
+        f"class Net(torch.nn.Module):\n    def __init__(self, f):\n        {source}\n    def forward(self, x): ...\n"
+    )
+    path.write_text(f"import re\nimport torch\n{model}")
+    assert compiles(resolve(str(path), Options())) is expected
+    path.write_text(f"{path.read_text()}\n\nif __name__ == '__main__':\n    torch.distributed.init_process_group()\n")
+    assert not compiles(resolve(str(path), Options()))
 
 
 def test_numbers_that_nobody_seeds_differ_between_forked_ranks() -> None:

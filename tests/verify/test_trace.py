@@ -14,7 +14,12 @@ EVENTS = (
         tensors=(Tensor(shape=(2, 3), dtype="float32"),),
         root=0,
     ),
-    Lines(counts={"/a.py": {3: 2}}, guards={"/a.py": {4: (1, 0)}}, values={"/a.py": {4: {"rank": "0"}}}),
+    Lines(
+        counts={"/a.py": {3: 2}},
+        guards={"/a.py": {4: (1, 0)}},
+        values={"/a.py": {4: {"rank": "0"}}},
+        orders={"/a.py": {4: 7}},
+    ),
     Stall(seconds=5.0, pending=(0,), stacks={"main": (Frame("/a.py", 3, "f"),)}),
     End(seconds=1.0),
 )

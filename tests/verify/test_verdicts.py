@@ -321,6 +321,18 @@ def test_a_condition_that_is_tested_before_anything_trains_is_given_no_other_inp
     assert wanted_stimuli([at(rule_with("sequence"), ALL_REDUCE, TEST)], [run(rank, rank)]) == []
 
 
+def test_a_condition_that_went_another_way_on_each_rank_as_often_refutes_nothing(path: str) -> None:
+    """The ranks were equally often in the call by luck; in one order on all ranks the condition is one for all."""
+    situation = at(rule_with("sequence"), ALL_REDUCE, TEST)
+    ranks = [
+        [dataclasses.replace(lines(path, {ALL_REDUCE: 2}, (2, 1)), orders={path: {TEST: order}}), call(7, path=path)]
+        for order in (5, 6)
+    ]
+    judged = verdict(situation, run(*ranks))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "but in another order on each" in judged.reason
+    assert verdict(situation, run(ranks[0], ranks[0])).verdict is Verdict.REFUTED
+
+
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:
     nothing = [Lines(counts={path: {4: 1}})]
     judged = verdict(at(rule_with("sequence"), BARRIER), run(nothing, nothing))

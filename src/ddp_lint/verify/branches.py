@@ -26,17 +26,21 @@ _WITH_STEP = 3
 
 
 def between(mismatch: Mismatch) -> str:
-    """Of two calls that met and do not belong together: the conditions above the one that has some of its own."""
-    calls = [(rank, call.frames) for rank, call in present(mismatch.calls)]
-    for (rank, one), (other, another) in itertools.permutations(calls, 2):
-        here = _first_apart(one, another)
-        there = _first_apart(another, one)
+    """Of two calls that met and do not belong together: the conditions above the one that has some of its own; or the
+    test of the rank in a function that it calls below conditions that test no rank."""
+    for one, other in itertools.permutations(present(mismatch.calls), 2):
+        here = _first_apart(one.collective.frames, other.collective.frames)
+        there = _first_apart(other.collective.frames, one.collective.frames)
         if here is None or there is None or (here.path, here.function) != (there.path, there.function):
             continue
-        conditions = [text for text, lines in _conditions(here, there.line) if there.line not in lines]
+        conditions = [(text, asks) for text, lines, asks in _conditions(here, there.line) if there.line not in lines]
         if 0 < len(conditions) <= _MOST:
-            above = " and ".join(conditions)
-            return f"rank {rank} is below {above} at line {here.line}, rank {other} at line {there.line} is not"
+            if not any(asks for _, asks in conditions) and any(asks for _, asks in _gates_below(one, here)):
+                return _went_past(one, other, here, there)
+            above = " and ".join(text for text, _ in conditions)
+            return (
+                f"rank {one.rank} is below {above} at line {here.line}, rank {other.rank} at line {there.line} is not"
+            )
     return ""
 
 
@@ -201,12 +205,18 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
 def _went_past(one: Call, other: Call, here: Frame, there: Frame) -> str:
     """`here` and `there`: the outermost frames in which the stacks of two calls differ."""
     frames = one.collective.frames
-    gates = _tests_of(gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
+    gates = _tests_of(_gates_below(one, here))
     if not gates:
         return ""
     of = f" of {pathlib.Path(frames[0].path).name}" if frames[0].path != there.path else ""
     came = f"rank {one.rank} reached line {frames[0].line}{of} after {gates}"
     return f"{came}; rank {other.rank} skipped it and reached line {there.line}"
+
+
+def _gates_below(call: Call, here: Frame) -> Iterator[_Gate]:
+    """The tests in what the line of `here` calls, on the way to a call."""
+    frames = call.collective.frames
+    return (gate for frame in reversed(frames[: frames.index(here)]) for gate in _gates(frame))
 
 
 def _at_one_line(one: Call, other: Call) -> str:
@@ -295,7 +305,7 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
             for mine in _outermost_first(one):
                 value = there.get(_from_outside(one, mine), mine.value) if mine.depth >= common else mine.value
                 loop = _loop_of(one, mine) if mine.value != value else None
-                if loop is not None and not _divides(loop):
+                if loop is not None and not _divides(one.frames[mine.depth], loop):
                     values = f"{mine.value} on rank {rank} and {value} on rank {other}"
                     text = f"`{mine.name}` of the loop `{_head(loop)}` (line {loop.lineno}) is {values}"
                     frame = one.frames[mine.depth]
@@ -468,7 +478,7 @@ def unlike_messages(streams: Streams) -> str:
                 if there.get(at) == one.value:
                     agreed.add(at)
                 loop = _loop_of(sent, one) if at in agreed and there.get(at, one.value) != one.value else None
-                if loop is not None and not _divides(loop):
+                if loop is not None and not _divides(sent.frames[one.depth], loop):
                     lines = (
                         f"line {place(sent)[1]} of rank {sender} was received at line {place(received)[1]} of rank "
                         f"{receiver}"
@@ -499,15 +509,29 @@ def _loop_of(call: Collective, where: Round) -> _Loop | None:
     return next((loop for loop in _loops(call.frames[where.depth]) if loop.lineno == where.line), None)
 
 
-def _divides(loop: _Loop) -> bool:
-    """The loop hands out rounds to the ranks: `range(rank, count, world)`."""
+def _divides(frame: Frame, loop: _Loop) -> bool:
+    """The loop hands out rounds to the ranks: `range(rank, count, world)`, or a name for `data[rank::world]`."""
     if not isinstance(loop, ast.For):
         return False
     nodes = list(ast.walk(loop.iter))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     steps = any(isinstance(node, ast.Call) and len(node.args) == _WITH_STEP for node in nodes)
-    return steps or any(isinstance(node, ast.Slice) for node in nodes) or not names.isdisjoint(_rank_words())
+    if steps or any(isinstance(node, ast.Slice) for node in nodes) or _names_rank(loop.iter):
+        return True
+    names = _names(loop.iter) if not _is_range(loop.iter) else set()
+    made = [value for one in ast.walk(_tree(frame)) for to, value in _assigned(one) if last_part(to) in names]
+    return any(isinstance(value, ast.Subscript) and _is_share(value.slice) for value in made)
+
+
+def _is_share(index: ast.expr) -> bool:
+    return isinstance(index, ast.Slice) and (index.step is not None or _names_rank(index))
+
+
+def _names_rank(node: ast.AST) -> bool:
+    return not _rank_words().isdisjoint(_names(node))
+
+
+def _is_range(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "range"
 
 
 @functools.cache
@@ -608,10 +632,25 @@ def _gates(frame: Frame, *, in_round: bool = False, below: bool = True) -> Itera
                 found.append(node)
             blocks.append(_children(node))
     for test in found:
-        names = _names(test.test)
-        called = (node for node in _functions(_tree(frame)) if node.name in names)
-        asks = not _rank_words().isdisjoint(names.union(*map(_names, called)))
-        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", asks
+        yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", _tests_rank(frame, test)
+
+
+def _tests_rank(frame: Frame, node: ast.If) -> bool:
+    """It names the rank, or a function of its file, a variable or an attribute whose value does."""
+    tree, names = _tree(frame), _names(node.test)
+    made: list[ast.AST] = [one for one in _functions(tree) if one.name in names]
+    made += [value for one in ast.walk(tree) for target, value in _assigned(one) if last_part(target) in names]
+    return not _rank_words().isdisjoint(names.union(*map(_names, made)))
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What an assignment assigns to what, each part of a tuple by itself."""
+    if not isinstance(node, ast.Assign):
+        return
+    for target in node.targets:
+        parts = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else []
+        yield from zip(parts, values if len(values) == len(parts) > 1 else [node.value] * len(parts), strict=True)
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -697,8 +736,7 @@ def _loops(frame: Frame) -> list[_Loop]:
 
 def _counted(loop: _Loop) -> bool:
     """`for epoch in range(...)` without another way out: ranks go round it alike."""
-    counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "range"
-    return counts and not any(_ways_out(loop.body))
+    return isinstance(loop, ast.For) and _is_range(loop.iter) and not any(_ways_out(loop.body))
 
 
 def _fixed(loop: _Loop) -> bool:
@@ -797,8 +835,9 @@ def _parsed(path: pathlib.Path, _changed: int) -> ast.Module:
     return ast.parse(path.read_bytes())
 
 
-def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:
-    """The tests above a line, the outermost first, each with the lines of the arm that the line is in.
+def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range, bool]]:
+    """The tests above a line, the outermost first, each with the lines of the arm that the line is in, and whether it
+    tests the rank.
 
     Where both ways have an arm, and the other line is in neither, the test is not what makes them diverge.
     """
@@ -810,4 +849,4 @@ def _conditions(frame: Frame, other: int) -> Iterator[tuple[str, range]]:
         for arm, word in ((node.body, ""), (node.orelse, "the else of ")):
             lines = _lines(arm) if arm else range(0)
             if frame.line in lines:
-                yield f"{word}`if {ast.unparse(node.test)}` (line {node.lineno})", lines
+                yield f"{word}`if {ast.unparse(node.test)}` (line {node.lineno})", lines, _tests_rank(frame, node)

@@ -45,7 +45,7 @@ class Cause:
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The cause of a desync of gradients or parameters; None if the traces do not show it."""
     if desync.wrap == COPY:
-        return _copied_early(desync) or _written_by_hand(traces, desync)
+        return _written_alone(traces, desync) or _copied_early(traces, desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
         return Cause(
             _UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or use the same seed)", None
@@ -129,14 +129,24 @@ def _is_in(name: str, outer: str) -> bool:
     return not outer or name == outer or name.startswith(f"{outer}.")
 
 
-def _copied_early(desync: Desync) -> Cause | None:
+def _copied_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The copy differed when it ran for the first time."""
     if desync.when != "after_wrap":
         return None
-    text = "it was copied while the ranks had different parameters: DDP synchronises its own module, not the copy"
-    return Cause(
-        text, "copy the module after DDP has wrapped it, or use the same seed on all ranks before it is built", None
-    )
+    if _began_alike(traces, desync.names):
+        text = "the ranks made or changed it differently before its first forward"
+        fix = "copy the module that DDP has wrapped, and update the copy on all ranks"
+    else:
+        text = "it was copied while the ranks had different parameters"
+        fix = "copy the module after DDP has wrapped it, or use the same seed on all ranks before it is built"
+    return Cause(f"{text}: DDP synchronises its own module, not the copy", fix, None)
+
+
+def _began_alike(traces: Sequence[Trace], names: Sequence[str]) -> bool:
+    """The ranks had equal parameters of these names before a wrapper could make them so."""
+    begun = [[e.digests for e in t.of(Hashes) if (e.what, e.when) == ("parameters", "before_wrap")] for t in traces]
+    held = [[one for one in of if one.keys() >= set(names)] for of in begun]
+    return all(held) and all(len({one[name] for one in at}) == 1 for at in zip(*held, strict=False) for name in names)
 
 
 def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -279,6 +289,9 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     write = next((write for trace in traces for write in _writes(trace, desync)), None)
     if alone or desync.what != "parameters" or write is None or write.site is None:
         return alone
+    unlike = _unlike_numbers(traces, desync)
+    if unlike is not None:
+        return unlike
     text = f"{write.op} in {write.site.function} writes {write.name}"
     apart = kept_apart(write.site)
     if apart:
@@ -286,6 +299,20 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     text += " on each rank with what this rank has: no wrapper"
     fix = "compute with a new tensor, or write the same value on all ranks"
     return Cause(f"{text} averages that", fix, write.site)
+
+
+def _unlike_numbers(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """Each rank gave another number to the same update, such as a learning rate of its own."""
+    for writes in zip(*(_writes(trace, desync) for trace in traces), strict=False):
+        first = writes[0]
+        if len({(write.op, write.name, write.site) for write in writes}) > 1 or first.site is None:
+            return None
+        if len({write.numbers for write in writes}) > 1:
+            given = [f"{_spoken(write.numbers)} on rank {t.rank}" for t, write in zip(traces, writes, strict=True)]
+            text = f"{first.op} in {first.site.function} updates {first.name} by other numbers on each rank: "
+            text += " and ".join(given)
+            return Cause(text, "make them the same on all ranks (all_reduce what they are computed from)", first.site)
+    return None
 
 
 def _written_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:

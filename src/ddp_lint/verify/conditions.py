@@ -81,7 +81,27 @@ def one_sided(case: Case) -> str:
     return f"{text} was {'true' if true else 'false'} all {true + false} times, on every rank"
 
 
-def left_by_luck(case: Case) -> str:
+def by_luck(case: Case) -> str:
+    """How the ranks went the same way by conditions that let each go its own; '' where that is not known."""
+    return _left_by_luck(case) or _equally_often(case)
+
+
+def _equally_often(case: Case) -> str:
+    """The condition that had both outcomes on each rank as often as on the others, but in another order."""
+    for rank, text, line in outcomes(case):
+        orders = {_order(trace, case, line) for trace in case.traces}
+        if rank is None and len(orders) > 1:
+            return f"{text}, but in another order on each: that they were equally often is luck"
+    return ""
+
+
+def _order(trace: Trace, case: Case, line: int) -> int:
+    last = trace.last(Lines)
+    found = (o.get(line, 0) for path, o in (last.orders.items() if last else ()) if real(path) == case.situation.path)
+    return next(found, 0)
+
+
+def _left_by_luck(case: Case) -> str:
     """The condition by which a rank leaves an endless loop, where it let each rank do so once: it has had both outcomes
     in any case, and that they came in the same iteration proves nothing. '' without such a condition."""
     try:

@@ -106,6 +106,8 @@ _UNLIKE_TENSORS = (
     "one line got different tensors: their source (a batch, a model) differs between the ranks",
     "give every rank the same shape and dtype (pad to the largest), or exchange the sizes first",
 )
+#: Cause where the same calls of several lines come in another order on each rank.
+_UNLIKE_TURNS = "the ranks make the same calls in a different order: numbers with different meanings are summed"
 #: Cause and fix where ranks go through the same names in different orders.
 _UNLIKE_NAMES = (
     "each rank iterates over the same names in a different order (that of their first use, or that of a set): "
@@ -136,7 +138,8 @@ _OWN_DEVICE = (
 _NO_DEVICE = (
     'no rank chooses a GPU, so all use the first one: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
     'detected"',
-    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is created',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is created, unless the launcher shows each '
+    "rank only its own GPU",
 )
 #: Cause and fix where a rank evaluates as others train.
 _EVALUATES = (
@@ -755,7 +758,11 @@ def _in_another_order(examined: Examined) -> Iterator[Discovery]:
         (rank, one), (other, another) = found.one, found.other
         message = f"{one.api or one.op} of rank {rank} ({one.label}) met that of rank {other} ({another.label})"
         evidence = _evidence(examined, None, "sequence", message, one.site)
-        yield Discovery("mismatch", message, "", *_UNLIKE_NAMES, evidence=(evidence,))
+        why = _UNLIKE_NAMES
+        if place(one) != place(another):
+            parted = paths_apart({rank: one, other: another})
+            why = f"{_UNLIKE_TURNS}{'; ' + parted[0] if parted is not None else ''}", _SAME_CALLS
+        yield Discovery("mismatch", message, "", *why, evidence=(evidence,))
 
 
 def _one_device(examined: Examined) -> Iterator[Discovery]:
@@ -777,15 +784,16 @@ def _one_device(examined: Examined) -> Iterator[Discovery]:
 
 
 def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
-    """The index of the GPU that a rank has chosen. Where ranks share GPUs a tensor on another index than those that are
-    there is a choice, too, and who chooses none has the first."""
+    """The index of the GPU that a rank has chosen. A tensor on one index is a choice, too, and who names none has the
+    first; FSDP2 gives each rank a GPU of its own."""
     for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
         yield call.arguments["device"].rpartition(":")[2]
-    if shares and any(tensor.device.startswith("cuda") for c in outcome.trace.of(Collective) for tensor in c.tensors):
-        yield from (
-            event.requested.rpartition(":")[2] for event in outcome.trace.of(Mapped) if event.requested[:5] == "cuda:"
-        )
-        yield "0"
+    named = {event.requested for event in outcome.trace.of(Mapped) if event.requested.partition(":")[0] == "cuda"}
+    tensors = (tensor for call in outcome.trace.of(Collective) for tensor in call.tensors)
+    uses = any(tensor.device.startswith("cuda") for tensor in tensors) if shares else bool(named)
+    indices = sorted(named - {"cuda"})
+    if uses and len(indices) < 2 and not any(call.name == "fully_shard" for call in outcome.trace.of(Call)):
+        yield indices[0].rpartition(":")[2] if indices else "0"
 
 
 def _by_the_clock(examined: Examined) -> Iterator[Discovery]:
@@ -898,10 +906,8 @@ def _fed(examined: Examined) -> Iterator[Discovery]:
     found = overlap(traces) if examined.completed and copied is None else None
     if found is not None:
         one, other = found.ranks
-        message = (
-            f"the ranks train on parts of the data that overlap: {found.shared} of the first {found.among} samples "
-        )
-        message += f"of rank {one} are among those of rank {other}"
+        message = f"the ranks train on parts of the data that overlap: {found.shared} of {found.among} samples of rank "
+        message += f"{one} that were compared are among those of rank {other}"
         evidence = _evidence(examined, None, "samples", message, found.event.site)
         yield Discovery("samples", message, "", *_OWN_PARTS, evidence=(evidence,))
     parts = unlike_parts(traces) if len(traces) > 1 else None

@@ -20,7 +20,7 @@ from ddp_lint.verify.live import Live
 from ddp_lint.verify.options import InternalError, Options, RunResult, UsageError, Watch
 from ddp_lint.verify.outcome import ended_by_the_user, ended_by_us, left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.pool import Ended, Pool, tail, workspace
-from ddp_lint.verify.preload import may_fork
+from ddp_lint.verify.preload import compiles, may_fork
 from ddp_lint.verify.self_launching import starts_own_ranks
 from ddp_lint.verify.spec import Spec
 from ddp_lint.verify.target import Target
@@ -77,6 +77,7 @@ class Launcher:
     def __enter__(self) -> Launcher:
         self._device, self._torch, self._shared_gpus = device_of(self.options)
         self._fork = may_fork(self.target, self.options.nproc)
+        self._compiles = self._device == "cpu" and compiles(self.target)
         self._own_ranks = starts_own_ranks(self.target)
         self._folder = self._stack.enter_context(workspace(self.options.traces))
         # Processes start with the first run.
@@ -113,6 +114,7 @@ class Launcher:
             "models": target.models,
             "entry": target.entry,
             "nproc": options.nproc,
+            "compiles": self._compiles,
             "given": options.given,
             "shim": options.shim and options.device != "cuda",
             "timeout": max(options.timeout, 10.0),
@@ -149,7 +151,11 @@ class Launcher:
                 run = _Run(_emptied(self._folder / name), model, wrap, stimuli)
                 spec = _spec(self.target, options, watch, plan, run)
                 spec = dataclasses.replace(
-                    spec, fork=self._fork, job_alone=options.several_nodes, cwd=str(pathlib.Path.cwd())
+                    spec,
+                    fork=self._fork,
+                    compiles=self._compiles or (spec.graph_breaks and spec.device == "cpu"),
+                    job_alone=options.several_nodes,
+                    cwd=str(pathlib.Path.cwd()),
                 )
                 results.append(self._result(spec, plan))
                 if results[-1].outcome == "interrupted":

@@ -250,19 +250,30 @@ def unrelated(table: Sequence[Row]) -> Mismatch | None:
 
 
 def walked_apart(streams: Streams) -> Exchange | None:
-    """The first sums on one line that met although they are of other names in a loop over names, where the ranks go
-    through the same names, each in an order of its own."""
+    """The first sums that met although they are of other names, where the ranks make the same sums, each in an order of
+    its own: on one line in a loop over names, or on several lines of one function."""
     for group in _groups(streams):
         for cells in group.cells():
             calls = [one for one in present(cells) if one.collective.op in _SAME_TENSOR]
             for call in calls[1:]:
-                one, other = calls[0].collective, call.collective
-                labels = {made.label for made in (one, other) if "=" in made.label}
-                if place(one) == place(other) and len(labels) > 1:
-                    found = Exchange(calls[0], call, _crossed(group, calls[0].rank, call.rank, frozenset([place(one)])))
-                    if found.crossed:
-                        return found
+                lines = _told_apart(group, calls[0].collective, call.collective)
+                if lines and _crossed(group, calls[0].rank, call.rank, lines):
+                    return Exchange(calls[0], call, True)
     return None
+
+
+def _told_apart(group: _Group, one: Collective, other: Collective) -> frozenset[tuple[str, int]]:
+    """The lines on which calls of both kinds are made, if what these two are called with has different names."""
+    if place(one) == place(other):
+        labels = {made.label for made in (one, other) if "=" in made.label}
+        return frozenset([place(one)]) if len(labels) > 1 else frozenset()
+    here, there = one.site, other.site
+    if here is None or there is None or (here.path, here.function) != (there.path, there.function):
+        return frozenset()
+    named = one.label and other.label and one.label != other.label
+    calls = (call for calls in group.streams.values() for call in calls) if named else ()
+    sites = (call.site for call in calls if call.site is not None)
+    return frozenset(at[:2] for at in sites if (at.path, at.function) == (here.path, here.function))
 
 
 def _purpose(call: Collective) -> object:

@@ -103,7 +103,7 @@ def _trained(rank: RankOutcome) -> bool:
 
 def _of_rank(rank: RankOutcome) -> str:
     raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
-    if raised is not None and (raised.type in (*_NETWORK, *_ABSENT) or raised.importing):
+    if raised is not None and (raised.type in (*_NETWORK, *_ABSENT) or raised.importing or _builds(raised)):
         at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
         return "\n".join(filter(None, (f"{raised.type}: {raised.message}{at}", _what_to_do(raised))))
     left = rank.trace.last(Exit)
@@ -115,7 +115,14 @@ def _of_rank(rank: RankOutcome) -> str:
     return ""
 
 
+def _builds(raised: Raised) -> bool:
+    """It was raised by what compiles an extension of torch, such as a kernel of the target's own."""
+    return raised.inner.partition(".py:")[0].endswith("torch/utils/cpp_extension")
+
+
 def _what_to_do(raised: Raised) -> str:
+    if _builds(raised):
+        return "the target builds an extension of torch: this machine lacks a compiler for it, or the CUDA toolkit"
     if raised.type in _NETWORK:
         return "the target needs a download that is not available here: download it first, or name a local copy"
     name = raised.message.partition("'")[2].partition("'")[0]

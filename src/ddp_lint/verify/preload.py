@@ -52,6 +52,13 @@ def may_fork(target: Target, nproc: int = 2) -> bool:
     return CAN_FORK and (target.kind != "script" or not any(apart))
 
 
+def compiles(target: Target) -> bool:
+    """Models of the target are compiled: what the first compilation imports is better imported once for all ranks. A
+    script often compiles only if it is asked to."""
+    nodes = (node for tree in trees(target) for node in ast.walk(tree)) if target.kind != "script" else ()
+    return any(isinstance(n, ast.Attribute) and n.attr == "compile" and last_part(n.value) != "re" for n in nodes)
+
+
 def uses_streams(target: Target) -> bool:
     """The target, or a file that it imports, mentions CUDA streams: their order is worth following."""
     names = {

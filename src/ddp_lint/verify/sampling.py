@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.trace import BY_HAND, Collective, Hashes, Samples, Trace
@@ -16,6 +17,8 @@ _EXCHANGES = frozenset({"all_gather", "all_gather_into_tensor", "all_to_all", "a
 _LEAST_BATCHES = 2
 #: Parts of the data that have at least this share of their samples in common overlap; a few are repeated to fill up.
 _OVERLAP = 0.125
+#: Ranks that together draw as many samples as there are, but for this share, divide them.
+_DIVIDED = 0.1
 
 
 def same_order(trace: Trace) -> Sequence[Samples]:
@@ -77,7 +80,8 @@ def unlike_parts(traces: Sequence[Trace]) -> Samples | None:
 
 def unlike_data(one: Samples, other: Samples) -> bool:
     """Equal indices are different samples on two ranks: no part of them is equal (what augments leaves
-    the labels), but for parts that are the same in all samples."""
+    the labels), but for parts that are the same in all samples. Of a part that tells all samples apart one that is
+    equal is enough: others may be padded to another length."""
     there = dict(zip(other.first, other.rows, strict=False))
     pairs = [
         (row.split(), there[number].split())
@@ -85,8 +89,12 @@ def unlike_data(one: Samples, other: Samples) -> bool:
         if number in there
     ]
     parts = [list(zip(*column, strict=True)) for column in _columns(pairs)]
-    alike = [here == elsewhere for here, elsewhere in parts if len(set(here)) > 1]
+    alike = [_same_part(here, elsewhere) for here, elsewhere in parts if len(set(here)) > 1]
     return bool(alike) and not any(alike)
+
+
+def _same_part(one: Sequence[str], other: Sequence[str]) -> bool:
+    return one == other or (len(set(one)) == len(one) and any(map(operator.eq, one, other)))
 
 
 def _columns(pairs: Sequence[tuple[list[str], list[str]]]) -> Iterator[list[tuple[str, str]]]:
@@ -97,7 +105,7 @@ def _columns(pairs: Sequence[tuple[list[str], list[str]]]) -> Iterator[list[tupl
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """So many of the first samples of `event`, which one rank trained on, are among those of another one."""
+    """So many of some samples of `event`, which one rank trained on, are among those of another one."""
 
     event: Samples
     ranks: tuple[int, int]
@@ -106,22 +114,46 @@ class Overlap:
 
 
 def overlap(traces: Sequence[Trace]) -> Overlap | None:
-    """Two ranks that average their gradients have each made a part of the data of its own, and the parts overlap.
+    """Two ranks that average their gradients train on parts of the data that overlap."""
+    for ranks in dict.fromkeys(group for trace in traces for group in _averaging(trace)):
+        trained = {trace.rank: [event for event in trace.of(Samples) if event.steps] for trace in traces}
+        held = {rank: trained[rank] for rank in ranks if trained.get(rank)}
+        divide = len(held) == len(ranks) and _divide([events[0] for events in held.values()])
+        pairs = () if any(map(_works_together, traces)) else itertools.combinations(held, 2)
+        for rank, other in pairs:
+            one, another = held[rank], held[other]
+            met = _drawn_by_both(one[0], another[0]) if divide else _made_by_both(one, another)
+            if met is not None and met[0] > max(2, _OVERLAP * met[1]):
+                return Overlap(one[0], (rank, other), *met)
+    return None
+
+
+def _divide(epochs: Sequence[Samples]) -> bool:
+    """The samplers of all ranks drew from data of one size, each about its share of it and nothing twice."""
+    sizes = {epoch.dataset for epoch in epochs}
+    size = epochs[0].dataset or 0
+    whole = abs(sum(epoch.count for epoch in epochs) - size) <= max(_DIVIDED * size, len(epochs))
+    return len(sizes) == 1 and whole and all(epoch.sample for epoch in epochs)
+
+
+def _drawn_by_both(one: Samples, other: Samples) -> tuple[int, int] | None:
+    """How many numbers both drew, of so many that both would show."""
+    if unlike_data(one, other):
+        return None
+    mine, theirs = set(one.sample), set(other.sample)
+    shown = min(len(mine), len(theirs))
+    return len(mine & theirs), shown
+
+
+def _made_by_both(one: Sequence[Samples], other: Sequence[Samples]) -> tuple[int, int] | None:
+    """How many samples are in both parts of the data that ranks have each made by themselves.
 
     Only what a dataset gives for a number again and again counts: of what is drawn at random some may be alike.
     """
-    for ranks in dict.fromkeys(group for trace in traces for group in _averaging(trace)):
-        mine = {trace.rank: [e for e in trace.of(Samples) if e.steps and e.rows] for trace in traces}
-        held = [(rank, mine[rank]) for rank in ranks if mine.get(rank)]
-        if any(_works_together(trace) for trace in traces):
-            continue
-        for (rank, one), (other, another) in itertools.combinations(held, 2):
-            if not (_fixed(one) and _fixed(another) and unlike_data(one[0], another[0])):
-                continue
-            shared = len(set(one[0].rows) & set(another[0].rows))
-            if shared > max(2, _OVERLAP * len(one[0].rows)):
-                return Overlap(one[0], (rank, other), shared, len(one[0].rows))
-    return None
+    mine, theirs = ([event for event in events if event.rows] for events in (one, other))
+    if not (mine and theirs and _fixed(mine) and _fixed(theirs) and unlike_data(mine[0], theirs[0])):
+        return None
+    return len(set(mine[0].rows) & set(theirs[0].rows)), len(mine[0].rows)
 
 
 def _fixed(epochs: Sequence[Samples]) -> bool:

@@ -65,6 +65,8 @@ class Spec:
     #: The rank may be forked from a process that has torch imported (`verify/preload.py`); else it is a Python of its
     #: own, which imports torch when the target does.
     fork: bool = False
+    #: The process that it is forked from imports first what a compilation needs.
+    compiles: bool = False
     #: The working directory of the ranks.
     cwd: str = ""
     #: The number of the run in its launch.

@@ -265,6 +265,8 @@ class Write(Event):
     wrap: str = ""
     through_data: bool = False
     sharded: bool = False
+    #: The numbers that the operation was given, such as a learning rate.
+    numbers: tuple[float, ...] = ()
     #: An operation that autograd recorded had read the parameter since the last backward.
     after_use: bool = False
     #: Of a buffer: forwards compute with it, while autograd records.
@@ -521,6 +523,9 @@ class Samples(Event):
     #: Digest of the sorted indices: the same set in another order has the same.
     members: str = ""
     first: tuple[int, ...] = ()
+    #: Of an epoch that ended and repeated no index, the drawn ones that a fixed order of all numbers puts first: where
+    #: ranks draw the same numbers, they are among these of both.
+    sample: tuple[int, ...] = ()
     dataset: int | None = None
     #: Digests of the first batches that the loop received, from any loader.
     batches: tuple[str, ...] = ()
@@ -577,6 +582,8 @@ class Lines(Event):
     counts: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, Mapping[int, tuple[int, int]]] = dataclasses.field(default_factory=dict)
     values: Mapping[str, Mapping[int, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
+    #: By path and line a digest of the outcomes of a guard in their order.
+    orders: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     #: The guards, by path, that a script tested before the first forward of any model alone.
     early: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
@@ -767,6 +774,7 @@ _DECODERS: Mapping[str, Any] = {
     "counts": _by_line,
     "guards": _by_line,
     "values": _by_line,
+    "orders": _by_line,
     "early": lambda value: {path: tuple(lines) for path, lines in value.items()},
     "stacks": _stacks,
     "sketches": _sketches,

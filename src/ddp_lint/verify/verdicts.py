@@ -144,7 +144,7 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     clock = _by_its_clock(case)
     if clock:
         return Ruling(case, Verdict.INCONCLUSIVE, clock, (*seen, *facts))
-    luck = conditions.left_by_luck(case) if divergence else ""
+    luck = conditions.by_luck(case) if divergence else ""
     if luck:
         # No further pass: with a NaN for a loss an endless loop may have no end.
         return Ruling(case, Verdict.INCONCLUSIVE, luck, (*seen, *facts))

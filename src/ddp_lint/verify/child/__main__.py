@@ -72,7 +72,7 @@ class Supervisor:
         marks = Marks(pathlib.Path(spec.directory))
         oom_before = _oom_kills()
         log = marks.path(self._rank, "log")
-        child = self._process(spec.fork, ("rank", spec_path), log, spec.cwd)
+        child = self._process(spec.fork, ("rank", spec_path), log, spec.cwd, compiles=spec.compiles)
         self._child = child
         if self._signals:  # while it started
             child.send(self._signals[0])
@@ -112,18 +112,21 @@ class Supervisor:
         if self._local_rank:
             return
         request, answer, log, done = map(pathlib.Path, paths)
-        child = self._process(True, ("probe", str(request), str(answer)), log, cwd)
+        compiles = json.loads(request.read_text(encoding="utf-8"))["compiles"]
+        child = self._process(True, ("probe", str(request), str(answer)), log, cwd, compiles=compiles)
         self._child = child
         while child.poll() is None:
             time.sleep(_POLL)
         self._child = None
         done.touch()
 
-    def _process(self, fork: bool, run: Sequence[str], log: pathlib.Path, cwd: str) -> _Process:
+    def _process(
+        self, fork: bool, run: Sequence[str], log: pathlib.Path, cwd: str, *, compiles: bool = False
+    ) -> _Process:
         """Forked from the zygote where that may be and can be, else a Python of its own."""
         if fork:
             with contextlib.suppress(OSError):
-                return _Process(Forked(run, log, cwd))
+                return _Process(Forked(run, log, cwd, compiles))
         name, *arguments = run
         with log.open("ab") as file:
             command = [sys.executable, "-m", f"ddp_lint.verify.child.{name}", *arguments]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from ddp_lint.verify.child import shapes
-from ddp_lint.verify.child.arguments import construct, needed, parameters, required
+from ddp_lint.verify.child.arguments import construct, needed, parameters, required, syntax
 
 EXAMPLE = "ddp_lint_example"
 
@@ -51,6 +52,20 @@ def sketch(module: ModuleType, cls: Any) -> str:
             else:
                 inputs.append(spec)
     return _function(made.text, inputs, keywords, notes)
+
+
+def left_open(function: Any) -> int:
+    """The line of its file at which such a function still has `...` for a value, 0 where it has none."""
+    tree = syntax(function)
+    indices = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
+    held = (
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call | ast.Tuple | ast.Dict | ast.keyword)
+        for part in ast.iter_child_nodes(node)
+    )
+    lines = [p.lineno for p in held if isinstance(p, ast.Constant) and p.value is ... and id(p) not in indices]
+    return inspect.getsourcelines(function)[1] + min(lines) - 1 if lines else 0
 
 
 def _likely(name: str, model: Any) -> shapes.Spec:

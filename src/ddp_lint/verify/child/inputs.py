@@ -22,7 +22,7 @@ from torch import nn
 
 from ddp_lint.verify.child import loss, shapes
 from ddp_lint.verify.child.arguments import CannotBuild, construct, named, needed, parameters, required
-from ddp_lint.verify.child.example import advice
+from ddp_lint.verify.child.example import advice, left_open
 from ddp_lint.verify.child.loss import loss_of
 
 #: How a LightningModule trains.
@@ -188,6 +188,11 @@ class Builder:
 
 def find_recipe(module: ModuleType, name: str, entry: str, given: str = "") -> dict[str, Any]:
     """The first way that works, tried on one process. Raises CannotBuild."""
+    line = left_open(getattr(module, entry, None)) if entry else 0
+    if line:
+        raise CannotBuild(
+            f"{module.__file__}:{line}: {entry}() still has `...` for a value: replace it by one that fits"
+        )
     if entry or given:
         recipe: dict[str, Any] = {"source": "entry", "entry": entry} if entry else {"source": "given", "file": given}
         with contextlib.suppress(HazardInTrial):

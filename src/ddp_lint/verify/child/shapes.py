@@ -65,7 +65,7 @@ def _of_layer(layer: nn.Module) -> list[dict[str, Any]]:
     if isinstance(layer, nn.RNNBase):
         return [floats(BATCH, _LENGTH, layer.input_size)]
     if isinstance(layer, nn.RNNCellBase):
-        return [floats(BATCH, layer.input_size)]
+        return [floats(BATCH, layer.input_size), floats(BATCH, _LENGTH, layer.input_size)]
     if isinstance(layer, nn.MultiheadAttention):
         return [floats(BATCH, _LENGTH, layer.embed_dim)]
     if isinstance(layer, nn.Transformer):

@@ -37,7 +37,8 @@ class Shim(Devices):
 
     def __init__(self, notice: Notice, devices: int = 1) -> None:
         super().__init__(notice)
-        self._current = int(os.environ.get("LOCAL_RANK", "0"))
+        #: As with CUDA the first one until the program chooses another.
+        self._current = 0
         self._devices = devices
 
     def install(self, device: str) -> None:
@@ -57,13 +58,13 @@ class Shim(Devices):
         import torch
 
         if isinstance(value, str) and value.split(":")[0] == "cuda":
-            self.report("cuda", "cpu")
+            self.report(value, "cpu")
             return "cpu"
         if isinstance(value, torch.device) and value.type == "cuda":
-            self.report("cuda", "cpu")
+            self.report(str(value), "cpu")
             return torch.device("cpu")
         if number and isinstance(value, int) and not isinstance(value, bool):
-            self.report("cuda", "cpu")
+            self.report(f"cuda:{value}", "cpu")
             return "cpu"
         return value
 
@@ -94,8 +95,8 @@ class Shim(Devices):
     def _stay(self, _original: Callable[..., Any]) -> Callable[..., Any]:
         """What moves to CUDA stays where it is."""
 
-        def replacement(target: Any, *_: Any, **__: Any) -> Any:
-            self.report("cuda", "cpu")
+        def replacement(target: Any, device: Any = None, *_: Any, **__: Any) -> Any:
+            self.device("cuda" if device is None else device, number=True)
             return target
 
         return replacement
@@ -124,7 +125,7 @@ class Shim(Devices):
 
         for name, answer in self._answers().items():
             self._answer(torch.cuda, name, answer)
-        for name, stub in {"Stream": _Stream, "Event": _Event, "device": _Context, "device_of": _Context}.items():
+        for name, stub in {"Stream": _Stream, "Event": _Event, "device": self._on, "device_of": _Context}.items():
             setattr(torch.cuda, name, stub)
         self._answer(torch.cuda, "stream", _Context)
         self._answer(torch.cuda.nvtx, "range_push", lambda *_: 0)
@@ -174,10 +175,15 @@ class Shim(Devices):
         }
         return answers | special
 
+    def _on(self, device: Any) -> Any:
+        """`with torch.cuda.device(1):`"""
+        self.device(device, number=True)
+        return _Context()
+
     def _set_device(self, device: Any) -> None:
         import torch
 
-        self.report("cuda", "cpu")
+        self.device(device, number=True)
         if isinstance(device, str):
             device = torch.device(device)
         index = device.index if isinstance(device, torch.device) else device
@@ -274,6 +280,8 @@ class Shim(Devices):
 
         def typed(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(device_type: Any, *args: Any, **kwargs: Any) -> Any:
+                if device_type == "cuda":  # a mesh gives each rank a GPU of its own where it has chosen none
+                    self.report(f"cuda:{os.environ.get('LOCAL_RANK', '0')}", "cpu")
                 return original(self.device(device_type), *args, **kwargs)
 
             return replacement
@@ -292,6 +300,8 @@ class Shim(Devices):
             def replacement(
                 wrapper: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
             ) -> None:
+                for device in device_ids or ():
+                    self.device(device, number=True)
                 original(wrapper, module, None, None, *args, **kwargs)
 
             return replacement
@@ -299,6 +309,7 @@ class Shim(Devices):
         def fsdp1(original: Callable[..., Any]) -> Callable[..., Any]:
             def replacement(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
                 if kwargs.get("device_id") is not None:
+                    self.device(kwargs["device_id"], number=True)
                     kwargs["device_id"] = torch.device("cpu")  # without one FSDP requires an accelerator
                 original(wrapper, module, *args, **kwargs)
 

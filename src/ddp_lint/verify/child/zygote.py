@@ -2,8 +2,8 @@
 
 It is itself forked from torchrun's process before that starts threads, and after it has imported torch, which thus
 happens once for all ranks. Supervisors send requests over a socket in the folder of the launch, one connection for each
-process (JSON lines): {"run", "log", "cwd", "environment"} is answered by {"pid"} (0: ranks cannot be forked here), and
-at its end by {"code"}. A process whose supervisor goes is ended.
+process (JSON lines): {"run", "log", "cwd", "environment", "compiles"} is answered by {"pid"} (0: ranks cannot be
+forked here), and at its end by {"code"}. A process whose supervisor goes is ended.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SOCKET = "zygote"
 _POLL = 0.02
 #: What wrappers, optimizers and loaders import on their first use, besides what observers need.
 _MODULES = ("torch.nn.parallel", "torch.distributed.tensor", "torch.utils.data", "torch._dynamo")
+#: What the first compilation imports, which takes as long as a whole run of a small model.
+_COMPILER = ("torch._inductor.compile_fx", "torch._dynamo.backends.debugging")
 #: Seed of rank 0 where the program sets none: the same in each run, so that runs can be repeated.
 _SEED = 6_728_042_131
 _NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -52,13 +54,18 @@ def start() -> None:
 
 def import_all() -> None:
     """Import torch and the observers, for all processes that are forked from this one."""
-    gc.disable()
     from ddp_lint.verify.child import observers, patching, rank  # noqa: F401 - for the ranks
 
+    found = pkgutil.iter_modules(observers.__path__, f"{observers.__name__}.")
+    _import([*(module.name for module in found), *_MODULES])
+
+
+def _import(names: Sequence[str]) -> None:
+    from ddp_lint.verify.child import patching
+
+    gc.disable()
     with _without_driver():
-        for module in pkgutil.iter_modules(observers.__path__, f"{observers.__name__}."):
-            importlib.import_module(module.name)
-        for name in _MODULES:
+        for name in names:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     patching.holders_of_functions()
@@ -90,12 +97,14 @@ def draw_apart(rank: int) -> None:
 class Forked:
     """A process that the zygote of this launch has forked, as its supervisor sees it."""
 
-    def __init__(self, run: Sequence[str], log: pathlib.Path, cwd: str) -> None:
-        """`run`: what it is (`_become`). Raises OSError where there is no zygote, or it cannot fork."""
+    def __init__(self, run: Sequence[str], log: pathlib.Path, cwd: str, compiles: bool) -> None:
+        """`run`: what it is (`_become`); `compiles`: it compiles a model. Raises OSError where there is no zygote, or
+        it cannot fork."""
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(SOCKET)
         self._answers = self._connection.makefile("rb")
-        request = {"run": list(run), "log": str(log), "cwd": cwd, "environment": dict(os.environ)}
+        about = {"log": str(log), "cwd": cwd, "environment": dict(os.environ), "compiles": compiles}
+        request = {"run": list(run), **about}
         self._connection.sendall(json.dumps(request).encode() + b"\n")
         self.pid = int(json.loads(self._answers.readline() or b'{"pid": 0}')["pid"])
         self._code: int | None = None
@@ -138,7 +147,10 @@ class _Zygote:
         if not line:
             connection.close()
             return
-        pid = 0 if _has_cuda() else os.fork() or self._become(json.loads(line), connection)
+        request = json.loads(line)
+        if request["compiles"] and _COMPILER[0] not in sys.modules:
+            _import(_COMPILER)
+        pid = 0 if _has_cuda() else os.fork() or self._become(request, connection)
         connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
         if not pid:
             connection.close()

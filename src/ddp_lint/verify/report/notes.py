@@ -50,8 +50,9 @@ def _mapped(examined: Examined) -> Iterator[str]:
         for event in outcome.trace.of(Mapped):
             if event.site is None:  # requested by `verify` itself
                 continue
+            requested = "cuda" if event.requested.startswith("cuda:") else event.requested
             if not event.actual.startswith("cuda:"):  # of shared GPUs one line is enough
-                seen.setdefault((event.requested, event.actual), event.site)
+                seen.setdefault((requested, event.actual), event.site)
     if seen:
         pairs = [
             f"{requested} ran as {actual} ({shown(site.path)}:{site.line})"

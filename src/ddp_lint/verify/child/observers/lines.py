@@ -22,6 +22,8 @@ from ddp_lint.verify.frames import absolute, outwards, traceback_frames
 
 _TOOL_IDS = (4, 3, 5)
 _REPR_LIMIT = 60
+#: The largest prime below 2 ** 61: digests of outcomes are taken modulo it.
+_PRIME = (1 << 61) - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Lines(Observer):
         self._guards = {path: _guards(path, frozenset(lines)) for path, lines in spec.guards.items()}
         self._counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
         self._taken: dict[str, dict[int, list[int]]] = collections.defaultdict(dict)
+        self._orders: dict[str, dict[int, int]] = collections.defaultdict(dict)
         #: Guards that were tested while a model was there, by path.
         self._late: dict[str, set[int]] = collections.defaultdict(set)
         self._values: dict[str, dict[int, dict[str, str]]] = collections.defaultdict(dict)
@@ -161,10 +164,12 @@ class Lines(Observer):
         self._handling.pop(frame, None)
 
     def _count(self, frame: FrameType, guard: _Guard, outcome: bool) -> None:
-        counts = self._taken[absolute(frame.f_code.co_filename)].setdefault(guard.line, [0, 0])
+        path = absolute(frame.f_code.co_filename)
+        counts = self._taken[path].setdefault(guard.line, [0, 0])
         counts[0 if outcome else 1] += 1
+        self._orders[path][guard.line] = (self._orders[path].get(guard.line, 1) * 3 + outcome) % _PRIME
         if self.recorder.phase != trace.SCRIPT_PHASE:
-            self._late[absolute(frame.f_code.co_filename)].add(guard.line)
+            self._late[path].add(guard.line)
         self._changed = True
 
     def _caught_soon(self, frame: FrameType, error: BaseException) -> None:
@@ -202,6 +207,7 @@ class Lines(Observer):
             counts={path: dict(counts) for path, counts in list(self._counts.items())},
             guards={path: dict(guards) for path, guards in list(self._taken.items())},
             values={path: dict(values) for path, values in list(self._values.items())},
+            orders={path: dict(orders) for path, orders in list(self._orders.items())},
             early={path: tuple(guards.keys() - self._late[path]) for path, guards in list(self._taken.items())},
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import heapq
 import weakref
 from typing import Any
 
@@ -19,6 +20,8 @@ from ddp_lint.verify.child.observers.hashes import digest
 from ddp_lint.verify.child.recorder import Recorder
 
 _FIRST = 64
+#: A multiplier that takes neighbouring numbers far apart.
+_SCATTER = 2654435761
 #: How deep samplers within samplers are looked for.
 _DEEP = 3
 #: Epochs that were left before their end and are told of: a loop may begin one for each batch.
@@ -54,6 +57,8 @@ class _Epoch:
         #: How many samples are in each batch that was drawn and is still to come.
         self._due: collections.deque[int] = collections.deque()
         self._distinguishable = True
+        #: The sampler has no more.
+        self.ended = False
 
     def drew(self, indices: list[int]) -> None:
         self.indices += indices
@@ -101,6 +106,8 @@ class Samples(Observer):
             try:
                 drawn = original(iterator)
             except StopIteration:
+                if iterator in self._epochs:
+                    self._epochs[iterator].ended = True
                 self._close(iterator)
                 raise
             epoch = self._epochs.get(iterator)
@@ -161,6 +168,7 @@ class Samples(Observer):
             digest=_digest(list(epoch.order) or drawn),
             members=_digest(sorted(drawn)),
             first=tuple(epoch.indices[:_FIRST]),
+            sample=_sample(epoch.indices) if epoch.ended else (),
             dataset=epoch.dataset,
             batches=tuple(epoch.contents[:_BATCHES]),
             rows=tuple(epoch.rows[:_FIRST]),
@@ -192,6 +200,13 @@ def _indices(drawn: Any) -> list[int]:
     """The sample numbers in what a (batch) sampler gave; anything else than numbers does not count."""
     items = drawn if isinstance(drawn, list | tuple) else [drawn]
     return [item for item in items if isinstance(item, int)]
+
+
+def _sample(indices: list[int]) -> tuple[int, ...]:
+    """The same choice on all ranks, whatever else they have drawn; none where some were drawn twice."""
+    drawn = set(indices)
+    scattered = heapq.nsmallest(_FIRST, ((n * _SCATTER % (1 << 32), n) for n in drawn))
+    return tuple(n for _, n in scattered) if len(drawn) == len(indices) else ()
 
 
 def _content(batch: Any) -> str:

@@ -6,6 +6,7 @@ import collections
 import functools
 import hashlib
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -20,7 +21,10 @@ from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
 
 #: Parts of torch that write parameters by design.
-_OWNERS = ("torch/distributed/fsdp/", "torch/distributed/_composable/", "torch/nn/parallel/", "torch/optim/")
+_WRAPPERS = ("torch/distributed/fsdp/", "torch/distributed/_composable/", "torch/nn/parallel/")
+_OWNERS = (*_WRAPPERS, "torch/optim/")
+#: What gives a parameter its first values.
+_MAKERS = (*_WRAPPERS, "torch/nn/init.py")
 #: Optimizer steps in which edits of gradients are looked for, and operators of each: what edits one edits them all.
 _STEPS_LOOKED_AT, _ASKED = 5, 16
 #: Parts of torch that write buffers by design (running statistics).
@@ -38,9 +42,12 @@ class Writes(Observer):
         #: Storages of the buffers that the user's code writes, and of those among them that forwards compute with.
         self._own: set[int] = set()
         self._computed_with: set[int] = set()
-        #: By step the number of operators whose gradients are edited.
+        #: Parameters of no known model, with the first operator of the user's code that wrote each and where: a copy of
+        #: a model is known only when it runs.
+        self._unknown: dict[int, tuple[weakref.ref[nn.Parameter], str, tuple[trace.Frame, ...]]] = {}
         #: Steps in which an optimizer was seen to draw random numbers.
         self._drawn: set[int] = set()
+        #: By step the number of operators whose gradients are edited.
         self._asked: collections.Counter[int] = collections.Counter()
 
     def wants(self, op: Any) -> bool:
@@ -60,12 +67,16 @@ class Writes(Observer):
         if namespace(op) == "aten" and self.recorder.phase == "after_backward":
             self._note_gradient(op, targets)
         places = [place for place in map(self._place, targets) if place is not None]
-        if not places or self._by_design(places):
+        if not places:
+            self._note_unknown(op, targets)
             return None
-        return op, places, [place.tensor._version for place in places]
+        if _by_design(_OWNERS + (_BUFFER_OWNERS if all(place.role == "buffer" for place in places) else ())):
+            return None
+        numbers = tuple(float(n) for n in (*args, *kwargs.values()) if isinstance(n, int | float))
+        return op, places, [place.tensor._version for place in places], numbers
 
     def after(self, token: Any, result: Any) -> None:
-        op, places, versions = token
+        op, places, versions, numbers = token
         if self.recorder.phase != "forward":
             self.recorder.parameters_written = True
         for place, version in zip(places, versions, strict=True):
@@ -77,6 +88,7 @@ class Writes(Observer):
                 name=place.name,
                 role=place.role,
                 wrap=place.wrap,
+                numbers=numbers,
                 through_data=place.tensor._version == version,
                 sharded=place.sharded and not self._gathered(place),
                 after_use=pointer(place.tensor) in self._used,
@@ -91,6 +103,19 @@ class Writes(Observer):
         self._asked[step] += 1
         for name in filter(None, map(self.models.gradient_name, targets)):
             self.recorder.emit(trace.Write, op=f"{op.namespace}.{op._opname}", name=name, role="gradient")
+
+    def _note_unknown(self, op: Any, targets: list[torch.Tensor]) -> None:
+        """Parameters of a module that has not run yet."""
+        for tensor in targets:
+            new = isinstance(tensor, nn.Parameter) and self._written_before(tensor) is None
+            if new and not _by_design(_MAKERS):
+                name = f"{op.namespace}.{op._opname}"
+                self._unknown[id(tensor)] = weakref.ref(tensor), name, self.recorder.here()
+
+    def _written_before(self, parameter: nn.Parameter) -> tuple[str, tuple[trace.Frame, ...]] | None:
+        """What wrote it first while it belonged to no known model, and where."""
+        held, op, frames = self._unknown.get(id(parameter), (None, "", ()))
+        return (op, frames) if held is not None and held() is parameter else None
 
     def _note_draw(self, op: Any) -> None:
         """An optimizer of the user's own draws random numbers: the first time in a step."""
@@ -108,17 +133,6 @@ class Writes(Observer):
     def _gathered(self, place: Place) -> bool:
         """Under FSDP1 the modules' parameters are whole while a forward or backward runs."""
         return self.recorder.phase in ("forward", "backward") and local(place.tensor) is place.tensor
-
-    def _by_design(self, places: list[Place]) -> bool:
-        """torch itself writes there: between the operator and the user's frame lies one of its owners."""
-        owners = _OWNERS + (_BUFFER_OWNERS if all(place.role == "buffer" for place in places) else ())
-        for here in outwards(sys._getframe(3)):
-            path = here.f_code.co_filename
-            if is_user(path):
-                return False
-            if any(owner in path for owner in owners):
-                return True
-        return True
 
     def _note_use(self, op: Any, args: tuple[Any, ...]) -> None:
         """Remember the parameters (and views of them), and the buffers that the user's code writes, that an operator
@@ -138,6 +152,12 @@ class Writes(Observer):
 
     def wrapped(self, model: Model) -> None:
         self._storages = {}
+        if model.replicated == trace.COPY:
+            for name, parameter in model.parameters().items():
+                noted = self._written_before(parameter)
+                if noted is not None:
+                    op, frames = noted
+                    self.recorder.emit(trace.Write, frames=frames, op=op, name=name, wrap=trace.COPY)
 
     def before_step(self, optimizer: Any) -> None:
         self._look()
@@ -155,6 +175,17 @@ class Writes(Observer):
                 if self._storages.setdefault((model.number, name), address) != address:
                     self._storages[model.number, name] = address
                     self.recorder.emit(trace.Assign, frames=(), name=name)
+
+
+def _by_design(owners: tuple[str, ...]) -> bool:
+    """torch itself writes there: between the operator and the user's frame lies one of its owners."""
+    for here in outwards(sys._getframe(3)):
+        path = here.f_code.co_filename
+        if is_user(path):
+            return False
+        if any(owner in path for owner in owners):
+            return True
+    return True
 
 
 def _of_users_line() -> bool:
