@@ -94,6 +94,8 @@ def _run(folder: pathlib.Path, device: str, script: str) -> str:
 def test_everything_that_says_cuda(tmp_path: pathlib.Path) -> None:
     assert _run(tmp_path, "cpu", SCRIPT).splitlines() == [
         "cuda cpu",
+        "cuda:1 cpu",
+        "cuda:0 cpu",
         "nccl gloo",
         "SyncBatchNorm the same sums by all_reduce",
     ]
