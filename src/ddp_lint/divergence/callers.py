@@ -139,12 +139,18 @@ def may_run_on_some(function: FunctionRef) -> bool:
 
 def may_run_own_on_some(function: FunctionRef) -> bool:
     """Does a method test the rank, and use a model that its object holds, which may have been given wrapped?"""
-    models = {name for name in stores_in(function.owner.node) if MODEL.search(name)} if function.owner else None
+    models = _models_of(function.owner.node) if function.owner else None
     if not models:
         return False
     nodes = list(inside(function.node))
     holds = any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes)
     return holds and any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
+
+
+@kept_by_node(1024)
+def _models_of(owner: ast.ClassDef) -> frozenset[str]:
+    """The attributes that are named after a model."""
+    return frozenset(name for name in stores_in(owner) if MODEL.search(name))
 
 
 def _may_differ(node: ast.AST, models: set[str]) -> bool:
