@@ -4492,3 +4492,12 @@ def test_a_loop_on_one_rank_in_a_try(tmp_path: pathlib.Path) -> None:
                 pass
     """
     assert Kind.BRANCH in {found.kind for found in mismatches(tmp_path, source)}
+
+
+def test_a_function_with_hundreds_of_groups_is_left_out(tmp_path: pathlib.Path) -> None:
+    made = [f"    g{n} = dist.new_group([0, {n}])\n    dist.all_reduce(x, group=g{n})\n" for n in range(1, 250)]
+    path = tmp_path / "m.py"
+    path.write_text(HEAD + "def f(x):\n" + "".join(made))
+    project = Project(tmp_path)
+    facts = project.facts_of(path)
+    assert facts is not None and [name for _, name in result_of(facts, project).skipped] == ["f"]

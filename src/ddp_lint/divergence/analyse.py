@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
@@ -401,6 +401,8 @@ def _reaching(calls: Mapping[str, frozenset[str]], own: set[str]) -> list[str]:
 
 
 _MOST_MISMATCHES = 200
+#: Groups over which one function communicates; a program has a handful.
+_MOST_STREAMS = 200
 
 
 def _mismatches(
@@ -410,7 +412,7 @@ def _mismatches(
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
     of_model, is_caught = _may_part(root, linker), _is_caught(root.function, linker)
-    for stream in list(streams_of(graph.nodes)):
+    for stream in _streams(graph):
         if stream == PART and not of_model:  # on one rank a model may be a whole one: for an export, for a sample
             continue
         seen: set[object] = set()
@@ -444,6 +446,14 @@ def _mismatches(
             if placed is not None:
                 yield placed
     yield from wrong_arguments(graph)
+
+
+def _streams(graph: EventGraph) -> list[Hashable]:
+    """The streams of a graph, which is walked for each."""
+    streams = list(streams_of(graph.nodes))
+    if len(streams) > _MOST_STREAMS:
+        raise TooLong
+    return streams
 
 
 def _of_failure(mismatch: Mismatch) -> Mismatch:

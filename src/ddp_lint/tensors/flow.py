@@ -4,6 +4,7 @@ that a tensor is written in place."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import libcst as cst
@@ -50,7 +51,7 @@ class Flow:
         """What an expression of the function is."""
         return self._evaluator.values.get(node, UNKNOWN)
 
-    @property
+    @functools.cached_property
     def has_tensors(self) -> bool:
         """Whether any expression of the function is surely a tensor."""
         return any(value.tensor for value in self._evaluator.values.values())
