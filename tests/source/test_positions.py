@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.source.file import SourceFile
 from ddp_lint.source.positions import Positions, positions_of
 from ddp_lint.source.tree import children
 
@@ -75,3 +77,9 @@ def test_a_statement_stands_where_the_whole_file_has_it() -> None:
         found = (place.start.line + above, place.start.column, place.end.line + above, place.end.column)
         wanted = whole[node]
         assert found == (wanted.start.line, wanted.start.column, wanted.end.line, wanted.end.column), node
+
+
+def test_columns_of_ast_count_characters():
+    file = SourceFile.of_text("a.py", 'x = "ä", load(y)\n')
+    call = next(node for node in ast.walk(ast.parse(file.text)) if isinstance(node, ast.Call))
+    assert (file.span_of(call).column, file.span_of(call).end_column) == (10, 17)

@@ -207,27 +207,8 @@ def span_of(facts: ModuleFacts, node: ast.AST) -> Span:
         return Span(facts.source.path, 1, 1, len(lines), len(lines[-1].rstrip()) + 1)
     span: Span | None = node.__dict__.get("span")  # each evaluation asks for the place of the same nodes
     if span is None:
-        span = node.__dict__["span"] = _placed(facts, node)
+        span = node.__dict__["span"] = facts.source.span_of(node)
     return span
-
-
-def _placed(facts: ModuleFacts, node: ast.AST) -> Span:
-    line: int = getattr(node, "lineno", 1)
-    end_line: int = getattr(node, "end_lineno", None) or line
-    end_column: int = getattr(node, "end_col_offset", None) or 0
-    start = _characters(facts, line, getattr(node, "col_offset", 0))
-    end = _characters(facts, end_line, end_column)
-    return Span(facts.source.path, line, start + 1, end_line, end + 1)
-
-
-def _characters(facts: ModuleFacts, line: int, column: int) -> int:
-    """`ast` counts UTF-8 bytes, findings count characters."""
-    if column == 0 or facts.source.text.isascii():
-        return column
-    lines = facts.source.lines
-    if not 0 < line <= len(lines):
-        return column
-    return len(lines[line - 1].encode("utf-8", "surrogatepass")[:column].decode(errors="ignore"))
 
 
 # An expression is worded each time that its function is evaluated.

@@ -19,7 +19,7 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import assigned_to, walk
-from ddp_lint.tensors.callers import call_sites, constructions
+from ddp_lint.tensors.callers import sites_of
 
 _DEPTH = 4
 _CASTS = ("int", "str")
@@ -128,10 +128,7 @@ def _given(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNod
     function = module.function_of(node)
     if not isinstance(node, cst.Name) or function is None or [b.kind for b in module.bindings(node)] != ["parameter"]:
         return None
-    owner = module.class_of(function)
-    made = owner is not None and function.name.value == "__init__"
-    sites = constructions(module, owner) if made and owner is not None else call_sites(module, function)
-    given = [(site, site.given(function, node.value)) for site in sites]
+    given = [(site, site.given(function, node.value)) for site in sites_of(module, function)]
     helpers = ((Helper(site.facts, site.around), value) for site, value in given if site.around is not None)
     ranks = [value is not None and _is_rank(helper, value, section) for helper, value in helpers]
     return node if ranks and len(ranks) == len(given) and all(ranks) else None

@@ -24,7 +24,7 @@ from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import assigned_to, below, defaults, names_in, statements, walk
-from ddp_lint.tensors.callers import CallSite, call_sites, constructions
+from ddp_lint.tensors.callers import CallSite, sites_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,11 +419,9 @@ def _is_handed_by_one(module: Module, parameter: Binding) -> bool:
     """Whether all calls of a function, or of the class whose `__init__` it is, give a parameter something on the first
     rank alone, and None on the others."""
     function = module.function_of(parameter.node)
-    owner = module.class_of(function) if function is not None else None
     if function is None or dotted(parameter.value) not in ("", "None"):
         return False
-    made = owner is not None and function.name.value == "__init__"
-    sites = constructions(module, owner) if made and owner is not None else call_sites(module, function)
+    sites = sites_of(module, function)
     given = [(site, site.given(function, parameter.name)) for site in sites]
     present = [(site, value) for site, value in given if value is not None and not _is_none(value)]
     return bool(present) and all(_is_from_first(module, site, value, len(sites)) for site, value in present)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import pathlib
 import tokenize
 
 from ddp_lint import files
+from ddp_lint.findings import Span
 from ddp_lint.source import notebook
 from ddp_lint.source.searching import SearchedText
 
@@ -62,6 +64,20 @@ class SourceFile:
     @functools.cached_property
     def lines(self) -> list[str]:
         return self.text.split("\n")
+
+    def span_of(self, node: ast.AST) -> Span:
+        """Where a node of the file's `ast` is: 1-based, end exclusive, columns in characters."""
+        line: int = getattr(node, "lineno", 1)
+        end_line: int = getattr(node, "end_lineno", None) or line
+        start = self._characters(line, getattr(node, "col_offset", 0))
+        end = self._characters(end_line, getattr(node, "end_col_offset", None) or 0)
+        return Span(self.path, line, start + 1, end_line, end + 1)
+
+    def _characters(self, line: int, column: int) -> int:
+        """`ast` counts UTF-8 bytes, findings count characters."""
+        if column == 0 or self.text.isascii() or not 0 < line <= len(self.lines):
+            return column
+        return len(self.lines[line - 1].encode("utf-8", "surrogatepass")[:column].decode(errors="ignore"))
 
     def holds(self, word: str) -> bool:
         """Whether the text holds a word, or any other text: searched for once."""

@@ -38,9 +38,7 @@ class CallSite:
 
     @property
     def span(self) -> Span:
-        node = self.node
-        end = node.end_lineno or node.lineno, (node.end_col_offset or node.col_offset) + 1
-        return Span(self.facts.file.path, node.lineno, node.col_offset + 1, *end)
+        return self.facts.file.span_of(self.node)
 
     def given(self, function: cst.FunctionDef, name: str) -> ast.expr | None:
         """What the call gives a parameter; None when it leaves it to the default, or a star hides it."""
@@ -77,6 +75,12 @@ def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:
         return tuple(CallSite(facts, call, use.around, bound=True) for facts, use, call in uses_of_class)
 
     return project.remember(("constructions", name), found)
+
+
+def sites_of(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:
+    """The calls of a function; of a constructor those that make an object of its class."""
+    owner = module.class_of(function) if function.name.value == "__init__" else None
+    return call_sites(module, function) if owner is None else constructions(module, owner)
 
 
 def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple[CallSite, ...]:

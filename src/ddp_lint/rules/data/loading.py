@@ -89,9 +89,7 @@ def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
         if facts is None or facts.source.is_test or _other_program(module.project, module.path, path):
             continue
         for draw in _draws_of_samples(facts):
-            name = ast.unparse(draw.func)
-            start = draw.col_offset + 1
-            return name, Span(facts.file.path, draw.lineno, start, draw.lineno, start + len(name))
+            return ast.unparse(draw.func), facts.file.span_of(draw.func)
     return None
 
 

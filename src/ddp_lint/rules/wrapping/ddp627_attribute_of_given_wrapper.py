@@ -8,7 +8,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.handed_on import Handed, function_of, given_wrapped, reads_of, span_of
+from ddp_lint.rules.wrapping.handed_on import Handed, function_of, given_wrapped, reads_of
 
 _ANSWERED = frozenset(
     name for kind in ("ddp_attributes", "module_attributes", "engine_attributes") for name in table("wrappers")[kind]
@@ -154,12 +154,12 @@ class AttributeOfGivenWrapper(Rule):
         """One function, one finding: the first attribute raises, the others wait behind it."""
         first, *others = reads
         self.report(
-            span_of(facts, first),
+            facts.file.span_of(first),
             f"`{parameter}` is the DDP wrapper, which has no `{first.attr}`: AttributeError on several processes",
             notes=["on one process it works, because nothing is wrapped there"],
             labels=[
                 (handed.span, "gives the wrapper"),
-                *((span_of(facts, other), f"nor `{other.attr}`") for other in others[:_MOST_LABELS]),
+                *((facts.file.span_of(other), f"nor `{other.attr}`") for other in others[:_MOST_LABELS]),
             ],
             help=f"pass the inner module: `{parameter}.module`",
         )

@@ -34,12 +34,7 @@ class Handed:
 
     @property
     def span(self) -> Span:
-        return span_of(self.facts, self.call)
-
-
-def span_of(facts: ModuleFacts, node: ast.expr) -> Span:
-    end = node.end_lineno or node.lineno, (node.end_col_offset or node.col_offset) + 1
-    return Span(facts.file.path, node.lineno, node.col_offset + 1, *end)
+        return self.facts.file.span_of(self.call)
 
 
 #: By the canonical name of a function and its parameter.
