@@ -39,7 +39,7 @@ from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children, inside
-from ddp_lint.source.syntax import nested, statements, walk
+from ddp_lint.source.syntax import first_name, nested, positional, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MANAGER = ("__enter__", "__exit__")
@@ -337,7 +337,7 @@ def roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
                 stack.append((child, summaries.linker.class_ref(child, facts), f"{child.name}.", None))
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 function = _as_root(child, facts, owner, around)
-                own = {child.args.args[0].arg: function.receiver} if function.receiver is not None else around
+                own = {first_name(child): function.receiver} if function.receiver is not None else around
                 stack.append((child, None, f"{prefix}{child.name}.", own))
                 root = Root(prefix + child.name, child, function)
                 yield root
@@ -360,7 +360,7 @@ def _as_root(
 ) -> FunctionRef:
     """`around`: the object that a function within a method sees as `self`."""
     receiver = None
-    if owner is not None and node.args.args:
+    if owner is not None and positional(node):
         receiver = unknown(("object", owner.node.name), ref.Instance(owner))
     return FunctionRef(node, facts, owner, receiver, owner, around, bare=True)
 
@@ -557,7 +557,7 @@ def _refused_before(function: FunctionRef, summaries: Summaries) -> list[Effect]
     lines = refusals(constructor.owner.node, constructor.node)
     if not lines:
         return []
-    env = {constructor.node.args.args[0].arg: function.receiver}
+    env = {first_name(constructor.node): function.receiver}
     frame = Frame(
         summaries, constructor.facts, constructor.node, constructor.owner, function.receiver, env, values_alone=True
     )

@@ -26,7 +26,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import parameters, walk
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
 _FILES, _CALLERS, _CONTEXTS = 8, 12, 8
@@ -131,9 +131,7 @@ class Callers(Generic[R]):
 def may_run_on_some(function: FunctionRef) -> bool:
     """Does the function take a model, and either test the rank, take a slice by the rank, or call the model in a loop
     with a `break`?"""
-    parameters = function.node.args
-    given = (*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs)
-    models = {parameter.arg for parameter in given if MODEL.search(parameter.arg)}
+    models = {parameter.arg for parameter in parameters(function.node) if MODEL.search(parameter.arg)}
     return bool(models) and any(_may_differ(node, models) for node in inside(function.node))
 
 

@@ -50,7 +50,7 @@ from ddp_lint.knowledge.communication import Collective, Gate, Rank
 from ddp_lint.project.framework_imports import COMMUNICATION
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
-from ddp_lint.source.syntax import defaults
+from ddp_lint.source.syntax import defaults, positional
 
 #: An object of a framework that works on one device.
 _ALONE = "builtins.alone"
@@ -151,10 +151,9 @@ def _given(
     a flag that it is made without."""
     if arguments.starred:
         return ()
-    signature = constructor.node.args
-    names = tuple(a.arg for a in (*signature.posonlyargs, *signature.args))[1:]
+    names = tuple(a.arg for a in positional(constructor.node))[1:]
     kept: _Flags = {}
-    for parameter, default in defaults(signature):
+    for parameter, default in defaults(constructor.node.args):
         value = arguments.get(parameter.arg, names)[0]
         if value is not None and value.constant is not None and type(value.constant.value) in (bool, type(None)):
             kept[parameter.arg] = value.constant.value

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ddp_lint.divergence import references as ref
 from ddp_lint.project.facts import assigned_in
 from ddp_lint.project.parts import (
     by_asker,
@@ -23,7 +22,7 @@ from ddp_lint.project.parts import (
     unnoted,
 )
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import defaults, names_in, statements
+from ddp_lint.source.syntax import Definition, defaults, first_name, names_in, parameters, positional, statements
 
 
 @kept_by_node(4096)
@@ -88,7 +87,7 @@ def documented(node: ast.AST) -> Mapping[str, tuple[str, ...]]:
 
 
 @functools.lru_cache(maxsize=8192)
-def defaults_of(node: ref.Definition) -> dict[str, ast.expr]:
+def defaults_of(node: Definition) -> dict[str, ast.expr]:
     return {parameter.arg: default for parameter, default in defaults(node.args) if default is not None}
 
 
@@ -182,9 +181,9 @@ def _stores_in(
     node: ast.ClassDef,
 ) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:
     found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
-    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.args.args]
+    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(m)]
     for method in sorted(methods, key=lambda m: m.name != "__init__"):
-        this = method.args.args[0].arg
+        this = first_name(method)
         for child in inside(method):
             if isinstance(child, ast.Assign):
                 targets, value = child.targets, child.value
@@ -214,7 +213,7 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
     for method in node.body:
         if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or method.name not in _ADDING:
             continue
-        given = {parameter.arg for parameter in (*method.args.args, *method.args.kwonlyargs)}
+        given = {parameter.arg for parameter in parameters(method)}
         for child in inside(method):
             if isinstance(child, ast.AugAssign) and isinstance(child.op, ast.Add):
                 target, added = child.target, getattr(child.value, "id", "")
@@ -233,8 +232,8 @@ def keyed_by_batches(node: ast.ClassDef) -> frozenset[str]:
     loop over ``zip(batch["dataset"], scores)``."""
     found = set[str]()
     for method in node.body:
-        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.args.args:
-            found.update(_keyed_in(method, method.args.args[0].arg))
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(method):
+            found.update(_keyed_in(method, first_name(method)))
     return frozenset(found)
 
 
@@ -243,7 +242,7 @@ def _keyed_in(method: ast.FunctionDef | ast.AsyncFunctionDef, this: str) -> Iter
     own = [n for n in entries if isinstance(n.value, ast.Attribute) and getattr(n.value.value, "id", "") == this]
     if not own:
         return
-    batches = {parameter.arg for parameter in method.args.args if _BATCH.search(parameter.arg)}
+    batches = {parameter.arg for parameter in parameters(method) if _BATCH.search(parameter.arg)}
     loops = [n for n in inside(method) if isinstance(n, ast.For)]
     keys = {name for loop in loops for name in _names_of_fields(loop.target, loop.iter, batches)}
     for entry in own:
@@ -276,8 +275,8 @@ def entering(node: ast.ClassDef) -> Mapping[str, tuple[ast.FunctionDef | ast.Asy
     """The methods that add a key to a dictionary in an attribute under a condition."""
     found: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]] = {}
     for method in node.body:
-        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.args.args:
-            for name in sorted(_entered_in(method, method.args.args[0].arg)):
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(method):
+            for name in sorted(_entered_in(method, first_name(method))):
                 found[name] = (*found.get(name, ()), method)
     return found
 
@@ -298,9 +297,9 @@ def given_by_name(node: ast.ClassDef) -> frozenset[str]:
 
 
 @kept_by_node(4096)
-def stored_by(method: ref.Definition) -> dict[str, None]:
+def stored_by(method: Definition) -> dict[str, None]:
     """The attributes of its first argument that a method assigns, in source order."""
-    this = method.args.args[0].arg if method.args.args else ""
+    this = first_name(method)
     targets = (target for node in inside(method) for target in _targets(node))
     parts = (part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else (target,)))
     names = (p for p in parts if isinstance(p, ast.Attribute) and isinstance(p.value, ast.Name) and p.value.id == this)
@@ -322,7 +321,7 @@ def plainly_kept(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunct
 def refusals(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
     """The statements of a constructor, and of methods that it calls without arguments, which raise for settings that
     it alone stores: ``if self.sharded and self.compiled: raise ValueError(...)``."""
-    this = constructor.args.args[0].arg if constructor.args.args else ""
+    this = first_name(constructor)
     lines: list[ast.stmt] = []
     for line in constructor.body:
         called = _own_method(of, line, this)
@@ -337,7 +336,7 @@ def _own_method(of: ast.ClassDef, line: ast.stmt, this: str) -> ast.FunctionDef 
     if not isinstance(func, ast.Attribute) or getattr(func.value, "id", "") != this:
         return None
     methods = (m for m in of.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.name == func.attr)
-    return next((m for m in methods if m.args.args and m.args.args[0].arg == this), None)
+    return next((m for m in methods if first_name(m) == this), None)
 
 
 def _refuses(of: ast.ClassDef, line: ast.If, this: str) -> bool:

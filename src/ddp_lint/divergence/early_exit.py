@@ -7,6 +7,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
+from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.mismatches import Kind, Mismatch
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project.facts import ModuleFacts
@@ -33,7 +34,7 @@ def one_for_each_exit(mismatches: Iterable[Mismatch], facts: ModuleFacts) -> Ite
     for place, missed in by_exit.items():
         first, *others = sorted(missed, key=lambda mismatch: (mismatch.kind is Kind.STEP, mismatch.span))
         branch, left = _exit_in(facts, place)
-        yield _as_one_exit(first, others, branch, left) if branch and left else first.with_similar(others)
+        yield _as_one_exit(facts, first, others, branch, left) if branch and left else first.with_similar(others)
 
 
 def _is_passed(mismatch: Mismatch, facts: ModuleFacts) -> bool:
@@ -46,17 +47,18 @@ def _is_passed(mismatch: Mismatch, facts: ModuleFacts) -> bool:
 
 def _exit_in(facts: ModuleFacts, branch: Span) -> tuple[ast.If | None, ast.stmt | None]:
     """The `if` at a place, and the first statement in it that leaves the function or the round."""
-    for node in walk(facts.tree):
-        if isinstance(node, ast.If) and node.lineno == branch.line and node.col_offset + 1 == branch.column:
+    for node in walk(facts.tree) if branch.path == facts.source.path else ():
+        if isinstance(node, ast.If) and node.lineno == branch.line and span_of(facts, node).column == branch.column:
             exits = [child for child in children(node) if isinstance(child, (ast.Return, ast.Continue, ast.Break))]
             return node, min(exits, key=lambda child: child.lineno, default=None)
     return None, None
 
 
-def _as_one_exit(first: Mismatch, others: list[Mismatch], branch: ast.If, left: ast.stmt) -> Mismatch:
+def _as_one_exit(
+    facts: ModuleFacts, first: Mismatch, others: list[Mismatch], branch: ast.If, left: ast.stmt
+) -> Mismatch:
     labels = list(first.labels)
-    end = left.end_col_offset or left.col_offset + 1
-    span = Span(first.span.path, left.lineno, left.col_offset + 1, left.end_lineno or left.lineno, end + 1)
+    span = span_of(facts, left)
     labels.insert(1, Label(span, f"{first.ranks[1]} {_LEAVING[type(left)]} here"))
     joined = dataclasses.replace(
         first,

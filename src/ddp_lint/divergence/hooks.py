@@ -6,6 +6,7 @@ import ast
 
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
+from ddp_lint.source.syntax import positional
 
 
 def is_batch(linker: Linker, function: FunctionRef, parameter: ast.arg) -> bool:
@@ -17,5 +18,5 @@ def is_batch(linker: Linker, function: FunctionRef, parameter: ast.arg) -> bool:
         source = known().source("hook", f"{outside}.{function.node.name}")
         if source is not None:
             place = len(source.takes) - 1
-            return place < len(function.node.args.args) and function.node.args.args[place] is parameter
+            return any(each is parameter for each in positional(function.node)[place : place + 1])
     return False

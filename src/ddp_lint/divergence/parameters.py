@@ -22,6 +22,7 @@ from ddp_lint.divergence.shards import is_input
 from ddp_lint.divergence.values import NEVER, Value, Variation, constant, divergent, holding, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import Definition, parameters, positional
 
 #: Parameters that hold a rank's own data.
 _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
@@ -30,7 +31,7 @@ _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microb
 def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments: Arguments) -> dict[str, Value]:
     """The callee's parameters."""
     signature = function.node.args
-    names, named, parameters = _names_of(signature)
+    names, named, every = _names_of(function.node)
     env: dict[str, Value] = {}
     if function.receiver is not None and names and not is_static(function):
         env[names[0]] = function.receiver
@@ -45,7 +46,7 @@ def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments:
     if not arguments.starred and (signature.vararg is not None or signature.kwarg is not None):
         env |= _collected(frame, signature, len(names), named, arguments)
     defaults = defaults_of(function.node)
-    for parameter in parameters:
+    for parameter in every:
         given = env.get(parameter.arg)
         default = defaults.get(parameter.arg)
         if given is not None:
@@ -61,11 +62,10 @@ def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments:
 
 
 @functools.lru_cache(maxsize=8192)
-def _names_of(signature: ast.arguments) -> tuple[tuple[str, ...], frozenset[str], tuple[ast.arg, ...]]:
+def _names_of(function: Definition) -> tuple[tuple[str, ...], frozenset[str], tuple[ast.arg, ...]]:
     """The names of the parameters that a call can give by position, those that it can give by name, and all of them."""
-    parameters = (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)
-    names = tuple(a.arg for a in (*signature.posonlyargs, *signature.args))
-    return names, frozenset(a.arg for a in parameters), parameters
+    every = tuple(parameters(function))
+    return tuple(a.arg for a in positional(function)), frozenset(a.arg for a in every), every
 
 
 def _is_given_rank(value: Value, parameter: ast.arg, default: ast.expr | None) -> bool:
@@ -78,9 +78,9 @@ def _is_given_rank(value: Value, parameter: ast.arg, default: ast.expr | None) -
 
 def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
     """Parameters for a function of which no call is known. Each attribute that a constructor sets requires them."""
-    parameters = _names_of(function.node.args)[2]
-    bound_first = bool(parameters) and function.receiver is not None and not is_static(function)
-    given = parameters[bound_first:]
+    every = _names_of(function.node)[2]
+    bound_first = bool(every) and function.receiver is not None and not is_static(function)
+    given = every[bound_first:]
 
     def each() -> dict[str, Value]:
         return {parameter.arg: unseen(summaries, function, parameter, heuristic) for parameter in given}
@@ -89,7 +89,7 @@ def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> di
     key = (function.node, function.owner, function.of, bound_first, heuristic)
     env, answers = summaries.linker.project.remember(key, lambda: questions.apart(each), summaries.parameters)
     questions.note_all(answers)
-    return {parameters[0].arg: function.receiver, **env} if bound_first else dict(env)
+    return {every[0].arg: function.receiver, **env} if bound_first else dict(env)
 
 
 def widened(summaries: Evaluation, function: FunctionRef, env: dict[str, Value]) -> dict[str, Value]:

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from ddp_lint.divergence.groups import Group
 from ddp_lint.project.facts import ModuleFacts
-
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+from ddp_lint.source.syntax import Definition
 
 # Made by the ten thousand and never changed: not frozen, for the reason that `values` gives.
 

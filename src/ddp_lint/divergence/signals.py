@@ -14,7 +14,7 @@ from ddp_lint.divergence.values import Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, kept_by_node
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import first_name, walk
 
 REGISTERING: Final = "signal.signal"
 
@@ -27,7 +27,7 @@ def of_attribute(class_: ast.ClassDef, facts: ModuleFacts, name: str) -> Variati
         handler = dotted(call.args[1]).rpartition(".")
         for method in class_.body:
             if handler[0] == "self" and isinstance(method, Function) and method.name == handler[2]:
-                this = method.args.args[0].arg if method.args.args else ""
+                this = first_name(method)
                 if f"{this}.{name}" in _stored(method):
                     return _heard(call, facts)
     return None
@@ -50,7 +50,7 @@ def register(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
     if isinstance(handler, FunctionRef) and not isinstance(handler.node, ast.Lambda):
         shared = {name for child in children(handler.node) if isinstance(child, ast.Nonlocal) for name in child.names}
         this = dotted(node.args[1]).rpartition(".")[0]
-        own = handler.node.args.args[0].arg if handler.owner is not None and handler.node.args.args else ""
+        own = first_name(handler.node) if handler.owner is not None else ""
         for path in _stored(handler.node):
             head, _, rest = path.partition(".")
             if path in shared or (own and head == own and f"{this}.{rest}" in frame.env):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import first_name, walk
 
 _BLOCKS = ("body", "orelse", "finalbody")
 #: Blocks that are no statements themselves.
@@ -37,7 +37,7 @@ _MOST = 60
 
 def storing(method: ast.FunctionDef | ast.AsyncFunctionDef, attribute: str) -> list[ast.stmt]:
     """The body of a method without the statements that the attribute of its object does not depend on."""
-    return _statements_of(method).deciding(f"{method.args.args[0].arg}.{attribute}")
+    return _statements_of(method).deciding(f"{first_name(method)}.{attribute}")
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -147,7 +147,7 @@ class _Statements:
 
 @kept_by_node(1024)
 def _statements_of(method: ast.FunctionDef | ast.AsyncFunctionDef) -> _Statements:
-    return _Statements(method.args.args[0].arg, method.body)
+    return _Statements(first_name(method), method.body)
 
 
 def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:

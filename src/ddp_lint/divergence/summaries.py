@@ -73,6 +73,7 @@ from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
+from ddp_lint.source.syntax import first_name, positional
 
 #: Different argument lists that one root has a function summarised for. Of those that follow only flags, groups,
 #: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
@@ -304,7 +305,7 @@ class Summaries:
 
     def _agree(self, frame: Frame, function: FunctionRef, summary: Summary, arguments: Arguments) -> None:
         """Arguments that the callee changes: ``all_reduce(x)``, ``fully_shard(model)`` in a helper."""
-        names = [a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)]
+        names = [a.arg for a in positional(function.node)]
         if function.receiver is not None and names:
             names = names[1:]
         for index, name in enumerate(names):
@@ -458,12 +459,12 @@ class Summaries:
     def attribute_after(self, method: FunctionRef, attribute: str) -> Value | None:
         """What a method leaves in an attribute of its object, likewise."""
         assert isinstance(method.node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        path = f"{method.node.args.args[0].arg}.{attribute}"
+        path = f"{first_name(method.node)}.{attribute}"
         env = general(self, method, heuristic=True)
         body = storing(method.node, attribute)
         for name, kept in self._kept_by(method, attribute).items():
             if name in env and env[name].varies is None:
-                env[name] = unknown(("attribute", f"{method.node.args.args[0].arg}.{kept}"), env[name].reference)
+                env[name] = unknown(("attribute", f"{first_name(method.node)}.{kept}"), env[name].reference)
 
         def left() -> dict[str, Value]:
             names = self.evaluate(method, env, body).env
@@ -473,7 +474,7 @@ class Summaries:
 
     def entries_after(self, method: FunctionRef, attribute: str) -> Value | None:
         """What a method makes of a dictionary in an attribute of its object that is empty before."""
-        path = f"{method.node.args.args[0].arg}.{attribute}"
+        path = f"{first_name(method.node)}.{attribute}"
         empty = holding(unknown((KEYED, path)), entries={})
         env = {**general(self, method, heuristic=True), path: empty}
 
@@ -591,13 +592,12 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
 
 def _first(function: FunctionRef) -> str:
     """The name that a method has for its object."""
-    parameters = (*function.node.args.posonlyargs, *function.node.args.args)
-    return parameters[0].arg if parameters and function.receiver is not None and not is_static(function) else ""
+    return first_name(function.node) if function.receiver is not None and not is_static(function) else ""
 
 
 def _given_paths(function: FunctionRef, arguments: Arguments, node: ast.Call) -> dict[str, str]:
     """The caller's names for the objects that a function gets, by its parameters."""
-    names = [a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)]
+    names = [a.arg for a in positional(function.node)]
     first = _first(function)
     paths = {name: dotted(given) for name, given in arguments.nodes.items() if isinstance(name, str)}
     places = enumerate(names[1:] if first else names)
@@ -624,7 +624,7 @@ def _attributes(frame: Frame, function: FunctionRef, *, agreed: bool) -> dict[st
     left = attributes_left(frame)
     if not left:
         return {}
-    parameters = {a.arg for a in (*function.node.args.posonlyargs, *function.node.args.args)}
+    parameters = {a.arg for a in positional(function.node)}
     own = {path: value for path, value in left.items() if path.partition(".")[0] in parameters}
     if not agreed:
         return {name: value for name, value in own.items() if value.varies is not None or value.reference is None}

@@ -48,6 +48,7 @@ from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import constructions
+from ddp_lint.source.syntax import parameters, positional
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
@@ -351,7 +352,7 @@ class Variables:
         """The value of `self.name` after the method, evaluated for arguments unknown."""
         receiver = unknown(("object", of.node.name), ref.Instance(of))
         function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
-        if not method.args.args:
+        if not positional(method):
             return None
         if isinstance(value, ast.Name):
             given = self._flag_given(of, method, value.id) or self._wrapped_given(of, method, value.id)
@@ -362,8 +363,7 @@ class Variables:
     def _flag_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
         """What the project makes objects of the class with, for a flag of ``__init__`` that follows from the rank in
         each of these places: ``Trainer(is_main=rank == 0)``."""
-        signature = method.args
-        flag = next((a for a in (*signature.args, *signature.kwonlyargs) if a.arg == name), None)
+        flag = next((a for a in parameters(method) if a.arg == name), None)
         if method.name != "__init__" or flag is None or not is_flag(flag, defaults_of(method).get(name)):
             return None
         given = self._given(of, method, name)
@@ -386,8 +386,7 @@ class Variables:
     ) -> list[tuple[Frame, ast.expr]]:
         """What the project makes objects of the class with, for a parameter of ``__init__``, and where; nothing if a
         call does not show it."""
-        signature = method.args
-        names = [a.arg for a in (*signature.posonlyargs, *signature.args)][1:]
+        names = [a.arg for a in positional(method)][1:]
         found: list[tuple[Frame, ast.expr]] = []
         project = self._summaries.linker.project
         made = project.class_of(of.facts, of.node).name

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk, yields
+from ddp_lint.source.syntax import below, parameters, walk, yields
 
 _DEPTH = 3
 #: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well.

@@ -7,9 +7,9 @@ import dataclasses
 
 import libcst as cst
 
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, parameters
+from ddp_lint.project.facts import FunctionNode, ModuleFacts
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import parameters, walk
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from ddp_lint.project.parts import OUTLINE, PART, by_asker, kept_by_node, note_stores, unnoted
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
-from ddp_lint.source.syntax import statements
+from ddp_lint.source.syntax import first_name, statements
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -190,9 +190,9 @@ def _attributes_of(class_: ast.ClassDef) -> dict[str, list[tuple[ast.expr, Funct
         for name, value in _assigned(statement):
             found.setdefault(name, []).append((value, None))
     for method in _methods_of(class_).values():
-        arguments = [*method.args.posonlyargs, *method.args.args]
-        if arguments:
-            for name, value in _assigned_below(method, f"{arguments[0].arg}."):
+        this = first_name(method)
+        if this:
+            for name, value in _assigned_below(method, f"{this}."):
                 found.setdefault(name, []).append((value, method))
     return found
 
@@ -252,8 +252,3 @@ def _all_assigned(function: FunctionNode) -> dict[str, list[ast.expr]]:
         for target, value in _assigned(statement):
             found.setdefault(target, []).append(value)
     return found
-
-
-def parameters(function: FunctionNode) -> list[ast.arg]:
-    """The parameters that have a name, in order, without ``*args`` and ``**kwargs``."""
-    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]

@@ -15,11 +15,11 @@ from ddp_lint.project.facts import (
     FunctionNode,
     ModuleFacts,
     assigned_in,
-    parameters,
     parse_expression,
     statements_of,
 )
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import parameters
 
 if TYPE_CHECKING:
     from ddp_lint.project.project import Project

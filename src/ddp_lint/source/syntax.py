@@ -6,6 +6,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 
+#: What has parameters.
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
 #: Fields that never hold nodes, or contexts alone.
 _PLAIN = frozenset(
     {
@@ -101,11 +104,26 @@ def assigned_to(name: str, tree: ast.AST) -> Iterator[ast.expr]:
             yield node.value
 
 
+def positional(function: Definition) -> list[ast.arg]:
+    """The parameters that a call can give by position, in order; of a method its object too."""
+    return [*function.args.posonlyargs, *function.args.args]
+
+
+def parameters(function: Definition) -> list[ast.arg]:
+    """The parameters that have a name, in order, without ``*args`` and ``**kwargs``."""
+    return [*positional(function), *function.args.kwonlyargs]
+
+
+def first_name(function: Definition) -> str:
+    """The name of the first parameter, by which a method knows its object; empty without one."""
+    return next((parameter.arg for parameter in positional(function)), "")
+
+
 def defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
     """The parameters that have a name, in order, each with its default; None for one without."""
-    positional = [*arguments.posonlyargs, *arguments.args]
-    without = len(positional) - len(arguments.defaults)
-    yield from zip(positional, [None] * without + list(arguments.defaults), strict=True)
+    places = [*arguments.posonlyargs, *arguments.args]
+    without = len(places) - len(arguments.defaults)
+    yield from zip(places, [None] * without + list(arguments.defaults), strict=True)
     yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
 
 

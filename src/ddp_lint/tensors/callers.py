@@ -11,12 +11,12 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parameters
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import names
 

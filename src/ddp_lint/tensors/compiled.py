@@ -320,9 +320,7 @@ class _Roots:
         flags = {k.arg: k.value for k in node.keywords} if isinstance(node, ast.Call) else {}
         fullgraph = flags.get("fullgraph")
         is_full = isinstance(fullgraph, ast.Constant) and fullgraph.value is True
-        end = node.end_col_offset or node.col_offset
-        span = Span(self._facts.source.path, node.lineno, node.col_offset + 1, node.end_lineno or node.lineno, end + 1)
-        return Compiled(span, what, (), is_full, self._captures or is_full)
+        return Compiled(self._facts.source.span_of(node), what, (), is_full, self._captures or is_full)
 
 
 #: A function or a call; the function, the class and the names around it; the part of the file that it is in.

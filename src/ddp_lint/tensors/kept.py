@@ -8,9 +8,9 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 
-from ddp_lint.project.facts import ModuleFacts, parameters
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk, yields
+from ddp_lint.source.syntax import below, parameters, walk, yields
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training, without_gradient
 from ddp_lint.tensors.operations import layer_kind, names

@@ -8,7 +8,6 @@ import libcst as cst
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
-from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import (
     LOADERS,
@@ -22,7 +21,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, options
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 

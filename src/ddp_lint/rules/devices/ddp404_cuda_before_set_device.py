@@ -6,18 +6,17 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence, Span
+from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.origin import is_constant
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.search import importers
-from ddp_lint.project.facts import parameters
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import statements
+from ddp_lint.source.syntax import parameters, statements
 from ddp_lint.source.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
@@ -303,9 +302,8 @@ class CudaBeforeSetDevice(Rule):
 
     def _report_worker(self, worker: ast.FunctionDef, process: cst.Call) -> None:
         first = next((s for s in worker.body if not _is_docstring(s)), worker.body[0])
-        end = len(self.module.file.lines[first.lineno - 1]) + 1
         self.report(
-            Span(self.module.file.path, first.lineno, first.col_offset + 1, first.lineno, end),
+            self.module.file.span_of(first),
             f"the spawned worker `{worker.name}` never calls set_device: it opens a context on GPU 0 on every rank",
             notes=["by the CUDA tensors that it unpickles or makes"],
             labels=[(process, "started here, once per rank")],

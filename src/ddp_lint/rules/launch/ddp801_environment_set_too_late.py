@@ -149,10 +149,7 @@ class EnvironmentSetTooLate(WriteRule):
             if statement.lineno > line and not inside:
                 return None
             if not _importing_torch().isdisjoint(name.partition(".")[0] for name in _names(statement)):
-                end = statement.end_col_offset or statement.col_offset
-                return Span(
-                    self.module.file.path, statement.lineno, statement.col_offset + 1, statement.lineno, end + 1
-                )
+                return self.module.file.span_of(statement)
         return None
 
     # ---- after a call
@@ -204,11 +201,7 @@ class EnvironmentSetTooLate(WriteRule):
             if found is not None:
                 owner, place = found
                 there = f" ({owner.file.path}:{getattr(place, 'lineno', 1)})" if owner is not facts else ""
-                end = statement.end_col_offset or statement.col_offset
-                line = statement.lineno
-                end_line = statement.end_lineno or line
-                span = Span(self.module.file.path, line, statement.col_offset + 1, end_line, end + 1)
-                return span, f"{point['point']}{there}: it was read here"
+                return self.module.file.span_of(statement), f"{point['point']}{there}: it was read here"
         return None
 
     # ---- in a forked worker

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts, parameters
+from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import parameters
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 #: Files that wrap, or call what returns a wrapped model; a project with more is a framework.
