@@ -699,4 +699,96 @@ slurmstepd: error: *** STEP 1234.0 ON node041 CANCELLED AT 2025-01-30T19:00:11 *
 srun: error: node041: tasks 0-2: Killed
 """,
     ),
+    (
+        "torchrun kills what has not ended 30 seconds after it was asked to: the rank that failed first is to blame",
+        "child-failed-no-traceback",
+        1,
+        None,
+        "traceback : To enable",
+        """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2025-09-07_13:03:29
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -9 (pid: 14689)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 14689
+[2]:
+  time      : 2025-09-07_13:03:29
+  host      : localhost
+  rank      : 2 (local_rank: 2)
+  exitcode  : -15 (pid: 14691)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 14691
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-09-07_13:02:58
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 14690)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+""",
+    ),
+    (
+        "timeouts of two groups are no mismatch: the group is on a later line",
+        "nccl-timeout",
+        None,
+        None,
+        "SeqNum=216",
+        """[rank13]:[E218 04:54:22.864467604 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=216, OpType=ALLTOALL_BASE, NumelIn=1379, NumelOut=1572, Timeout(ms)=600000) ran for 600045 milliseconds before timing out.
+[rank13]:[E218 04:54:22.864535778 ProcessGroupNCCL.cpp:1795] [PG ID 11 PG GUID 119 Rank 1] Exception (either an error or timeout) detected by watchdog at work: 216, last enqueued NCCL work: 220, last completed NCCL work: 215.
+[rank15]:[E218 04:54:22.883327702 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=57, OpType=ALLREDUCE, NumelIn=32, NumelOut=32, Timeout(ms)=600000) ran for 600045 milliseconds before timing out.
+[rank15]:[E218 04:54:22.883358915 ProcessGroupNCCL.cpp:1795] [PG ID 11 PG GUID 112 Rank 0] Exception (either an error or timeout) detected by watchdog at work: 57, last enqueued NCCL work: 57, last completed NCCL work: 56.
+""",
+    ),
+    (
+        "a progress bar before a traceback is no prefix, however many lines have one",
+        "python-exception",
+        None,
+        "train.py:88",
+        "ZeroDivisionError",
+        """Running:  10%|##        | 10/100 [00:01<00:09, 10.0 examples/s]
+Running:  20%|####      | 20/100 [00:02<00:08, 10.0 examples/s]
+Running:  30%|######    | 30/100 [00:03<00:07, 10.0 examples/s]
+Running:  40%|########  | 40/100 [00:04<00:06, 10.0 examples/s]Traceback (most recent call last):
+  File "/app/train.py", line 88, in main
+    loss /= masks
+ZeroDivisionError: float division by zero
+""",
+    ),
+]
+
+#: Two processes of one job, one of which only meets the end of the other.
+TWO = [
+    (0, "Traceback (most recent call last):"),
+    (0, '  File "/app/train.py", line 192, in <module>'),
+    (1, "Traceback (most recent call last):"),
+    (1, '  File "/app/train.py", line 192, in <module>'),
+    (0, "    loss.backward()"),
+    (0, "RuntimeError: [/opt/gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:37425"),
+    (0, ""),
+    (1, "    main(cfg)"),
+    (1, '  File "/app/train.py", line 88, in train_one'),
+    (1, "    loss /= num_masks"),
+    (1, "ZeroDivisionError: float division by zero"),
+]
+#: How collectors and loggers mark the lines of a process, and whether the mark shows the rank.
+MARKS = [
+    ("> {text}", False),
+    ("trainer-{rank}  | {text}", False),
+    ("trainer/{rank} {text}", False),
+    ("May 12 10:11:1{rank} node{rank} train[10{rank}]: {text}", False),
+    ("[1,mpirank:{rank},algo-1]<stderr>:{text}", True),
+    ("[2024-02-27T21:05:18.67039{rank}Z] fa88a9d{rank} [rank={rank}] || {text}", True),
+    ("[rank: {rank}] {text}", True),
+    ("[rank{rank}][ERROR] {text}", True),
+    ("[stderr][rank_{rank}] {text}", True),
+    ('{{"severity": "ERROR", "rank": {rank}, "message": {quoted}}}', True),
 ]

@@ -1,10 +1,12 @@
 """What pieces of logs are diagnosed as: forms of several releases and launchers."""
 
+import json
+
 import pytest
 
 from ddp_lint.diagnose.report import as_dict
 from ddp_lint.diagnose.session import diagnose_lines
-from tests.diagnose.samples import SAMPLES
+from tests.diagnose.samples import MARKS, SAMPLES, TWO
 
 
 @pytest.mark.parametrize(
@@ -14,6 +16,17 @@ def test_sample(name, kind, rank, line, root, log):
     found = as_dict(diagnose_lines(log.split("\n")))
     assert (found["kind"], found["culprit_rank"], found["line"]) == (kind, rank, line)
     assert root is None or any(root in quoted for quoted in found["root"])
+
+
+@pytest.mark.parametrize(("mark", "shows_rank"), MARKS, ids=[mark for mark, _ in MARKS])
+def test_lines_that_a_collector_has_marked(mark, shows_rank):
+    lines = [mark.format(rank=rank, text=text, quoted=json.dumps(text)) for rank, text in TWO]
+    if not shows_rank and "{rank}" not in mark:  # nothing distinguishes the two processes
+        lines = [mark.format(text=text) for of in (0, 1) for rank, text in TWO if rank == of]
+    found = as_dict(diagnose_lines(lines))
+    assert (found["kind"], found["line"]) == ("python-exception", "train.py:88")
+    assert found["culprit_rank"] == (1 if shows_rank else None)
+    assert set(found["root"]) <= set(lines)
 
 
 def test_a_rank_that_the_log_does_not_show_is_not_called_that_rank():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -306,7 +307,7 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
 
 def _one_for_each_rank(works: Iterable[Work]) -> dict[int, Work]:
     """What each rank says, of the group that most ranks complain of: the first timeout with what later lines add."""
-    works = [w for w in works if w.rank is not None]
+    works = _in_their_groups([w for w in works if w.rank is not None])
     groups = Counter(w.group for w in works if w.timed_out and w.group)
     group = groups.most_common(1)[0][0] if groups else ""
     found: dict[int, Work] = {}
@@ -331,6 +332,12 @@ def _one_for_each_rank(works: Iterable[Work]) -> dict[int, Work]:
             timed_out=known.timed_out or work.timed_out,
         )
     return found
+
+
+def _in_their_groups(works: Sequence[Work]) -> list[Work]:
+    """With the group of a timeout whose own line names none, where a later line of the rank names it for that work."""
+    named = {(w.rank, w.seq or 0): w.group for w in works if w.group and w.seq is not None}
+    return [dataclasses.replace(w, group=w.group or named.get((w.rank, w.seq or 0), "")) for w in works]
 
 
 def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple[int | None, str, list[Work]]:

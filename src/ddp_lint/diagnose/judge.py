@@ -233,8 +233,9 @@ class _Cases:
         return self._ended((-6,))
 
     def _ended(self, codes: tuple[int, ...]) -> Diagnosis | None:
+        stopped = {e.quote for e in self.reading.ends if e.stopped}
         ends = [e for e in self.reading.ends if e.code in codes and not e.stopped]
-        exits = [e for e in self.events if e.role == "exit" and _code_of(e) in codes]
+        exits = [e for e in self.events if e.role == "exit" and _code_of(e) in codes and e.quote not in stopped]
         if codes != (-6,):
             exits += [e for e in self.events if e.role == "exit" and _code_of(e) == 0]
         if not ends and not exits:

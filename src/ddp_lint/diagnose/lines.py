@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -30,6 +32,17 @@ _SRUN = re.compile(r" *(\d{1,6}): ?")
 _HOST = re.compile(r"([A-Za-z][\w.-]{1,60}): ")
 #: What a program itself prints to say which rank it is: good enough where nothing better is known.
 _OWN = re.compile(r"\W{0,2}(?:global[ _])?rank[ :=_#]*(\d{1,6})\b", re.IGNORECASE)
+#: What is on the line before a traceback begins; of `ExceptionGroup` it is a part of the traceback.
+_HEADED = re.compile(r"(?=[^\s+])((?:(?!%\|).){0,120}?(?:[^\w\s]|\d)\s*)Traceback \(most recent call last\):")
+#: What differs between two lines of one process: numbers and hashes.
+_VARYING = re.compile(r"[0-9a-f]*\d[0-9a-f]*(?![A-Za-z])|[0-9a-f]{8,}|\d+|(?P<gap>\s+)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\S*|\d\d:\d\d:\d\d\S*")
+_NAMED_RANK = re.compile(r"(?<!local)(?<!local_)rank[\s:=_-]{0,3}(\d{1,6})(?!\d)", re.IGNORECASE)
+#: Where collectors that write one JSON object a line keep what the process wrote.
+_MESSAGES = ("message", "msg", "log", "textPayload", "text")
+_MOST_LEARNED = 32
+#: How many of the first lines of a log have a prefix at least, and which part of them: of many nodes each has its own.
+_FEWEST, _PART = 3, 0.05
 
 
 class Piece(NamedTuple):
@@ -46,11 +59,16 @@ class Piece(NamedTuple):
     whole: str = ""
 
 
-class Prefixes(NamedTuple):
-    """Prefixes that look like text and are only taken off when most lines of the file have them."""
+@dataclasses.dataclass(slots=True)
+class Prefixes:
+    """The prefixes of one log: those that look like text and are only taken off when most of its lines have them, and
+    those of collectors that are not known here. What a line has before a traceback begins is before its other lines."""
 
     srun: bool = False
     hosts: frozenset[str] = frozenset()
+    sample: tuple[str, ...] = ()
+    #: By their shape; None for one that no other line has.
+    learned: dict[str, re.Pattern[str] | None] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, sample: Iterable[str]) -> Prefixes:
@@ -62,7 +80,31 @@ class Prefixes(NamedTuple):
         counts = Counter(m[1] for line in lines if (m := _HOST.match(line)))
         often = {name for name, n in counts.items() if n >= 3 and not _looks_like_text(name)}
         enough = sum(counts[name] for name in often) >= 0.6 * len(lines)
-        return cls(srun, frozenset(often if enough and not srun else ()))
+        return cls(srun, frozenset(often if enough and not srun else ()), tuple(lines))
+
+    def learn(self, text: str) -> None:
+        """From a line that may begin a traceback, where other lines of the log begin like it."""
+        match = _HEADED.match(text)
+        if match is None or len(self.learned) == _MOST_LEARNED or (shape := _shape(match[1])) in self.learned:
+            return
+        pattern = re.compile(shape)
+        like = sum(pattern.match(_without_known(line, self)[0]) is not None for line in self.sample)
+        self.learned[shape] = pattern if like >= max(_FEWEST, _PART * len(self.sample)) else None
+
+    def without_learned(self, text: str) -> re.Match[str] | None:
+        found = (pattern.match(text) for pattern in self.learned.values() if pattern is not None)
+        return next((match for match in found if match is not None), None)
+
+
+def _shape(prefix: str) -> str:
+    """A pattern for a prefix: other numbers, names as wide as others. The lines of a traceback may be empty."""
+    bare = prefix.rstrip()
+    parts, end = [], 0
+    for match in _VARYING.finditer(bare):
+        parts += [re.escape(bare[end : match.start()]), r"\s+" if match["gap"] else r"[0-9a-f]+"]
+        end = match.end()
+    gap = len(prefix) - len(bare)
+    return "".join([*parts, re.escape(bare[end:]), rf"(?:\s{{{gap}}}|$)" if gap else ""])
 
 
 def _looks_like_text(name: str) -> bool:
@@ -96,19 +138,49 @@ def pieces(line: str, prefixes: Prefixes, rank: int | None = None, stream: str =
 
     `rank` and `stream` are what the file is known to hold.
     """
+    if line[:1] == "{" and (message := _logged(line)) is not None:
+        rank = rank if message[1] is None else message[1]
+        for text in message[0].splitlines():
+            yield _piece(clean(text), prefixes, rank, f"{stream}|{rank}")._replace(whole=line)
+        return
     for part in _TORN.split(line) if "[rank" in line else (line,):
         yield _piece(part, prefixes, rank, stream)
 
 
+def _logged(line: str) -> tuple[str, int | None] | None:
+    """What a process wrote, and its rank, from a line that is a JSON object of a collector."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    message = next((found[key] for key in _MESSAGES if isinstance(found.get(key), str)), None)
+    rank = next((found[key] for key in ("rank", "global_rank") if type(found.get(key)) is int), None)
+    return (message, rank) if message else None
+
+
 def _piece(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> Piece:
     whole = text
+    text, rank, stream = _without_known(text, prefixes, rank, stream)
+    if "Traceback (m" in text:
+        prefixes.learn(text)
+    if prefixes.learned and (match := prefixes.without_learned(text)) is not None:
+        named = _NAMED_RANK.search(match[0])
+        rank = int(named[1]) if named else rank
+        stream, text = f"{stream}|{_TIME.sub('', match[0])}", text[match.end() :]
+    own = _OWN.match(text)
+    return Piece(rank, stream, text, int(own[1]) if own else None, whole)
+
+
+def _without_known(
+    text: str, prefixes: Prefixes, rank: int | None = None, stream: str = ""
+) -> tuple[str, int | None, str]:
+    """What is left of a line without the prefixes that are known here."""
     for _ in range(4):
         rest, rank, stream = _without_prefix(text, prefixes, rank, stream)
         if rest == text:
             break
         text = rest
-    own = _OWN.match(text)
-    return Piece(rank, stream, text, int(own[1]) if own else None, whole)
+    return text, rank, stream
 
 
 def _without_prefix(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> tuple[str, int | None, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import OrderedDict
 
@@ -52,7 +53,7 @@ _BEGINS = re.compile(
     r"^\s*(?:Traceback|={10,}|-{20,}|\[(?:E|W|I|F)[\d ]|[EWIF]\d{3,4} \d\d:|\[?\d{4}[-/]\d\d[-/]\d\d|terminate called|"
     r"frame #\d+|Exception raised from|srun:|slurmstepd|Killing |INFO|WARNING|ERROR|DEBUG|Fatal Python|wandb:|"
     r"\[\d{4}-|\w+:\d+:\d+ \[\d+\]|Root Cause|Failures:|During handling|The above exception|Exception in thread|"
-    r"Exception ignored|Process \w+:|\d+%\||[Ee]poch|[Ss]tep\b|\[W |\[E |\S+\.py:\d+: \w*Warning)"
+    r"\[\d\d:\d\d:\d\d\] |Exception ignored|Process \w+:|\d+%\||[Ee]poch|[Ss]tep\b|\[W |\[E |\S+\.py:\d+: \w*Warning)"
 )
 #: What a launcher or a C++ stack adds, which says nothing about the cause.
 _NOISE = re.compile(
@@ -86,6 +87,8 @@ _FR_REPORT = re.compile(
 )
 #: At most so many events are kept of one kind and rank, and lines of one message.
 _KEPT, _MESSAGE_LINES = 20, 60
+#: Seconds after the first failure. torchrun waits for 30 between SIGTERM and SIGKILL; its times are rounded.
+_GRACE = 25
 _STREAMS, _SHAPES = 20_000, 50_000
 _DIGITS = re.compile(r"\d+")
 #: Lines whose numbers matter: they are examined each time.
@@ -121,6 +124,7 @@ class Reader:
         for stream in self._streams.values():
             stream.finish()
         self._streams.clear()
+        self.reading.ends = _with_stopped(self.reading.ends)
         self.reading.events.sort(key=lambda event: event.order)
         return self.reading
 
@@ -140,6 +144,18 @@ class Reader:
         if not self.reading.output_before and event.role not in ("warning", "note"):
             self.reading.output_before = dict(self.reading.last_output)
         return event
+
+
+def _with_stopped(ends: list[End]) -> list[End]:
+    """Processes that had not ended when the launcher asked them to, because of another one, and were killed then."""
+    first = next((end for end in ends if end.first and end.time is not None), None)
+    if first is None or first.time is None:
+        return ends
+    late = first.time + _GRACE
+    return [
+        dataclasses.replace(end, stopped=True) if end.code == -9 and end.time is not None and end.time >= late else end
+        for end in ends
+    ]
 
 
 class _Stream:
