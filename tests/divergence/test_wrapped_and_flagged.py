@@ -18,6 +18,20 @@ WRAPPING = """
 """
 
 PARTING = {
+    "a rank that only large jobs have always fails": """
+        def main(x, rank):
+            if rank == 8:
+                raise RuntimeError("written for one node")
+            if rank == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a loop that a flag ends after some rounds": """
+        def main(rank, flag):
+            for shard in list(range(8))[rank :: dist.get_world_size()]:
+                dist.barrier()  # !loop-count
+                if flag:
+                    break
+    """,
     "a flag that a method sets on one rank": """
         class Trainer:
             def __init__(self):
@@ -143,6 +157,22 @@ PARTING = {
 }
 
 EQUAL = {
+    "a rank that every job has always fails: the launcher ends the job": """
+        def main(x, rank, deadline):
+            if rank > 0:
+                raise RuntimeError("written for one process")
+            if time.time() > deadline:
+                dist.barrier()
+            for _ in range(rank + 1):
+                dist.all_reduce(x)
+    """,
+    "ranks that leave a loop with their first events": """
+        def main(rank, flag):
+            for shard in list(range(8))[rank :: dist.get_world_size()]:
+                if flag:
+                    dist.barrier()
+                    break
+    """,
     "a flag that the ranks agree on in the same method": """
         class Trainer:
             def __init__(self):

@@ -480,6 +480,8 @@ def _is_once_for_some_ranks(mismatch: Mismatch, root: Root, facts: ModuleFacts) 
 
 def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iterator[Difference]:
     comparison = Comparison(graph, projection)
+    if comparison.always_fails(start):
+        return
     for first, second in worlds.PAIRS:
         yield from comparison.of_worlds(start, first, second)
     yield from comparison.of_open_choices(start)

@@ -110,6 +110,7 @@ class Comparison:
         #: Events and loops that met one of another place, each with the world of the other side.
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
+        self._fatal = [self._ends_in_error(world) for world in worlds.EVERYWHERE] if any(self._doomed) else []
         self._equalities: dict[Hashable, tuple[Hashable, Hashable] | None] = {}
         self._bounds: dict[Hashable, Bound | None] = {}
         stream = projection.stream
@@ -117,6 +118,10 @@ class Comparison:
         self._group = stream if isinstance(stream, Group) else Group()
         self._alone = set(self._ways_alone())
         self._assumptions: dict[int, dict[int, dict[Hashable, bool]]] = {}
+
+    def always_fails(self, start: Node) -> bool:
+        """Does a rank that each job has fail before any event, whatever happens? Then the launcher ends the job."""
+        return any(doomed[start.number] for doomed in self._fatal)
 
     def of_worlds(self, start: Node, first: int, second: int) -> Iterator[Difference]:
         """Where the event graphs of two worlds diverge, if they do."""
@@ -307,6 +312,8 @@ class Comparison:
                 continue
             if node.rounds.varies is None or not self._may_part(node.rounds):
                 continue
+            if not self._has_more_rounds(node):  # each rank leaves it with its first events
+                continue
             event = self._first_event(Side(node.body, 0, {}))
             if event is not None:
                 fork = Step(node.rounds, True, node.span, None, 0)
@@ -445,7 +452,7 @@ class Comparison:
             return False
         if not loop.endless and self._depends_on_data(side, loop):
             return False
-        if not self._comes_to(loop, lambda node: node is loop.again, after_events=True):
+        if not self._has_more_rounds(loop):
             return True
         if not loop.endless or not self._was_empty(side, loop, matched):
             return False
@@ -466,6 +473,10 @@ class Comparison:
         """The condition of the rank's last choice, if that was made in the loop."""
         step = side.trail
         return step.condition if step is not None and step.span.starts_in(loop.span) else None
+
+    def _has_more_rounds(self, loop: Loop) -> bool:
+        """Does a round with events lead to another one?"""
+        return self._comes_to(loop, lambda node: node is loop.again, after_events=True)
 
     def _was_empty(self, side: Side, loop: Loop, matched: int) -> bool:
         """Did the round of this side have no events, neither since its last choice nor before?"""
@@ -618,15 +629,18 @@ class Comparison:
         trail = Step(node.condition, chosen, node.span, side.trail, matched)
         return dataclasses.replace(side, node=node.yes if chosen else node.no, trail=trail)
 
-    def _ends_in_error(self) -> list[bool]:
-        """For each node: does every way from it end in an error, before any event of the group? Then the job ends, and
-        no rank waits; a rank that waits for the others before never reaches its error."""
+    def _ends_in_error(self, world: int | None = None) -> list[bool]:
+        """For each node: does every way from it, of a rank of this world or of any, end in an error, before any event
+        of the group? Then the job ends, and no rank waits; a rank that waits for the others before never reaches its
+        error."""
         doomed: list[bool] = []
         for node in self._graph.nodes:
             if isinstance(node, End):
                 doomed.append(node.what == "error")
             elif isinstance(node, Choice):
-                doomed.append(doomed[node.yes.number] and doomed[node.no.number])
+                truth = self._projection.truth(node.condition, world) if world is not None else None
+                ways = (node.yes, node.no) if not isinstance(truth, bool) else (node.yes if truth else node.no,)
+                doomed.append(all(doomed[way.number] for way in ways))
             elif isinstance(node, EventNode) and self._projection.holds(node.event):
                 doomed.append(False)
             else:

@@ -30,6 +30,8 @@ WORLDS = (
 COUNT = len(WORLDS)
 #: The rank of those that is taken to be the last of the job.
 LAST = 1
+#: Those that every job has.
+EVERYWHERE = (0, 1)
 #: Pairs of worlds to compare, the most telling first.
 PAIRS = ((0, 1), (0, 2), (1, 2))
 
