@@ -7,6 +7,90 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "a dataset that holds the rank's share": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, Dataset
+
+        class Part(Dataset):
+            def __init__(self, items):
+                self.items = items[dist.get_rank() :: dist.get_world_size()]
+
+            def __len__(self):
+                return len(self.items)
+
+            def __getitem__(self, place):
+                return self.items[place]
+
+        def train(model, items, optimizer):
+            model = DistributedDataParallel(model)
+            for batch in DataLoader(Part(items), batch_size=4, shuffle=True):
+                model(batch).backward()  # !loop-count
+                optimizer.step()
+    """,
+    "a loader of files that fall to the rank, given to the object that trains": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, Dataset
+
+        class Shards(Dataset):
+            def __init__(self, files):
+                self.items = []
+                for file in files[dist.get_rank() :: dist.get_world_size()]:
+                    self.items.extend(torch.load(file))
+
+            def __len__(self):
+                return len(self.items)
+
+        def build(files):
+            return DataLoader(Shards(files), batch_size=4)
+
+        class Trainer:
+            def __init__(self, model, loader):
+                self.model = DistributedDataParallel(model)
+                self.loader = loader
+
+            def train(self, optimizer):
+                for batch in self.loader:
+                    self.model(batch).backward()  # !loop-count
+                    optimizer.step()
+
+        def main(model, files, optimizer):
+            Trainer(model, build(files)).train(optimizer)
+    """,
+    "a call that two unlike causes skip": """
+        from torch.nn.parallel import DistributedDataParallel
+
+        class Trainer:
+            def __init__(self, model, loader, optimizer):
+                self.model = DistributedDataParallel(model)
+                self.loader, self.optimizer = loader, optimizer
+
+            def train(self, epochs, hours):
+                start = time.time()
+                for _ in range(epochs):
+                    self.once()  # !optimizer-step
+                    if time.time() - start > hours * 3600:
+                        break
+
+            def once(self):
+                for batch in self.loader:
+                    loss = self.model(batch)
+                    if torch.isnan(loss):
+                        continue
+                    loss.backward()  # !optimizer-step
+                    self.optimizer.step()
+    """,
+    "a file that rank 0 writes through open": """
+        import pickle
+
+        def cached(path, names):
+            if not os.path.exists(path):
+                if dist.get_rank() == 0:
+                    with open(path, "wb") as file:
+                        pickle.dump(names, file)
+                dist.barrier()  # !data-condition
+            with open(path, "rb") as file:
+                return pickle.load(file)
+    """,
     "a meter that reduces its count alone": """
         class Meter:
             def __init__(self):
@@ -258,6 +342,60 @@ PARTING = {
 }
 
 EQUAL = {
+    "a dataset whose share was cut to one length": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, Dataset
+
+        class Part(Dataset):
+            def __init__(self, items):
+                self.items = items[dist.get_rank() :: dist.get_world_size()]
+
+            def __len__(self):
+                return len(self.items)
+
+        def train(model, items, optimizer):
+            model = DistributedDataParallel(model)
+            for batch in DataLoader(Part(items), batch_size=4, drop_last=True):
+                model(batch).backward()
+                optimizer.step()
+    """,
+    "a dataset that says how long it is for all ranks": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, Dataset
+
+        class Part(Dataset):
+            def __init__(self, items):
+                self.total = len(items)
+                self.items = items[dist.get_rank() :: dist.get_world_size()]
+
+            def __len__(self):
+                return self.total // dist.get_world_size()
+
+        def train(model, items, optimizer):
+            model = DistributedDataParallel(model)
+            for batch in DataLoader(Part(items), batch_size=4):
+                model(batch).backward()
+                optimizer.step()
+    """,
+    "a list of the object that grows alike on all ranks": """
+        class Report:
+            def __init__(self, names):
+                self.lines = []
+                for name in names:
+                    self.lines.append(f"{name}: {dist.get_rank()}")
+
+            def share(self, x):
+                for _ in self.lines:
+                    dist.all_reduce(x)
+    """,
+    "a file that is only read where it is missing": """
+        def cached(path, other):
+            if not os.path.exists(path):
+                if dist.get_rank() == 0:
+                    with open(other) as file:
+                        print(file.read())
+                dist.barrier()
+    """,
     "a meter that reduces what it holds": """
         import numpy as np
 

@@ -295,13 +295,14 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
 
 
 def _without_repeated(mismatches: list[Mismatch]) -> list[Mismatch]:
-    """Without those that lead to a call which is reported itself, where no call on the way is under their branch."""
-    reported = {m.span for m in mismatches if not m.way and m.confidence is not Confidence.LOW}
+    """Without those that lead to a call which is reported itself for a like cause, where no call on the way is under
+    their branch."""
+    reported = {(m.span, m.cause) for m in mismatches if not m.way and m.confidence is not Confidence.LOW}
 
     def repeated(mismatch: Mismatch) -> bool:
         places = [mismatch.span, *(step.span for step in mismatch.way)]
         outside = mismatch.branch is not None and not any(place.starts_in(mismatch.branch) for place in places)
-        return outside and bool(mismatch.way) and places[-1] in reported
+        return outside and bool(mismatch.way) and (places[-1], mismatch.cause) in reported
 
     return [mismatch for mismatch in mismatches if not repeated(mismatch)]
 

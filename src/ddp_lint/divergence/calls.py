@@ -12,6 +12,7 @@ from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.builtins_and_torch import BUILTINS, LIBRARY
 from ddp_lint.divergence.calls_by_name import (
+    GROWING,
     agreed_within,
     by_name,
     distinctive,
@@ -56,7 +57,6 @@ from ddp_lint.source.syntax import defaults, positional
 _ALONE = "builtins.alone"
 _RETURNING_MODULE: Final = frozenset(table("tensors")["layers"]["returning_module"])
 #: Methods that make a list longer.
-_GROWING = frozenset({"append", "extend", "insert"})
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
 #: Methods that a computed name is tried for.
 _ALTERNATIVES = 40
@@ -524,7 +524,7 @@ def _unresolved(
     for argument in arguments.values:
         consume(frame, argument)
     _hand_over(frame, arguments, node)
-    if name in _GROWING:
+    if name in GROWING:
         grow(frame, node, arguments.values)
     return by_name(frame, name, parts, node, key)
 

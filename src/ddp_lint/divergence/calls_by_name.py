@@ -96,6 +96,10 @@ def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collecti
     return None
 
 
+#: Methods that make a list longer.
+GROWING: Final = frozenset({"append", "extend", "insert"})
+
+
 def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
     is each rank's own: it is as long on all, and holds something else."""

@@ -23,6 +23,8 @@ _MAKES_NONE = re.compile(
     r"^(_*[A-Z]|exists|is_?(file|dir)|load|read|list|get_|from_pretrained|snapshot_|hf_hub_|join|dirname|basename|abspath|"
     r"Path|open|print|log|info|warn|error|debug|format|str|len)|_(load|rank0|once)$"
 )
+#: Modes in which `open` makes a file.
+_WRITES = re.compile(r"[rbt+]*[wxa][rbt+]*")
 #: Locks that hold for all processes of a machine.
 _LOCK = re.compile(r"file_?lock$", re.IGNORECASE)
 #: Calls between the look and the wait: a helper that makes the file and waits.
@@ -71,8 +73,7 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     if node is None or (isinstance(first, ast.Call) and last_part(first.func) in _WAITS):
         return node is not None
     calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
-    named = [(call, last_part(call.func)) for call in calls]
-    making = [call for call, name in named if not _MAKES_NONE.search(name) and name not in _WAITS]
+    making = [call for call in calls if _makes(call)]
     # What is made behind the wait is made when every rank has looked.
     making = [call for call in making if call.lineno <= line]
     if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in arm for part in walk(statement)):
@@ -80,6 +81,17 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     asked = _names_in(node.test)
     given = ((getattr(call.func, "value", call.func), *call.args, *call.keywords) for call in making)
     return not any(asked & _given(part) for parts in given for part in parts)
+
+
+def _makes(call: ast.Call) -> bool:
+    """May the call make a file of what it is given?"""
+    name = last_part(call.func)
+    if name == "open":
+        modes = (
+            each.value for each in (*call.args, *(k.value for k in call.keywords)) if isinstance(each, ast.Constant)
+        )
+        return any(isinstance(mode, str) and _WRITES.fullmatch(mode) for mode in modes)
+    return not _MAKES_NONE.search(name) and name not in _WAITS
 
 
 def _is_locked(tree: ast.Module, line: int) -> bool:

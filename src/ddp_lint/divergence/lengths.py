@@ -46,8 +46,11 @@ def is_loader(iterable: Value, text: str) -> bool:
     reference = iterable.reference
     if isinstance(reference, ref.Instance) and isinstance(reference.of, str):
         return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
-    named = _LOADER_NAME.search(text.lower()) is not None
-    return named and not text.startswith("range(")  # numbers, of whatever they count
+    return is_loader_name(text) and not text.startswith("range(")  # numbers, of whatever they count
+
+
+def is_loader_name(text: str) -> bool:
+    return _LOADER_NAME.search(text.lower()) is not None
 
 
 def is_undivided(iterable: Value) -> bool:

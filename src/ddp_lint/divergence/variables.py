@@ -26,7 +26,7 @@ from ddp_lint.divergence.event_graph import CONFIDENCES
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way, span_of
 from ddp_lint.divergence.inheritance import Question
-from ddp_lint.divergence.lengths import assigned_once, grown
+from ddp_lint.divergence.lengths import assigned_once, grown, is_loader_name
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -355,7 +355,11 @@ class Variables:
         if not positional(method):
             return None
         if isinstance(value, ast.Name):
-            given = self._flag_given(of, method, value.id) or self._wrapped_given(of, method, value.id)
+            given = (
+                self._flag_given(of, method, value.id)
+                or self._wrapped_given(of, method, value.id)
+                or self._loader_given(of, method, value.id)
+            )
             if given is not None:
                 return given
         return self._summaries.attribute_after(function, name)
@@ -380,6 +384,16 @@ class Variables:
         if not wrappers or len(set(wrappers)) > 1 or wrappers[0] is None:
             return None
         return unknown(("wrapped", of.node.name, name), ref.Instance(wrappers[0]))
+
+    def _loader_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
+        """The loader that every object of the class is made with, where each of them ends with the rank's own data:
+        ``Trainer(DataLoader(Shards(rank)))``."""
+        if method.name != "__init__" or not is_loader_name(name):
+            return None
+        given = self._given(of, method, name)
+        found = [evaluate(frame, assigned_once(frame, argument)).reference for frame, argument in given]
+        own = all(isinstance(loader, ref.Instance) and loader.streams for loader in found)
+        return unknown(("given", of.node.name, name), found[0]) if found and own else None
 
     def _given(
         self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str
