@@ -18,6 +18,25 @@ WRAPPING = """
 """
 
 PARTING = {
+    "a hook that the only trainer of the project puts itself into": """
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        class Sample:
+            def after_epoch(self):
+                if dist.get_rank() == 0:
+                    print(self.trainer.model(torch.ones(1)))  # !one-rank-forward
+
+        def show(trainer, x):
+            if dist.get_rank() == 0:
+                print(trainer.model(x))  # !one-rank-forward
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = FullyShardedDataParallel(model)
+
+            def register(self, hook):
+                hook.trainer = self
+    """,
     "a rank that only large jobs have always fails": """
         def main(x, rank):
             if rank == 8:
@@ -157,6 +176,19 @@ PARTING = {
 }
 
 EQUAL = {
+    "a hook of a framework has the trainer of that framework": """
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from framework import Callback
+
+        class Sample(Callback):
+            def after_epoch(self):
+                if dist.get_rank() == 0:
+                    print(self.trainer.model(torch.ones(1)))
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = FullyShardedDataParallel(model)
+    """,
     "a rank that every job has always fails: the launcher ends the job": """
         def main(x, rank, deadline):
             if rank > 0:

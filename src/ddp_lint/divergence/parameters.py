@@ -132,6 +132,8 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
         return emptiness(frame, named, unknown((GRADIENTS, ("parameter", parameter.arg))))
     linker = summaries.linker
     of = annotated(linker, function.facts, parameter.annotation) or _documented(linker, function, parameter.arg)
+    if of is None and (only := linker.only_class(parameter.arg, function.owner)) is not None:
+        of = ref.Instance(only)
     if of is None:
         guess = known().guessed_type(parameter.arg)
         of = ref.Instance(guess, guessed=True) if guess else None

@@ -32,6 +32,7 @@ class Linker:
         self._names: dict[str, Answered[Reference]] = {}
         self._named_classes: dict[ClassRef, Answered[tuple[tuple[str, ...], frozenset[str]]]] = {}
         self._only_methods: dict[str, Answered[FunctionRef | None]] = {}
+        self._only_classes: dict[str, Answered[ClassRef | None]] = {}
         #: The questions about classes and their objects.
         self.questions = Questions()
 
@@ -184,6 +185,19 @@ class Linker:
             if len(found) > 1:
                 return None
         return found[0] if found else None
+
+    def only_class(self, name: str, of: ClassRef | None) -> ClassRef | None:
+        """The class of an object that is only known to be called `trainer` or the like, as the project has just one so
+        called: what a hook is given, or is put into it from outside. Not in what derives from a framework's class."""
+        if name not in communication.PROGRAMS or (of is not None and self.outside(of)):
+            return None
+        return self.project.remember(name, lambda: self._only_class(communication.PROGRAMS[name]), self._only_classes)
+
+    def _only_class(self, name: str) -> ClassRef | None:
+        files = (self.project.facts_of(path) for path in self.project.holding(f"class {name}"))
+        held = ((facts, facts.definitions.get(name)) for facts in files if facts and not facts.source.is_test)
+        found = [self.class_ref(node, facts) for facts, node in held if isinstance(node, ast.ClassDef)]
+        return found[0] if len(found) == 1 and not self.outside(found[0]) else None
 
     def outside(self, of: ClassRef) -> tuple[str, ...]:
         """The classes of other packages that it inherits from."""

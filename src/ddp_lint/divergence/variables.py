@@ -344,7 +344,8 @@ class Variables:
                 if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == name:
                     instance = annotated(self._summaries.linker, owner.facts, statement.annotation)
                     return unknown(("declared", name), instance) if instance else None
-        return None
+        only = self._summaries.linker.only_class(name, of)
+        return unknown(("declared", name), ref.Instance(only)) if only is not None else None
 
     def _stored(
         self, of: ClassRef, owner: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str, value: ast.expr

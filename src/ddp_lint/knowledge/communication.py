@@ -232,6 +232,8 @@ def load() -> Knowledge:
     return build([*known, ("ranks", table("ranks")), ("divergent", table("divergent"))])
 
 
+#: What the object is called that runs the program, with the name of its class.
+PROGRAMS = {name.lower(): name for name in ("Trainer", "Runner", "Engine", "Learner", "Solver")}
 #: Letters of a name that hardly two classes have by chance.
 _TELLING = 8
 

@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from ddp_lint.knowledge.communication import is_telling
+from ddp_lint.knowledge.communication import PROGRAMS, is_telling
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
 from ddp_lint.program.mentions import CALLING, COMPUTED, DOTTED, ENTERING, MODULE, FileMentions, FunctionMentions
@@ -180,9 +180,10 @@ class _Graph:
         return frozenset(known | self._top.keys() | self._named.keys())
 
     def _meaning(self, function: FunctionMentions) -> frozenset[str]:
-        """What a function mentions that counts, with the methods that its operations run."""
+        """What a function mentions that counts, with the methods that its operations run and the class of `trainer`."""
         unspoken = (names for what, names in _UNSPOKEN.items() if what in function.words)
-        return self._known.intersection(function.words).union(*unspoken)
+        programs = (PROGRAMS[name] for name in PROGRAMS.keys() & function.words)
+        return self._known.intersection((*function.words, *programs)).union(*unspoken)
 
     def _methods_by_telling_names(self) -> dict[str, list[int]]:
         """Methods that are meant on any object, as hardly another class has one of the name."""
