@@ -56,6 +56,15 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a loop with its events under the rank test, and another rank test behind it": """
+        def main(x, rank, loader):
+            for epoch in range(3):
+                for step, batch in enumerate(loader):
+                    if step % 10 == 0 and rank == 0:
+                        dist.all_reduce(x)  # !rank-branch
+                if rank == 0:
+                    dist.broadcast(x, 0)  # !rank-branch
+    """,
     "a helper that wraps a model in one of several ways": """
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
         from torch.nn.parallel import DistributedDataParallel as DDP

@@ -397,13 +397,24 @@ class Comparison:
         """The difference between two events that are not alike; the sides meet again behind it."""
         one, two, matched, drift = pair
         difference = self._part(one, two)
-        if difference is not None:
+        if difference is not None and (loop := self._passed_before(difference)) is not None:
+            stack.append((one.at(loop.after), two.at(loop.after), matched, drift))
+            stack.append((one.at(loop.body), two.at(loop.body), matched, None))
+        elif difference is not None:
             difference = dataclasses.replace(difference, where=(difference.first, difference.second))
             yield self._at_drift(difference, drift) if drift is not None else difference
             stack.extend((*sides, matched + 1, None) for sides in self._past(difference))
         elif loops := [side.node for side in (one, two) if isinstance(side.node, Loop)]:
             # One side passed by the loop, whose events are all behind a test within: there the two diverge.
             stack.append((one.at(loops[0].body), two.at(loops[0].body), matched, None))
+
+    def _passed_before(self, difference: Difference) -> Loop | None:
+        """The loop that has the event, if the other side passed it by and made the choice at fault behind it: the two
+        diverge in the loop, at the test that its events are under."""
+        loop, fork = difference.first.node, difference.fork.span
+        if not isinstance(loop, Loop) or fork.path != loop.span.path or fork.line <= loop.span.end_line:
+            return None
+        return loop if self._is_passed_by(difference.second.at(loop), loop) else None
 
     def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
         """Was the pair of places not reached before, with the same of the choices that matter from there on?"""
