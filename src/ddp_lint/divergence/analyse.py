@@ -42,6 +42,7 @@ from ddp_lint.project.parts import calls_on_self, children, inside
 from ddp_lint.source.syntax import first_name, nested, positional, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
@@ -182,7 +183,7 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
             if first.confidence is Confidence.LOW:
                 found[mismatch.kind, mismatch.span] = mismatch
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
-    mismatches = one_for_each_exit(_first_of_each(_without_repeated(list(found.values()))), facts)
+    mismatches = one_for_each_exit(_first_of_each(_without_repeated(list(found.values()), facts)), facts)
     return Result(tuple(sorted(mismatches, key=lambda mismatch: (mismatch.span, mismatch.kind))), tuple(skipped))
 
 
@@ -294,15 +295,24 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
     return [r for r in reads if r.root.owner not in managers or r.root.name.rpartition(".")[2] not in _MANAGER]
 
 
-def _without_repeated(mismatches: list[Mismatch]) -> list[Mismatch]:
-    """Without those that lead to a call which is reported itself for a like cause, where no call on the way is under
-    their branch."""
-    reported = {(m.span, m.cause) for m in mismatches if not m.way and m.confidence is not Confidence.LOW}
+def _without_repeated(mismatches: list[Mismatch], facts: ModuleFacts) -> list[Mismatch]:
+    """Without those that lead to a call which is reported itself, where no call on the way is under their branch. A
+    branch beside the first call is a cause of its own, if it is another than the one reported."""
+    reported: dict[Span, set[str]] = collections.defaultdict(set)
+    for mismatch in mismatches:
+        if not mismatch.way and mismatch.confidence is not Confidence.LOW:
+            reported[mismatch.span].add(mismatch.cause)
+    functions = [span_of(facts, n) for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)] if reported else []
+
+    def around(place: Span) -> Span | None:
+        return max((each for each in functions if place.starts_in(each)), default=None)
 
     def repeated(mismatch: Mismatch) -> bool:
         places = [mismatch.span, *(step.span for step in mismatch.way)]
-        outside = mismatch.branch is not None and not any(place.starts_in(mismatch.branch) for place in places)
-        return outside and bool(mismatch.way) and (places[-1], mismatch.cause) in reported
+        branch, causes = mismatch.branch, reported.get(places[-1])
+        if branch is None or not mismatch.way or causes is None or any(place.starts_in(branch) for place in places):
+            return False
+        return mismatch.cause in causes or around(branch) != around(mismatch.span)
 
     return [mismatch for mismatch in mismatches if not repeated(mismatch)]
 
