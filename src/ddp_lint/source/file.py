@@ -8,12 +8,18 @@ import functools
 import hashlib
 import io
 import pathlib
+import re
 import tokenize
 
 from ddp_lint import files
 from ddp_lint.findings import Span
 from ddp_lint.source import notebook
 from ddp_lint.source.searching import SearchedText
+
+#: Texts, in which a `#` begins no comment, and comments.
+_TEXT_OR_COMMENT = re.compile(
+    r'''("""|\'{3})(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?P<comment>#[^\n]*)''', re.DOTALL
+)
 
 
 class Unreadable(Exception):
@@ -64,6 +70,14 @@ class SourceFile:
     @functools.cached_property
     def lines(self) -> list[str]:
         return self.text.split("\n")
+
+    @functools.cached_property
+    def code(self) -> str:
+        """The text without its comments, line by line: where a word shows what a program does, ``# TODO: set_epoch``
+        does not."""
+        if "#" not in self.text:
+            return self.text
+        return _TEXT_OR_COMMENT.sub(lambda match: "" if match["comment"] else match[0], self.text)
 
     def span_of(self, node: ast.AST) -> Span:
         """Where a node of the file's `ast` is: 1-based, end exclusive, columns in characters."""

@@ -160,13 +160,13 @@ class SamplerNeverSetEpoch(Rule):
         """The data is read more than once: here, or in a program of several ranks that imports this helper, maybe
         through another one."""
         pattern = table("data")["several_passes"]
-        if self._loops or re.search(pattern, self.module.file.text):
+        if self._loops or re.search(pattern, self.module.file.code):
             return True
         project = self.module.project
         if project is None:
             return False
         users = programs(project, self.module.name, holding=joining_words(project))
-        return any(re.search(pattern, user.file.text) for user in users)
+        return any(re.search(pattern, user.file.code) for user in users)
 
     def _passes(self, loop: cst.For | None) -> list[tuple[cst.CSTNode, str]]:
         """Where the passes are made that all look alike."""

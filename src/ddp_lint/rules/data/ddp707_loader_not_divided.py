@@ -200,7 +200,7 @@ class LoaderNotDivided(Rule):
 
     def _is_divided(self, node: cst.Call) -> bool:
         """Whether the rest of the file divides data: any of the words that do so, outside of the device set-up."""
-        text = re.sub(r"(?m)^(from|import) .*$", "", self.module.file.text)  # an import alone divides nothing
+        text = re.sub(r"(?m)^(from|import) .*$", "", self.module.file.code)  # an import alone divides nothing
         if re.search(r"Sampler|split_dataset_by_node|split_by_node|\.shard\(|num_replicas", text):
             return True
         function = self.module.function_of(node)

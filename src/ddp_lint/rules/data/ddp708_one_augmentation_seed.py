@@ -226,7 +226,7 @@ class OneAugmentationSeed(Rule):
     def _is_of_process(self, seed: cst.BaseExpression) -> bool:
         """Whether it is the seed that torch has chosen, for each process another one where nobody sets it."""
         chosen = isinstance(seed, cst.Call) and self.module.qualified(seed.func) in ("torch.initial_seed", "torch.seed")
-        return chosen and "torch.manual_seed(" not in self.module.file.text
+        return chosen and "torch.manual_seed(" not in self.module.file.code
 
     def _generator(self, call: cst.Call) -> str:
         """The name of the `torch.Generator` that is seeded, or that a seeded one gets."""

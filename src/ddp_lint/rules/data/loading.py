@@ -56,11 +56,16 @@ def mentions_nearby(module: Module, word: str, *, other_programs: bool = True) -
     that it imports, and the files that import it. Another example of the same repository is not nearby.
     """
     if module.project is None or module.path is None:
-        return word in module.file.text
+        return word in module.file.code
     project, path = module.project, module.path
-    return any(
-        other_programs or not _other_program(project, path, near) for near in _nearby(module, project, path, word)
-    )
+    near = (each for each in _nearby(module, project, path, word) if _writes(project, each, word))
+    return any(other_programs or not _other_program(project, path, each) for each in near)
+
+
+def _writes(project: Project, path: pathlib.Path, word: str) -> bool:
+    """Whether a file that holds a word has it outside of comments, as far as it can be read."""
+    facts = project.facts_of(path)
+    return facts is None or word in facts.file.code
 
 
 def done_nearby(module: Module, word: str) -> Span | None:

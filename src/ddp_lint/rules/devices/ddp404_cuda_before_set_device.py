@@ -130,7 +130,7 @@ class CudaBeforeSetDevice(Rule):
 
     def visit_Module(self, node: cst.Module) -> None:
         switches = self._switches()
-        if not (switches or _CHOOSES.search(self.module.file.text)) or several_ranks(self.module) is None:
+        if not (switches or _CHOOSES.search(self.module.file.code)) or several_ranks(self.module) is None:
             return
         scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
         scopes += self.module.of_type(cst.FunctionDef)
@@ -229,7 +229,7 @@ class CudaBeforeSetDevice(Rule):
         return not choosing.isdisjoint(self.module.imports.packages)
 
     def _visit_never(self, scopes: list[cst.FunctionDef | cst.Module]) -> None:
-        text = self.module.file.text
+        text = self.module.file.code
         if _OWN_GPU.search(text) or not re.search(r"""["'](cuda:)?nccl""", text) or "init_process_group" not in text:
             return
         if self._imports_setter() or self._setter_imports() or self._chosen_by_framework():

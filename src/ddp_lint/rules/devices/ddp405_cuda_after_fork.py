@@ -139,7 +139,7 @@ class CudaAfterFork(Rule):
         return bool(asked) and all(isinstance(a, cst.SimpleString) and a.evaluated_value == "fork" for a in asked)
 
     def _visit_starter(self, node: cst.Call, kind: str) -> None:
-        text = self.module.file.text
+        text = self.module.file.code
         forks = _SPEAKS_OF_GPU.search(text) is not None and not _OTHER_METHOD.search(text)
         forks = forks and not self._spawns_elsewhere()
         targets = [argument(node, 1, "target")] if kind == "Process" else self._mapped(node)
@@ -157,7 +157,7 @@ class CudaAfterFork(Rule):
         if project is None or not name or self.module.file.holds("__main__"):
             return False
         users = [u for u in importers(project, name, holding=("__main__",)) if not u.file.is_test]
-        return bool(users) and all(_SETS_SPAWN.search(user.file.text) for user in users)
+        return bool(users) and all(_SETS_SPAWN.search(user.file.code) for user in users)
 
     # ---- targets
 

@@ -125,7 +125,7 @@ class UnreadExitStatus(Rule):
 
     def start(self) -> None:
         self._reported: set[cst.Call] = set()
-        self._reads_status = bool(_STATUS.search(self.module.file.text))
+        self._reads_status = bool(_STATUS.search(self.module.file.code))
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.module.qualified(node.func)
@@ -150,7 +150,7 @@ class UnreadExitStatus(Rule):
     def _visit_process(self, node: cst.Call) -> None:
         if (
             self._reads_status
-            or _REPORTS_STATUS.search(self.module.file.text)
+            or _REPORTS_STATUS.search(self.module.file.code)
             or self._is_daemon(node)
             or self._answers(node)
         ):
@@ -226,7 +226,7 @@ class UnreadExitStatus(Rule):
     def _is_daemon(self, node: cst.Call) -> bool:
         name = assigned_name(self.module, node)
         daemon = dotted(argument(node, None, "daemon")) == "True"
-        return daemon or bool(name and re.search(rf"\b{re.escape(name)}\.daemon *= *True", self.module.file.text))
+        return daemon or bool(name and re.search(rf"\b{re.escape(name)}\.daemon *= *True", self.module.file.code))
 
     def _next_call_on(self, node: cst.Call, method: str) -> cst.Call | None:
         """The first call of the method below, where several processes have one name in turn; else the first at all."""
@@ -376,7 +376,7 @@ class UnreadExitStatus(Rule):
         arm = self._failure_arm(node)
         if arm is None or not only_logs(arm) or self._is_used_later(node):
             return
-        if not starts_ranks(self.module.file.text):
+        if not starts_ranks(self.module.file.code):
             return
         self.report(
             node.test,

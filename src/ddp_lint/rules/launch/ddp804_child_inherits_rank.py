@@ -141,7 +141,7 @@ class ChildInheritsRank(Rule):
 
     def _evidence(self) -> Evidence | None:
         """What shows that this process is a rank: it reads RANK, or builds the group itself."""
-        text = self.module.file.text
+        text = self.module.file.code
         if self.module.facts is None or self.module.project is None:
             return None
         if not any(re.search(rf"\b{word}\b", text) for word in _RANKS) or _CLEANED.search(text):

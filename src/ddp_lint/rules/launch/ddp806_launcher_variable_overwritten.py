@@ -84,7 +84,7 @@ class LauncherVariableOverwritten(WriteRule):
     oracles = ("stall", "exception", "environment")
 
     def start(self) -> None:
-        text = self.module.file.text
+        text = self.module.file.code
         self._launched = bool(_READS.search(text)) and not _STARTS.search(text) and not self.module.file.is_test
 
     def check(self, write: Write) -> None:

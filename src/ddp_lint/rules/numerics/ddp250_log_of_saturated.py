@@ -173,10 +173,10 @@ class LogOfSaturated(Rule):
     def _in_half_precision(self) -> bool:
         """Whether this file, or one that imports it, mentions half precision."""
         project, name = self.module.project, self.module.name
-        if _HALF.search(self.module.file.text):
+        if _HALF.search(self.module.file.code):
             return True
         users = importers(project, name, holding=_HALF_WORDS) if project is not None and name else ()
-        return any(_HALF.search(user.file.text) and not user.file.is_test for user in users)
+        return any(_HALF.search(user.file.code) and not user.file.is_test for user in users)
 
     def _operand(self, node: cst.CSTNode, function: str) -> cst.BaseExpression | None:
         """The tensor of `torch.function(t)`, `F.function(t)` or `t.function(...)`."""

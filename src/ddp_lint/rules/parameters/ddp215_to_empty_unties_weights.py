@@ -146,7 +146,7 @@ class ToEmptyUntiesWeights(Rule):
     def _ties_again(self) -> bool:
         project = self.module.project
         others = (project.text(path) for path in project.holding("param_init_fn")) if project is not None else ()
-        return any(text is not None and _RETIES.search(text) for text in (self.module.file.text, *others))
+        return any(text is not None and _RETIES.search(text) for text in (self.module.file.code, *others))
 
     def _wraps_a_model_without_ties(self) -> bool:
         """Whether what the file wraps is built from a class of the project, in a file that mentions no ties."""
@@ -154,7 +154,7 @@ class ToEmptyUntiesWeights(Rule):
         for wrap in self.module.wraps.all if project is not None else ():
             made = self.module.constructed_by(wrap.call.args[0].value) if wrap.call.args else ""
             home = project.split(made) if made and project is not None else None
-            if home is not None and not _TIES.search(home[0].file.text):
+            if home is not None and not _TIES.search(home[0].file.code):
                 return True
         return False
 

@@ -99,7 +99,7 @@ class NoSyncMissingOnFsdp2(CallOnSharded):
     kinds = ("fsdp2",)
 
     def start(self) -> None:
-        text = self.module.file.text
+        text = self.module.file.code
         self._knows_fsdp2 = re.search(r"\b(fully_shard|is_fsdp2|fsdp2|FSDP2|FSDPModule)\b", text) is not None
         self._uses_the_method = "set_requires_gradient_sync" in text
 

@@ -247,7 +247,7 @@ class ParametersNeverUsed(Rule):
 
     @functools.cached_property
     def _read_here(self) -> frozenset[str]:
-        lines = (line.partition("#")[0] for line in self.module.file.text.split("\n"))
+        lines = self.module.file.code.split("\n")
         return frozenset(word for line in lines for word in _READ_WORD.findall(line))
 
 

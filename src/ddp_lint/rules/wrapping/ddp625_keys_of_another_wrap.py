@@ -151,7 +151,7 @@ class KeysOfAnotherWrap(Rule):
             self._calls.append(node)
 
     def finish(self) -> None:
-        if _HANDLED.search(self.module.file.text):
+        if _HANDLED.search(self.module.file.code):
             return
         saved = [s for call in self._calls for s in self._saved(call)]
         for call in self._calls if saved else ():
@@ -295,7 +295,7 @@ class KeysOfAnotherWrap(Rule):
         given = argument(loaded.call, 0, "state_dict")
         name = dotted(given.value) if isinstance(given, cst.Subscript) else ""
         function = self.module.function_of(loaded.call)
-        text = self.module.code(function.body) if function is not None else self.module.file.text
+        text = self.module.code(function.body) if function is not None else self.module.file.code
         read = re.findall(rf"""\b{re.escape(name)}(?:\.get\(|\[)["'](\w+)["']""", text) if name else []
         return set(read) - {loaded.key}
 

@@ -18,7 +18,7 @@ def prepares(module: Module, call: cst.Call) -> bool:
     receiver, _, name = dotted(call.func).rpartition(".")
     owner = _known_as().get(receiver.rpartition(".")[2], "")
     entry = PREPARING.get(module.callee(call)) or PREPARING.get(f"{owner}.{name}")
-    return entry is not None and not any(word in module.file.text for word in entry.unless)
+    return entry is not None and not any(word in module.file.code for word in entry.unless)
 
 
 @functools.cache
