@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import pathlib
 
@@ -164,6 +165,7 @@ def test_fixes_of_rules_parse_settle_and_mend(family: str) -> None:
         settings = Settings(path.parent, codes)
         text = path.read_text(encoding="utf-8")
 
+        @functools.cache  # a text is asked for again and again
         def check(content: str, path: pathlib.Path = path, settings: Settings = settings) -> list[Finding]:
             return check_text(content, path, settings).findings
 

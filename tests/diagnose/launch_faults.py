@@ -12,6 +12,7 @@ import pathlib
 import sys
 from typing import Any, NoReturn
 
+import torch._dynamo  # by DDP, in each rank else
 import torch.distributed
 import torch.nn.parallel
 import torch.utils.data

@@ -43,12 +43,10 @@ def check(
     return check_paths(paths, Settings(root, codes), jobs=jobs, cache_dir=cache)
 
 
-def found(path: pathlib.Path, *, focus: bool, root: pathlib.Path | None = None) -> list[Finding]:
+def found(path: pathlib.Path, *, focus: bool, project: Project) -> list[Finding]:
     """All rules on one file, with or without focus."""
-    root = root or path.parent
-    project = Project(root)
     file = SourceFile.read(path, project.shown(path))
-    return check_file(file, path, project, Settings(root, ALL), focus=focus)
+    return check_file(file, path, project, Settings(project.root, ALL), focus=focus)
 
 
 def codes(report: Report) -> list[str]:

@@ -32,8 +32,9 @@ CASES = sorted(p for p in FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == "
 def test_focus_changes_no_finding(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = case if case.is_dir() else case.parent
     monkeypatch.chdir(root)
+    project = Project(root)  # one for both: what does not depend on the focus is found once
     for path in sorted(case.rglob("*.py")) if case.is_dir() else [case]:
-        assert found(path, focus=True, root=root) == found(path, focus=False, root=root)
+        assert found(path, focus=True, project=project) == found(path, focus=False, project=project)
 
 
 class Sample(Rule):
@@ -289,7 +290,7 @@ def test_a_file_is_asked_whether_it_is_a_test(tmp_path: pathlib.Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     for name in ("net.py", "test_net.py"):
         (tmp_path / name).write_text(net.read_text())
-        codes = {finding.code for finding in found(tmp_path / name, focus=True, root=tmp_path)}
+        codes = {finding.code for finding in found(tmp_path / name, focus=True, project=Project(tmp_path))}
         assert ("DDP302" in codes) == (name == "net.py")
 
 

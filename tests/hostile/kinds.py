@@ -155,16 +155,16 @@ def sparse(size: int) -> Make:
     return make
 
 
-def nested_folders(depth: int) -> Make:
-    """Folders below each other, deeper than a path may be long."""
+def nested_folders(depth: int, name: str = "d") -> Make:
+    """Folders of one name below each other, each with a file in it; their path may be longer than any may be."""
 
     def make(path: pathlib.Path) -> None:
         path.mkdir()
         at = os.open(path, os.O_RDONLY)
         for _ in range(depth):
             os.close(os.open("b.py", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=at))
-            os.mkdir("d", dir_fd=at)
-            below = os.open("d", os.O_RDONLY, dir_fd=at)
+            os.mkdir(name, dir_fd=at)
+            below = os.open(name, os.O_RDONLY, dir_fd=at)
             os.close(at)
             at = below
         os.close(at)
@@ -516,7 +516,7 @@ KINDS: tuple[Kind, ...] = (
     source("large: a range", f"{HEAD}for i in range(99999999999999999999): dist.barrier()\n{RANK}", "a.py:6:5: DDP101"),
     source("large: a range to a float", f"{HEAD}for i in range(int(1e308)): dist.barrier()\n{RANK}", "a.py:6:5: DDP101"),
     source("large: a literal of 5 MB", f"{HEAD}x = [{'1, ' * 1_700_000}]\n{RANK}", LARGE),
-    source("large: names of 5 MB", f"{HEAD}x = [{'torch,' * 900_000}]\n{RANK}"),
+    source("large: names of 2 MB", f"{HEAD}x = [{'torch,' * 300_000}]\n{RANK}"),
     source("large: brackets of 5 MB", f"{HEAD}x = [{'[],' * 1_700_000}]\n{RANK}", LARGE),
     source("large: a line of imports", f"{HEAD}x = '{'import ' * 1_400_000}'\n{RANK}", "a.py:6:5: DDP101"),
     source("large: a line of wrappers", f"{HEAD}x = '{'DataParallel ' * 700_000}'\n{RANK}", "a.py:6:5: DDP101"),
@@ -524,7 +524,7 @@ KINDS: tuple[Kind, ...] = (
         "large: imports that never end",
         {"a.py": "from x import (\n" * 100_000, "b.py": "from a import barrier, rank\nif rank == 0:\n    barrier()\n"},
     ),
-    source("large: 3 MB of statements", HEAD + "dist\n" * 600_000),
+    source("large: a megabyte of statements", HEAD + "dist\n" * 200_000),
     source("large: a string of 10 MB", f"{HEAD}x = '{'a1+/' * 2_500_000}'\n{RANK}"),
     source("large: a comment of 10 MB", f"{HEAD}# {'dist.barrier() ' * 700_000}\n{RANK}"),
     source("large: a line of a megabyte", f"{HEAD}x = [{'1, ' * 350_000}]\n{RANK}", "a.py:6:5: DDP101"),
@@ -569,7 +569,7 @@ KINDS: tuple[Kind, ...] = (
     source("many: parameters in a docstring", HEAD + 'def f(x):\n  """\n' + "  x : Optional[a.B]\n" * 20_000 + '  """\n' + RANK, "DDP101"),
     # ---- many files
     Kind("files: folders in each other", {"d": nested_folders(1000)}),
-    Kind("files: folders deeper than a path is long", {"d": nested_folders(2500)}, FAILED, "file name too long"),
+    Kind("files: folders deeper than a path is long", {"d": nested_folders(50, "d" * 99)}, FAILED, "file name too long"),
     Kind("files: that import each other in a ring", {"d": many(200, f"from d.m$1 import f as g\n{HEAD}def f():\n    g()\n{RANK}")}),
     Kind("files: that pass on each other's names", {"d": many(100, f"from d.m$1 import *\n{HEAD}x()\n{RANK}")}),
     Kind("files: a name that is long", {"a" * 250 + ".py": HEAD + RANK}, FOUND, "aaa.py:5:5: DDP101"),

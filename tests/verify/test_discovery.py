@@ -556,6 +556,14 @@ def run():
             step(number)
         except StopIteration:
             break
+
+
+def chooses():
+    for expert in experts:
+        chosen = index == expert
+        if chosen.any():
+            step(chosen)
+    dist.barrier()
 """
 
 
@@ -659,6 +667,23 @@ def test_rounds_over_a_share_are_no_rounds_apart(tmp_path: pathlib.Path, of: str
     (found,) = discover([run(*events, outcome="hang", how=["stalled"] * 2)], [])
     assert found.cause.startswith("rank 1 is out of the loop `for row in mine` (line 3), rank 0 is in it")
     assert ("`row` of the loop" in found.cause) is apart
+
+
+def test_a_loop_in_what_is_called_may_be_gone_round_alike_and_skip_the_call(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    calls = [
+        dataclasses.replace(call(1, op), frames=tuple(Frame(str(path), line, name) for line, name in at))
+        for op, at in (
+            ("all_reduce", ((109, "chooses"), (93, "reads"))),
+            ("barrier", ((94, "reads"),)),
+        )
+    ]
+    (found,) = discover([run(*([one] for one in calls), outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 1 is out of the loop `for expert in experts` (line 106), rank 0 is in it: the ranks go round it a "
+        "different number of times, or line 109 runs in other rounds on each rank, behind `if chosen.any()` (line 108)"
+    )
 
 
 def test_a_rank_that_has_begun_anew_has_left_the_inner_loop_as_well(tmp_path: pathlib.Path) -> None:

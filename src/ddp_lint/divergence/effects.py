@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from ddp_lint.divergence.event_graph import Event
+from ddp_lint.divergence.event_graph import APART, Event
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.findings import Confidence, Span
 
@@ -210,8 +210,22 @@ def of_shards(effects: list[Effect]) -> list[Effect]:
     return _with_events(effects, lambda event: dataclasses.replace(event, sharded=True))
 
 
-def _with_events(effects: list[Effect], change: Callable[[Event], Event]) -> list[Effect]:
-    """The same tree with events that `change` gives for those that are there."""
+def shadowed(effects: list[Effect]) -> list[Effect]:
+    """The same tree inside of a `Join`: a rank that has no more inputs takes part in what the models of the others do
+    until they have none either. For a collective that is written in the loop nobody does."""
+
+    def answered(rounds: Rounds) -> Rounds:
+        steps = (effect for part in _lists(rounds.body) for effect in part if isinstance(effect, EventStep))
+        of_models = all(step.event.implicit or step.event.kind in APART for step in steps)
+        return dataclasses.replace(rounds, rounds=None) if of_models else rounds
+
+    return _with_events(effects, lambda event: event, answered)
+
+
+def _with_events(
+    effects: list[Effect], change: Callable[[Event], Event], loop: Callable[[Rounds], Rounds] = lambda rounds: rounds
+) -> list[Effect]:
+    """The same tree with events that `change` gives for those that are there, and loops that `loop` does."""
 
     def of(part: list[Effect]) -> list[Effect]:
         return [changed(effect) for effect in part]
@@ -222,7 +236,7 @@ def _with_events(effects: list[Effect], change: Callable[[Event], Event]) -> lis
         if isinstance(effect, Branch):
             return dataclasses.replace(effect, yes=of(effect.yes), no=of(effect.no))
         if isinstance(effect, Rounds):
-            return dataclasses.replace(effect, body=of(effect.body), orelse=of(effect.orelse))
+            return loop(dataclasses.replace(effect, body=of(effect.body), orelse=of(effect.orelse)))
         if isinstance(effect, Attempt):
             handlers = [(condition, of(handler)) for condition, handler in effect.handlers]
             return dataclasses.replace(effect, body=of(effect.body), handlers=handlers, final=of(effect.final))

@@ -27,6 +27,7 @@ from ddp_lint.divergence.effects import (
     flat,
     matters,
     of_shards,
+    shadowed,
 )
 from ddp_lint.divergence.expressions import (
     SET_OPERATORS,
@@ -705,10 +706,11 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
     deferred: list[Effect] = []
     if isinstance(call, ast.Call) and _is_context_event(call, frame.effects[start:]):
         deferred = [frame.effects.pop()]
+    joins = any(isinstance(effect, EventStep) and effect.event.op in _JOINS for effect in deferred)
     outer, frame.effects = frame.effects, []
     with frame.summaries.variables.switched(reference.switched if isinstance(reference, ref.Generator) else {}):
         _with_items(frame, node, index + 1)
-    body, frame.effects = frame.effects, outer
+    body, frame.effects = shadowed(frame.effects) if joins else frame.effects, outer
     if isinstance(reference, ref.Generator):
         frame.effects.append(dataclasses.replace(reference.call, yields=body, manager=True))
     elif isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef):
@@ -730,6 +732,10 @@ def _entered(frame: Frame, manager: Value, node: ast.expr) -> Value:
         if isinstance(manager.reference, (ref.Instance, ref.Enumerated)) or manager.open
         else unknown(("entered", frame.key(node)))
     )
+
+
+#: Managers of loops that end when all ranks have no more inputs.
+_JOINS = frozenset({"join", "Join"})
 
 
 def _is_context_event(call: ast.Call, effects: list[Effect]) -> bool:

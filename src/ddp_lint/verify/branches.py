@@ -77,16 +77,16 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
             if anew is not None and there.line in _lines(anew.body):
                 continue  # it had left the loop as well, and passed the other one's line
             if loops and there.line > loops[-1].lineno:
-                return _out_of(loops[-1], rank, other, here)
+                return _out_of(loops[-1], rank, other, one)
             inner = _inner_loop(one, here, anew) if there.line > here.line else None
             if inner is not None:
-                return _out_of(inner, rank, other, one.frames[0])
+                return _out_of(inner, rank, other, one)
     if len(calls) == 1 and mismatch.absent:
         rank, call = calls[0]
         before = earlier[-1].get(rank) if earlier else None
         loop = (_begun_anew(before, call) if before is not None else None) or _only_loop(call)
         if loop is not None and not _fixed(loop):
-            return _out_of(loop, rank, mismatch.absent[0], call.frames[0])
+            return _out_of(loop, rank, mismatch.absent[0], call)
     return None
 
 
@@ -760,10 +760,11 @@ def _lines(body: Sequence[ast.stmt]) -> range:
     return range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1)
 
 
-def _out_of(loop: _Loop, rank: int, other: int, here: Frame) -> LeftLoop:
-    """`here`: a line of the rank that is in the loop."""
+def _out_of(loop: _Loop, rank: int, other: int, call: Collective) -> LeftLoop:
+    """`call`: of the rank that is in the loop."""
     text = f"rank {other} is out of the loop `{_head(loop)}` (line {loop.lineno}), rank {rank} is in it"
-    return LeftLoop(loop.lineno, text + _how_left(loop, here))
+    inside = (frame for frame in call.frames if any(around is loop for around in _loops(frame)))
+    return LeftLoop(loop.lineno, text + _how_left(loop, next(inside, call.frames[0])))
 
 
 def _how_left(loop: _Loop, here: Frame) -> str:
@@ -777,7 +778,9 @@ def _how_left(loop: _Loop, here: Frame) -> str:
     if goes_on and _counted(loop):
         return f": {goes_on}, without what comes behind that"
     if not ways and not endless:
-        return f": the ranks go round it a different number of times{', or ' * bool(goes_on)}{goes_on}"
+        tests = _tests_of(_gates(here, in_round=True))
+        skips = f"line {here.line} runs in other rounds on each rank, behind {tests}" if tests else ""
+        return ": " + ", or ".join(filter(None, ("the ranks go round it a different number of times", goes_on, skips)))
     return ""
 
 

@@ -49,16 +49,22 @@ def tell_torchscript(original: Any, replacement: Any) -> None:
 
 def holders_of_functions() -> dict[int, list[tuple[ModuleType, str]]]:
     """Where torch's modules hold each function, by identity: looked up again when one of them has been imported."""
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch" and module]
-    if _looked_up.get("count") != len(modules):
-        table: dict[int, list[tuple[ModuleType, str]]] = {}
-        for module in modules:
-            for key, value in list(vars(module).items()):
-                if callable(value):
-                    table.setdefault(id(value), []).append((module, key))
-        _looked_up.update(count=len(modules), table=table)
+    if _looked_up.get("all") != len(sys.modules):  # to go through them for each function that is replaced takes longest
+        modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch" and module]
+        if _looked_up.get("count") != len(modules):
+            _looked_up.update(count=len(modules), table=_holders(modules))
+        _looked_up["all"] = len(sys.modules)
     found: dict[int, list[tuple[ModuleType, str]]] = _looked_up["table"]
     return found
+
+
+def _holders(modules: list[ModuleType]) -> dict[int, list[tuple[ModuleType, str]]]:
+    table: dict[int, list[tuple[ModuleType, str]]] = {}
+    for module in modules:
+        for key, value in list(vars(module).items()):
+            if callable(value):
+                table.setdefault(id(value), []).append((module, key))
+    return table
 
 
 def before(owner: Any, name: str, notice: Callable[..., None]) -> None:
