@@ -54,8 +54,8 @@ def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> It
 
 
 class _Statements(NamedTuple):
-    """The place of each statement of a block; those of ``if test: return``, with their tests; that of the first one
-    that always leaves, which is the last one reached."""
+    """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them; that
+    of the first one that always leaves, which is the last one reached."""
 
     places: dict[cst.CSTNode, int]
     exits: tuple[tuple[int, cst.BaseExpression], ...]
@@ -64,14 +64,19 @@ class _Statements(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _statements(block: cst.IndentedBlock | cst.Module) -> _Statements:
-    exits = (
-        (place, statement.test)
-        for place, statement in enumerate(block.body)
-        if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body)
-    )
+    branches = ((place, statement) for place, statement in enumerate(block.body) if isinstance(statement, cst.If))
+    exits = ((place, test) for place, branch in branches for test in _failed_behind(branch))
     ends = (place for place, statement in enumerate(block.body) if _goes_no_further(statement))
     places: dict[cst.CSTNode, int] = {statement: place for place, statement in enumerate(block.body)}
     return _Statements(places, tuple(exits), next(ends, len(places)))
+
+
+def _failed_behind(branch: cst.If) -> Iterator[cst.BaseExpression]:
+    """The tests of ``if .. elif ..`` that have failed where a run gets behind it: those of its first arms that leave."""
+    arm: cst.If | cst.Else | None = branch
+    while isinstance(arm, cst.If) and leaves(arm.body):
+        yield arm.test
+        arm = arm.orelse
 
 
 def leaves(body: cst.BaseSuite) -> bool:
@@ -99,14 +104,17 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
 
 
 def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: bool = False) -> bool:
-    """Whether two places are in different arms of one `if`, so that no run reaches both. `holds`: what is tested
-    counts as true only where the test holds, ``isinstance(model, DDP)``."""
+    """Whether two places are in different arms of one `if`, or one behind an `if` whose arm with the other leaves, so
+    that no run reaches both. `holds`: what is tested counts as true only where the test holds, ``isinstance(model,
+    DDP)``."""
     arms = {branch: _arm(module, branch, first) for branch in _branches(module, first)}
     common = next((branch for branch in _branches(module, second) if branch in arms), None)
-    if common is None:
-        return False
-    found = {arm or ("then" if holds else "") for arm in (arms[common], _arm(module, common, second))}
-    return found == {"then", "else"}
+    if common is not None:
+        found = {arm or ("then" if holds else "") for arm in (arms[common], _arm(module, common, second))}
+        if found == {"then", "else"}:
+            return True
+    needed = dict(conditions(module, first))
+    return any(needed.get(test, outcome) != outcome for test, outcome in conditions(module, second))
 
 
 def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
