@@ -54,8 +54,8 @@ def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> It
 
 
 class _Statements(NamedTuple):
-    """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them; that
-    of the first one that always leaves, which is the last one reached."""
+    """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them;
+    that of the first one that always leaves, which is the last one reached."""
 
     places: dict[cst.CSTNode, int]
     exits: tuple[tuple[int, cst.BaseExpression], ...]
@@ -72,7 +72,7 @@ def _statements(block: cst.IndentedBlock | cst.Module) -> _Statements:
 
 
 def _failed_behind(branch: cst.If) -> Iterator[cst.BaseExpression]:
-    """The tests of ``if .. elif ..`` that have failed where a run gets behind it: those of its first arms that leave."""
+    """The tests of ``if .. elif ..`` that have failed behind it: those of its first arms, if these leave."""
     arm: cst.If | cst.Else | None = branch
     while isinstance(arm, cst.If) and leaves(arm.body):
         yield arm.test
