@@ -124,6 +124,27 @@ def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
     return same or exclusive(module, first, second)
 
 
+def chosen_apart(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+    """Whether two places need one setting, by its name, to be two things: ``if strategy == "ddp"`` and
+    ``if self.strategy == "fsdp"``."""
+    here, there = _choices(module, first), _choices(module, second)
+    return any(there.get(name, value) != value for name, value in here.items())
+
+
+def _choices(module: Nodes, node: cst.CSTNode) -> dict[str, str]:
+    """The last parts of the names that have to be a constant where `node` runs, with the constant."""
+    found: dict[str, str] = {}
+    held = (part for test, taken in conditions(module, node) if taken for part in conjuncts(test))
+    for part in held:
+        if not isinstance(part, cst.Comparison) or not isinstance(part.comparisons[0].operator, cst.Equal):
+            continue
+        name = part.left.attr if isinstance(part.left, cst.Attribute) else part.left
+        value = part.comparisons[0].comparator
+        if isinstance(name, cst.Name) and isinstance(value, (cst.SimpleString, cst.Integer)):
+            found[name.value] = str(value.evaluated_value)
+    return found
+
+
 def arms(module: Nodes, node: cst.CSTNode) -> dict[str, str]:
     """The tests of the `if`s around a node, as code, and the arm of each that the node is in: then or else."""
     around = ((module.code(up.test), _arm(module, up, node)) for up in _branches(module, node))

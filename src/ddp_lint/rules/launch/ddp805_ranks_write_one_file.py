@@ -194,6 +194,12 @@ class RanksWriteOneFile(Rule):
         calls = self.module.of_type(cst.Call)
         self._writing = {self.module.function_of(call) for call in calls if self._written(call) is not None}
 
+    def visit_Module(self, node: cst.Module) -> None:
+        calls = list(calls_in(node)) if None in self._writing else []
+        every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
+        if every is not None:
+            self._look_at(calls, every, set())
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if node not in self._writing:
             return
@@ -212,7 +218,12 @@ class RanksWriteOneFile(Rule):
             every = self._backward(calls)
         if every is None:
             self._visit_helper(node, calls)
-        if every is None or on_one_rank(self.module, every):
+        else:
+            self._look_at(calls, every, given)
+
+    def _look_at(self, calls: list[cst.Call], every: cst.Call, given: set[str]) -> None:
+        """Report what the ranks that come by a call write, make or remove in the same function."""
+        if on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
         for call in calls:
@@ -319,7 +330,7 @@ class RanksWriteOneFile(Rule):
         around = (item.item for up in self.module.ancestors(call) if isinstance(up, cst.With) for item in up.items)
         if any("first" in self.module.code(each) for each in around):  # ``with accelerator.main_process_first():``
             return None
-        for other in calls_in(function.body) if function is not None else ():
+        for other in calls_in(function.body if function is not None else self.module.tree):
             waits = called(other) in ("barrier", "wait_for_everyone") or self.module.qualified(other.func) == name
             if waits and on_one_rank(self.module, other):
                 return None
