@@ -518,6 +518,19 @@ def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
     return all(_calls_of(dotted_ast(call.func), [around], ()))
 
 
+#: Names of what lets one rank act before the others, or makes them wait for each other.
+IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduce|rendezvous", re.IGNORECASE)
+
+
+def all_ranks_call(site: CallSite, project: Project) -> bool:
+    """Whether all ranks of a program come by a call, none of them before the others."""
+    if site.around is None or program_of_ranks(site.facts, project) is None:
+        return False
+    before = (n for n in walk(site.around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
+    in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
+    return not in_turn and not is_kept_to_one_rank(site.node, site.around)
+
+
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator[bool]:
     """For every call of a function, or of a method of any object (`.name`), below `body`: whether a test or a decorator
     keeps it to one rank."""

@@ -11,6 +11,7 @@ from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.ranks import (
+    all_ranks_call,
     as_one_process,
     is_kept_to_one_rank,
     mentions_own_rank,
@@ -26,7 +27,7 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.callers import CallSite, call_sites
+from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
 _EVERY_RANK = (
@@ -246,23 +247,29 @@ class RanksWriteOneFile(Rule):
             path = self._written(call) if self._outcome(call) in (_Outcome.MADE, _Outcome.DOWNLOADED) else None
             if path is None or on_one_rank(self.module, call) or self._own_path(path):
                 continue
-            site = next((s for s in call_sites(self.module, function) if self._is_for_ranks(s, function, path)), None)
+            downloads = self._outcome(call) is _Outcome.DOWNLOADED
+            found = sites_of(self.module, function) if downloads else call_sites(self.module, function)
+            site = next((s for s in found if self._is_for_ranks(s, function, path, downloads)), None)
             if site is not None:
                 self._report(call, site.span)
                 return
 
-    def _is_for_ranks(self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression) -> bool:
+    def _is_for_ranks(
+        self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression, downloads: bool
+    ) -> bool:
         """Whether a call of a helper is made by every rank, for one and the same path."""
         project, around = self.module.project, site.around
-        if project is None or around is None or self.module.class_of(function) is not None:
-            return False
-        every = {*_EVERY_RANK, *joining_functions(project)}
-        made = (n for n in walk(around) if isinstance(n, ast.Call))
-        if not any(project.meaning(site.facts, n.func) in every for n in made):
+        if project is None or around is None:
             return False
         parts = [site.given(function, name) for name in names_in(path)]
-        own = any(part is not None and _RANKED.search(ast.unparse(part)) for part in parts)
-        return not own and not is_kept_to_one_rank(site.node, around)
+        if any(part is not None and _RANKED.search(ast.unparse(part)) for part in parts):
+            return False
+        if downloads:
+            return all_ranks_call(site, project)
+        every = {*_EVERY_RANK, *joining_functions(project)}
+        made = (n for n in walk(around) if isinstance(n, ast.Call))
+        joins = any(project.meaning(site.facts, n.func) in every for n in made)
+        return joins and self.module.class_of(function) is None and not is_kept_to_one_rank(site.node, around)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
         size = argument(call, None, "world_size")

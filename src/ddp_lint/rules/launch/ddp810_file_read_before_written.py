@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import is_kept_to_one_rank, on_one_rank, program_of_ranks, several_ranks
+from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -41,9 +41,8 @@ _WAITS = re.compile(
     r"isfile|is_file|DistributedDataParallel|DDP|fully_shard|FullyShardedDataParallel|prepare|main_process_first|backward",
     re.IGNORECASE,
 )
-#: A test of whether a file is there, and what lets one rank make it before the others look.
+#: A test of whether a file is there.
 _LOOKS = re.compile(r"\b(exists|isfile|is_file)\(")
-_IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduce|rendezvous", re.IGNORECASE)
 #: What a path of one rank's own has in it.
 _OWN = re.compile(r"rank|worker|gpu|pid|te?mp|uuid|process", re.IGNORECASE)
 
@@ -176,9 +175,10 @@ class FileReadBeforeWritten(Rule):
             if any(map(_OWN.search, (name, *map(self.module.code, made)))):
                 continue
             read = next((call for call in calls if self._read(call) == name), None)
-            if read is None or any(map(self._is_in_turn, calls)):
+            if read is None or any(map(self._waits, calls)):
                 continue
-            site = next((site for site in self._sites(function) if self._is_of_ranks(site)), None)
+            project = self.module.project
+            site = next((site for site in self._sites(function) if project and all_ranks_call(site, project)), None)
             if site is not None:
                 self.report(
                     read,
@@ -188,13 +188,13 @@ class FileReadBeforeWritten(Rule):
                 )
                 return
 
-    def _is_in_turn(self, call: cst.Call) -> bool:
+    def _waits(self, call: cst.Call) -> bool:
         """Whether ranks wait for each other in a call, or in what a function of the project calls itself."""
         name, project = self.module.callee(call), self.module.project
         found = project.definition(project.canonical(name)) if name and project is not None else None
         inside = (n for n in walk(found[1]) if isinstance(n, ast.Call)) if found is not None else ()
         names = (self.module.code(call.func), *(dotted_ast(n.func) for n in inside))
-        return any(map(_IN_TURN.search, names))
+        return any(map(IN_TURN.search, names))
 
     def _sites(self, function: cst.FunctionDef) -> tuple[CallSite, ...]:
         """The calls of a function; where the constructor of its class calls it, those that make the object."""
@@ -209,15 +209,6 @@ class FileReadBeforeWritten(Rule):
 
     def _constructs(self, function: cst.FunctionDef, owner: cst.ClassDef) -> bool:
         return function.name.value == "__init__" and self.module.class_of(function) is owner
-
-    def _is_of_ranks(self, site: CallSite) -> bool:
-        """Whether all ranks of a program come by a call, none of them before the others."""
-        project, around = self.module.project, site.around
-        if project is None or around is None or program_of_ranks(site.facts, project) is None:
-            return False
-        before = (n for n in walk(around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
-        in_turn = any(_IN_TURN.search(dotted_ast(n.func)) for n in before)
-        return not in_turn and not is_kept_to_one_rank(site.node, around)
 
     def _written(self, calls: list[cst.Call]) -> Iterator[tuple[str, cst.Call]]:
         for call in calls:
