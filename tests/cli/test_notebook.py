@@ -57,6 +57,11 @@ def notebook(*cells: str | list[str], language: str = "python", indent: int | No
         ("# a comment\n%%time\nx = 1", "# a comment\npass  # ipython:> %%time\nx = 1"),
         ("%%time\nx = 1", "pass  # ipython:> %%time\nx = 1"),
         ("cd ..\npip install x", "pass  # ipython:> cd ..\npass  # ipython:> pip install x"),
+        (
+            "x = 1\npython -m torch.distributed.launch a.py",
+            "x = 1\npass  # ipython:> python -m torch.distributed.launch a.py",
+        ),
+        ("python -x", "python -x"),
         ("cat = 1\nrm = cat in [1]\nls -1", "cat = 1\nrm = cat in [1]\nls -1"),
         ("!ls\nx = (1\n  % y)", "pass  # ipython:> !ls\nx = (1\n  % y)"),
         ("!ls\nx = '''\n%d\n'''", "pass  # ipython:> !ls\nx = '''\n%d\n'''"),

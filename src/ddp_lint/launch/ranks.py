@@ -116,14 +116,17 @@ def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST
     return found
 
 
-_SIZE = re.compile("world_size|WORLD_SIZE")
+_SIZE = re.compile(r"world_size|WORLD_SIZE|\bdevices *= *1\b")
 #: What is given a world size that holds for the whole file.
+_TRAINERS = frozenset({"Fabric", "Trainer"})
 _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
 
 def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
     """Does the file say that it is one process: a world size of 1, which it may pass on as ``args.world_size``, or have
-    from where those settings are?"""
+    from where those settings are, or one device for each trainer of Lightning?"""
+    if _has_one_device(facts, project):
+        return "init_process_group" not in facts.file.text
     sizes = _world_sizes(facts.tree)
     if not sizes and "init_process_group" not in facts.file.text:
         sizes = _sizes_set(facts.tree)
@@ -133,6 +136,16 @@ def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
     if len(ones) + len(handed_on) < len(sizes):
         return False
     return bool(ones) or any(_is_one_elsewhere(size.value, facts, project) for size in handed_on)
+
+
+def _has_one_device(facts: ModuleFacts, project: Project) -> bool:
+    """Whether a file makes trainers for one device alone: ``Fabric(accelerator="cuda", devices=1)``."""
+    calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call) and _last(n.func) in _TRAINERS)
+    made = [call for call in calls if "lightning" in project.meaning(facts, call.func).partition(".")[0]]
+    given = [{keyword.arg: keyword.value for keyword in call.keywords} for call in made]
+    return bool(given) and all(
+        "num_nodes" not in each and "devices" in each and _is_one(each["devices"]) for each in given
+    )
 
 
 def _world_sizes(tree: ast.AST) -> list[ast.expr]:
@@ -503,6 +516,19 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
     """Whether tests in the function around keep all of its calls of what `call` calls to one rank."""
     return all(_calls_of(dotted_ast(call.func), [around], ()))
+
+
+#: Names of what lets one rank act before the others, or makes them wait for each other.
+IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduce|rendezvous", re.IGNORECASE)
+
+
+def all_ranks_call(site: CallSite, project: Project) -> bool:
+    """Whether all ranks of a program come by a call, none of them before the others."""
+    if site.around is None or program_of_ranks(site.facts, project) is None:
+        return False
+    before = (n for n in walk(site.around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
+    in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
+    return not in_turn and not is_kept_to_one_rank(site.node, site.around)
 
 
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator[bool]:

@@ -54,8 +54,8 @@ def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> It
 
 
 class _Statements(NamedTuple):
-    """The place of each statement of a block; those of ``if test: return``, with their tests; that of the first one
-    that always leaves, which is the last one reached."""
+    """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them;
+    that of the first one that always leaves, which is the last one reached."""
 
     places: dict[cst.CSTNode, int]
     exits: tuple[tuple[int, cst.BaseExpression], ...]
@@ -64,14 +64,19 @@ class _Statements(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _statements(block: cst.IndentedBlock | cst.Module) -> _Statements:
-    exits = (
-        (place, statement.test)
-        for place, statement in enumerate(block.body)
-        if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body)
-    )
+    branches = ((place, statement) for place, statement in enumerate(block.body) if isinstance(statement, cst.If))
+    exits = ((place, test) for place, branch in branches for test in _failed_behind(branch))
     ends = (place for place, statement in enumerate(block.body) if _goes_no_further(statement))
     places: dict[cst.CSTNode, int] = {statement: place for place, statement in enumerate(block.body)}
     return _Statements(places, tuple(exits), next(ends, len(places)))
+
+
+def _failed_behind(branch: cst.If) -> Iterator[cst.BaseExpression]:
+    """The tests of ``if .. elif ..`` that have failed behind it: those of its first arms, if these leave."""
+    arm: cst.If | cst.Else | None = branch
+    while isinstance(arm, cst.If) and leaves(arm.body):
+        yield arm.test
+        arm = arm.orelse
 
 
 def leaves(body: cst.BaseSuite) -> bool:
@@ -99,14 +104,17 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
 
 
 def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: bool = False) -> bool:
-    """Whether two places are in different arms of one `if`, so that no run reaches both. `holds`: what is tested
-    counts as true only where the test holds, ``isinstance(model, DDP)``."""
+    """Whether two places are in different arms of one `if`, or one behind an `if` whose arm with the other leaves, so
+    that no run reaches both. `holds`: what is tested counts as true only where the test holds, ``isinstance(model,
+    DDP)``."""
     arms = {branch: _arm(module, branch, first) for branch in _branches(module, first)}
     common = next((branch for branch in _branches(module, second) if branch in arms), None)
-    if common is None:
-        return False
-    found = {arm or ("then" if holds else "") for arm in (arms[common], _arm(module, common, second))}
-    return found == {"then", "else"}
+    if common is not None:
+        found = {arm or ("then" if holds else "") for arm in (arms[common], _arm(module, common, second))}
+        if found == {"then", "else"}:
+            return True
+    needed = dict(conditions(module, first))
+    return any(needed.get(test, outcome) != outcome for test, outcome in conditions(module, second))
 
 
 def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
@@ -114,6 +122,27 @@ def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
     there = arms(module, second)
     same = any(there.get(test, arm) != arm for test, arm in arms(module, first).items())
     return same or exclusive(module, first, second)
+
+
+def chosen_apart(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+    """Whether two places need one setting, by its name, to be two things: ``if strategy == "ddp"`` and
+    ``if self.strategy == "fsdp"``."""
+    here, there = _choices(module, first), _choices(module, second)
+    return any(there.get(name, value) != value for name, value in here.items())
+
+
+def _choices(module: Nodes, node: cst.CSTNode) -> dict[str, str]:
+    """The last parts of the names that have to be a constant where `node` runs, with the constant."""
+    found: dict[str, str] = {}
+    held = (part for test, taken in conditions(module, node) if taken for part in conjuncts(test))
+    for part in held:
+        if not isinstance(part, cst.Comparison) or not isinstance(part.comparisons[0].operator, cst.Equal):
+            continue
+        name = part.left.attr if isinstance(part.left, cst.Attribute) else part.left
+        value = part.comparisons[0].comparator
+        if isinstance(name, cst.Name) and isinstance(value, (cst.SimpleString, cst.Integer)):
+            found[name.value] = str(value.evaluated_value)
+    return found
 
 
 def arms(module: Nodes, node: cst.CSTNode) -> dict[str, str]:

@@ -26,8 +26,10 @@ _CELL = "# %% code cell "
 _IPYTHON = "# ipython:> "
 #: Cell magics whose body is Python that this kernel runs.
 _PYTHON_CELLS = re.compile(r"%%(time|timeit|capture|prun|debug|python3?|py|pypy)\b")
-#: Commands that IPython takes without a sign in front of them, with an argument, as no expression of Python has one.
-_COMMAND = r"(cd|ls|cat|cp|mv|rm|mkdir|rmdir|pip|conda) +(?!(in|is|if|or|and|not|for|else|as)\b)(-\w|[\w.~/$*'\"])"
+#: Commands that IPython takes without a sign in front of them, or that a cell shows for a shell, with an argument, as
+#: no expression of Python has one.
+_COMMANDS = "cd|ls|cat|cp|mv|rm|mkdir|rmdir|pip|conda|python3?|torchrun|bash|git|wget"
+_COMMAND = rf"({_COMMANDS}) +(?!(in|is|if|or|and|not|for|else|as)\b)(-\w|[\w.~/$*'\"])"
 _MAGIC = re.compile(rf"\s*(%{{1,2}}[A-Za-z_]|!|\?{{1,2}}[A-Za-z_%]|[A-Za-z_%][\w.]*\?{{1,2}}\s*$|{_COMMAND})")
 _ASSIGNED = re.compile(r"(\s*)([A-Za-z_][\w., \[\]'\"]*?)\s*=\s*([!%](?!=).*)$")
 _MARKER = re.compile(rf"^{re.escape(_CELL)}(\d+)$", re.MULTILINE)

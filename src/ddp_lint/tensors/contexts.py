@@ -70,7 +70,8 @@ def _switches(function: cst.FunctionDef) -> frozenset[cst.Call]:
 
 def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
     """Whether training does not come by: `if not self.training:`, the other arm of `if self.training:`, what follows
-    an `if self.training:` that returns, and functions, branches and packages named after evaluation or inference."""
+    an `if self.training:` that returns, what needs the cache of generation, and functions, branches and packages named
+    after evaluation or inference."""
     for test, taken in conditions(module, node):
         if any(_asks_for_evaluation(part) for part in conjuncts(test)) if taken else _is_training(test):
             return True
@@ -98,7 +99,15 @@ def _is_training(test: cst.BaseExpression) -> bool:
 
 def _asks_for_evaluation(test: cst.BaseExpression) -> bool:
     bare, negated = _without_not(test)
-    return negated and _is_training(bare)
+    return _has_cache(test) or (negated and _is_training(bare))
+
+
+def _has_cache(test: cst.BaseExpression) -> bool:
+    """``kv_cache is not None``: generation has kept the keys of earlier tokens."""
+    if not isinstance(test, cst.Comparison) or not isinstance(test.comparisons[0].operator, cst.IsNot):
+        return False
+    kept = dotted(test.left).rpartition(".")[2]
+    return kept in names("branches", "generation_caches") and dotted(test.comparisons[0].comparator) == "None"
 
 
 def logging_only(module: Module, node: cst.CSTNode) -> bool:

@@ -125,7 +125,7 @@ class SamplerNeverSetEpoch(Rule):
         self._functions[node.name.value] = node
 
     def visit_For(self, node: cst.For) -> None:
-        if "epoch" in dotted(node.target):
+        if "epoch" in dotted(node.target) and self.module.code(node.iter) != "range(1)":
             self._loops.append(node)
 
     def finish(self) -> None:
@@ -149,11 +149,13 @@ class SamplerNeverSetEpoch(Rule):
     def _set_elsewhere(self, sampler: cst.Call) -> bool:
         """The function hands the sampler out, maybe in its loader, and another file of the project sets an epoch."""
         name, function = assigned_name(self.module, sampler), self.module.function_of(sampler)
-        if not name or function is None or self.module.project is None:
+        if function is None or self.module.project is None:
             return False
         returned = returned_values(function)
-        made = (value for each in returned for value in self.module.assignments(each))
-        handed_out = any(dotted(part) == name for value in (*returned, *made) for part in subtree(value))
+        values = [*returned, *(value for each in returned for value in self.module.assignments(each))]
+        handed_out = any(
+            part is sampler or (bool(name) and dotted(part) == name) for value in values for part in subtree(value)
+        )
         return handed_out and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:

@@ -19,7 +19,8 @@ from ddp_lint.source.queries import calls_in
 
 #: What starts fresh processes, which read the variable when they start.
 _STARTS = re.compile(
-    r"\b(spawn|start_processes|Popen|Process|Pool|elastic_launch|notebook_launcher|subprocess|execv\w*|ProcessPoolExecutor)\b"
+    r"\b(spawn|start_processes|Popen|Process|Pool|elastic_launch|notebook_launcher|subprocess|execv\w*|"
+    r"ProcessPoolExecutor|ray\.init)\b"
 )
 _FORKS = re.compile(r"\b(multiprocessing|mp)\.(Pool|Process)\b|\bfrom multiprocessing import .*\b(Pool|Process)\b")
 _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
+from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.ranks import (
+    all_ranks_call,
     as_one_process,
     is_kept_to_one_rank,
     mentions_own_rank,
@@ -25,7 +27,7 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.callers import CallSite, call_sites
+from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
 _EVERY_RANK = (
@@ -58,7 +60,11 @@ class _Outcome(enum.Enum):
     WRITTEN = "their bytes mix, or only the last write remains"
     MADE = "all but the first fail with FileExistsError"
     REMOVED = "all but the first fail with FileNotFoundError"
+    DOWNLOADED = "one checks or reads what another still writes"
 
+
+#: Modules of data sets with ``download=True``.
+_DATA_SETS = tuple(f"{name}." for name in table("data")["downloading"])
 
 #: Methods of a `pathlib.Path` that fail when it exists already or does not exist any more, and what allows that.
 _PATH_METHODS = {"mkdir": "exist_ok", "unlink": "missing_ok", "rmdir": ""}
@@ -86,7 +92,8 @@ class RanksWriteOneFile(Rule):
     its file calls it without such a test, or it calls `backward()` in a file that shows that several ranks run it. For
     folders and removals it is enough that the function reads its rank, calls `accelerator.prepare`, or communicates
     itself; for folders also that a function of another file, which every rank runs, calls it without such a test.
-    `mkdir()` and `unlink()` of a `pathlib.Path` are read as well.
+    `mkdir()` and `unlink()` of a `pathlib.Path` are read as well, and `download=True` of a data set of torchvision
+    counts like the making of a folder.
 
     ## Why it breaks
 
@@ -94,6 +101,8 @@ class RanksWriteOneFile(Rule):
     be read (`invalid header or archive is corrupted`), or has the state of the rank that wrote last. `os.makedirs`
     succeeds on the first rank and raises `FileExistsError` on the others; `os.remove` and `shutil.rmtree` raise
     `FileNotFoundError` there, also after a test of `os.path.exists`, because all ranks test before one of them acts.
+    A download that another rank begins anew empties the file that the first one is about to check: "File not found or
+    corrupted", in the first run on a machine alone (measured with two processes, the second a second later).
 
     ## Example
 
@@ -139,10 +148,11 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, calls in a `try` that does not raise again, paths with the rank (or a temporary
-    name, or the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed
-    checkpoints, which are written by all ranks on purpose. A function of the project that returns whether this is the
-    first rank counts as such a test.
+    Writes under a test for the rank, downloads beside one of the first rank, beside a barrier of some ranks, or in
+    `with main_process_first()`, calls in a `try` that does not raise again, paths with the rank (or a temporary name,
+    or the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which
+    are written by all ranks on purpose. A function of the project that returns whether this is the first rank counts as
+    such a test.
 
     ## How to confirm
 
@@ -163,6 +173,7 @@ class RanksWriteOneFile(Rule):
         "makedirs",
         "open",
         "mkdir",
+        "download",
         *(name.rpartition(".")[2] for name in _REMOVE),
         file=(
             "init_process_group",
@@ -174,6 +185,7 @@ class RanksWriteOneFile(Rule):
             *(name.rpartition(".")[2] for name in PREPARING),
             "makedirs",
             "mkdir",
+            *(name.partition(".")[0] for name in _DATA_SETS),
         ),
         tests=False,
     )
@@ -182,6 +194,12 @@ class RanksWriteOneFile(Rule):
     def start(self) -> None:
         calls = self.module.of_type(cst.Call)
         self._writing = {self.module.function_of(call) for call in calls if self._written(call) is not None}
+
+    def visit_Module(self, node: cst.Module) -> None:
+        calls = list(calls_in(node)) if None in self._writing else []
+        every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
+        if every is not None:
+            self._look_at(calls, every, set())
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if node not in self._writing:
@@ -201,7 +219,12 @@ class RanksWriteOneFile(Rule):
             every = self._backward(calls)
         if every is None:
             self._visit_helper(node, calls)
-        if every is None or on_one_rank(self.module, every):
+        else:
+            self._look_at(calls, every, given)
+
+    def _look_at(self, calls: list[cst.Call], every: cst.Call, given: set[str]) -> None:
+        """Report what the ranks that come by a call write, make or remove in the same function."""
+        if on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
         for call in calls:
@@ -221,26 +244,32 @@ class RanksWriteOneFile(Rule):
     def _visit_helper(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
         """Report folders that a helper makes for a function of another file that every rank runs."""
         for call in calls:
-            path = self._written(call) if self._outcome(call) is _Outcome.MADE else None
+            path = self._written(call) if self._outcome(call) in (_Outcome.MADE, _Outcome.DOWNLOADED) else None
             if path is None or on_one_rank(self.module, call) or self._own_path(path):
                 continue
-            site = next((s for s in call_sites(self.module, function) if self._is_for_ranks(s, function, path)), None)
+            downloads = self._outcome(call) is _Outcome.DOWNLOADED
+            found = sites_of(self.module, function) if downloads else call_sites(self.module, function)
+            site = next((s for s in found if self._is_for_ranks(s, function, path, downloads)), None)
             if site is not None:
                 self._report(call, site.span)
                 return
 
-    def _is_for_ranks(self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression) -> bool:
+    def _is_for_ranks(
+        self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression, downloads: bool
+    ) -> bool:
         """Whether a call of a helper is made by every rank, for one and the same path."""
         project, around = self.module.project, site.around
-        if project is None or around is None or self.module.class_of(function) is not None:
-            return False
-        every = {*_EVERY_RANK, *joining_functions(project)}
-        made = (n for n in walk(around) if isinstance(n, ast.Call))
-        if not any(project.meaning(site.facts, n.func) in every for n in made):
+        if project is None or around is None:
             return False
         parts = [site.given(function, name) for name in names_in(path)]
-        own = any(part is not None and _RANKED.search(ast.unparse(part)) for part in parts)
-        return not own and not is_kept_to_one_rank(site.node, around)
+        if any(part is not None and _RANKED.search(ast.unparse(part)) for part in parts):
+            return False
+        if downloads:
+            return all_ranks_call(site, project)
+        every = {*_EVERY_RANK, *joining_functions(project)}
+        made = (n for n in walk(around) if isinstance(n, ast.Call))
+        joins = any(project.meaning(site.facts, n.func) in every for n in made)
+        return joins and self.module.class_of(function) is None and not is_kept_to_one_rank(site.node, around)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
         size = argument(call, None, "world_size")
@@ -289,6 +318,8 @@ class RanksWriteOneFile(Rule):
             return None if tolerant or self._asked_before(call) else argument(call, 0, keyword)
         if name == "torch.save":
             return argument(call, 1, "f")
+        if name.startswith(_DATA_SETS):
+            return self._downloaded_into(call, name)
         if name in ("os.makedirs", "os.mkdir"):
             allowed = argument(call, 2, "exist_ok")
             return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
@@ -297,6 +328,20 @@ class RanksWriteOneFile(Rule):
             writes = isinstance(mode, cst.SimpleString) and set(str(mode.evaluated_value)) & set("wx")
             return argument(call, 0, "file") if writes else None
         return self._path_of(call) if not name else None
+
+    def _downloaded_into(self, call: cst.Call, name: str) -> cst.BaseExpression | None:
+        """The folder of a data set that is downloaded, unless ranks of its function take turns."""
+        download, function = argument(call, None, "download"), self.module.function_of(call)
+        if download is None or dotted(download) != "True":
+            return None
+        around = (item.item for up in self.module.ancestors(call) if isinstance(up, cst.With) for item in up.items)
+        if any("first" in self.module.code(each) for each in around):  # ``with accelerator.main_process_first():``
+            return None
+        for other in calls_in(function.body if function is not None else self.module.tree):
+            waits = called(other) in ("barrier", "wait_for_everyone") or self.module.qualified(other.func) == name
+            if waits and on_one_rank(self.module, other):
+                return None
+        return argument(call, 0, "root")
 
     def _path_of(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path whose method a call is, where the method fails if another rank was faster: ``path.mkdir()``."""
@@ -362,6 +407,8 @@ class RanksWriteOneFile(Rule):
     def _outcome(self, call: cst.Call) -> _Outcome:
         name = self.module.qualified(call.func)
         method = called(call) if not name else ""
+        if name.startswith(_DATA_SETS):
+            return _Outcome.DOWNLOADED
         if name in ("os.makedirs", "os.mkdir") or method == "mkdir":
             return _Outcome.MADE
         return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
@@ -390,4 +437,5 @@ _OUTCOMES = {
     _Outcome.WRITTEN: ("writes", "write on rank 0 only and let the others wait, or put the rank into the path"),
     _Outcome.MADE: ("makes", "exist_ok=True"),
     _Outcome.REMOVED: ("removes", "remove it on rank 0 only and let the others wait"),
+    _Outcome.DOWNLOADED: ("downloads to", "download it on rank 0 first, behind dist.barrier() on the others"),
 }

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import on_one_rank, several_ranks
+from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.control_flow import opposed
+from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions, opposed
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
 #: Functions that write a file, with the place and name of the path; `open` writes by its mode.
 _WRITES = {
@@ -36,22 +41,29 @@ _WAITS = re.compile(
     r"isfile|is_file|DistributedDataParallel|DDP|fully_shard|FullyShardedDataParallel|prepare|main_process_first|backward",
     re.IGNORECASE,
 )
+#: A test of whether a file is there.
+_LOOKS = re.compile(r"\b(exists|isfile|is_file)\(")
+#: What a path of one rank's own has in it.
+_OWN = re.compile(r"rank|worker|gpu|pid|te?mp|uuid|process", re.IGNORECASE)
 
 
 class FileReadBeforeWritten(Rule):
-    """All ranks read a file that only rank 0 writes, without waiting for it.
+    """All ranks read a file that only rank 0 writes, or whichever rank comes first, without waiting for it.
 
     ## What it does
 
     Finds `torch.save`, `numpy.save` or `open(.., "w")` under a test for the first rank, and later in the same function
     a read of the same path outside of any such test, with no barrier and no other collective in between.
 
+    Finds caches that every rank builds as well: a function that writes a path where it is missing and reads it where it
+    exists, and that a program of several ranks calls (or makes an object whose constructor does so), on all ranks.
+
     ## Why it breaks
 
     Rank 1 does not take the branch and is at the read while rank 0 still writes: it raises `FileNotFoundError`, or
     reads the first half of a checkpoint (`PytorchStreamReader failed reading zip archive`), or uses an older file if
     there is one. Whether this happens depends on milliseconds and on the file system: a network drive shows a new file
-    late on other nodes.
+    late on other nodes. Of ranks that build a cache, the first one writes while a later one finds that the file exists.
 
     ## Example
 
@@ -107,7 +119,8 @@ class FileReadBeforeWritten(Rule):
     ## When it is silent
 
     Any collective, wrap, `wait` or test of existence between the two, also inside the branch; paths that are not
-    written in the same way; reads on the same rank; code without evidence of several ranks; tests.
+    written in the same way; reads on the same rank; code without evidence of several ranks; tests. For caches also
+    locks, `main_process_first` and the like, in the function or around its call.
 
     ## How to confirm
 
@@ -135,9 +148,8 @@ class FileReadBeforeWritten(Rule):
             return
         calls = list(calls_in(node.body))
         written = dict(self._written(calls))
-        if not written:
-            return
-        for call in calls:
+        self._visit_cache(node, calls)
+        for call in calls if written else ():
             path = self._read(call)
             if path not in written or not path:
                 continue
@@ -150,6 +162,53 @@ class FileReadBeforeWritten(Rule):
                     help="call dist.barrier() between the two, on all ranks",
                 )
                 return
+
+    def _visit_cache(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
+        """Report what a function reads where it is there, and else writes, on all ranks."""
+        for write in calls:
+            path = self._path(write, _WRITES, "wx")
+            name = self.module.code(path) if path is not None else ""
+            around = (self.module.code(test) for test, _ in conditions(self.module, write) if name)
+            if on_one_rank(self.module, write) or not any(name in test and _LOOKS.search(test) for test in around):
+                continue
+            made = self.module.assignments(path) if path is not None else ()
+            if any(map(_OWN.search, (name, *map(self.module.code, made)))):
+                continue
+            read = next((call for call in calls if self._read(call) == name), None)
+            if read is None or any(map(self._waits, calls)):
+                continue
+            project = self.module.project
+            site = next((site for site in self._sites(function) if project and all_ranks_call(site, project)), None)
+            if site is not None:
+                self.report(
+                    read,
+                    "a rank reads the cache while another one still writes it: it fails, or gets half of it",
+                    labels=[(write, "every rank writes it where it is missing"), (site.span, "every rank comes here")],
+                    help="build it on rank 0 while the others wait, or write to a temporary name and os.replace() it",
+                )
+                return
+
+    def _waits(self, call: cst.Call) -> bool:
+        """Whether ranks wait for each other in a call, or in what a function of the project calls itself."""
+        name, project = self.module.callee(call), self.module.project
+        found = project.definition(project.canonical(name)) if name and project is not None else None
+        inside = (n for n in walk(found[1]) if isinstance(n, ast.Call)) if found is not None else ()
+        names = (self.module.code(call.func), *(dotted_ast(n.func) for n in inside))
+        return any(map(IN_TURN.search, names))
+
+    def _sites(self, function: cst.FunctionDef) -> tuple[CallSite, ...]:
+        """The calls of a function; where the constructor of its class calls it, those that make the object."""
+        owner, name = self.module.class_of(function), function.name.value
+        if owner is None:
+            return call_sites(self.module, function)
+        made = next((f for f in self.module.of_type(cst.FunctionDef) if self._constructs(f, owner)), None)
+        if made is not function:
+            named = (dotted(call.func) for call in calls_in(made.body)) if made is not None else ()
+            owner = owner if f"self.{name}" in named else None
+        return constructions(self.module, owner) if owner is not None else ()
+
+    def _constructs(self, function: cst.FunctionDef, owner: cst.ClassDef) -> bool:
+        return function.name.value == "__init__" and self.module.class_of(function) is owner
 
     def _written(self, calls: list[cst.Call]) -> Iterator[tuple[str, cst.Call]]:
         for call in calls:

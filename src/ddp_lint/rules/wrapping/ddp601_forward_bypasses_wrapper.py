@@ -7,6 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.training import backward_of, loss_of
@@ -99,8 +100,8 @@ class ForwardBypassesWrapper(Rule):
 
     Checkpoints, EMA, evaluation and everything else under `no_grad`, results that are detached or never reach a
     `backward()`, forwards in addition to one of the DDP model before the same `backward()` (then the reduction is
-    prepared), a wrapper class that calls its own `self.module`, and FSDP2 (`fully_shard` wraps in place: there is no
-    second object).
+    prepared), a wrapper class that calls its own `self.module`, `net = model.module` in code of one process, and FSDP2
+    (`fully_shard` wraps in place: there is no second object).
 
     ## How to confirm
 
@@ -238,6 +239,8 @@ class ForwardBypassesWrapper(Rule):
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
         wrap = self._wraps.of(wrapper, node)
+        if wrap is None and isinstance(place, cst.Attribute) and several_ranks(self.module) is None:
+            return False  # `.module` of a wrapper in one process: the GPUs of `nn.DataParallel`
         is_method = isinstance(self.module.parent(place), cst.Attribute)  # loss = model.module.compute_loss
         may_be_armed = (is_method or "." in dotted(node.func)) and (wrap is None or wrap.kind == "ddp")
         until = backward or (node if is_method else None)

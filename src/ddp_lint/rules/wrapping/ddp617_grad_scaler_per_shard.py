@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.control_flow import chosen_apart, exclusive
 from ddp_lint.source.queries import calls_in, is_false
 from ddp_lint.source.wraps import argument
 
@@ -112,6 +112,7 @@ class GradScalerPerShard(Rule):
             same_function = self.module.function_of(wrap.call) is here
             same_class = owner is not None and self.module.class_of(wrap.call) is owner
             together = (same_function or same_class) and not exclusive(self.module, node, wrap.call)
+            together = together and not chosen_apart(self.module, node, wrap.call)
             if wrap.kind == "fsdp1" and together and not self._is_replaced(node, wrap.call):
                 self.report(
                     node,

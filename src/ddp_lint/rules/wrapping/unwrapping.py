@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.scopes import Binding
 
@@ -62,13 +64,20 @@ class Unwrapping:
         return None
 
     def _of_name(self, name: cst.Name, depth: int) -> Source | None:
-        last = self._last_binding(name)
-        return self.source(last.value, depth - 1) if last is not None and last.value is not None else None
+        sources = (self.source(b.value, depth - 1) for b in self._last_bindings(name) if b.value is not None)
+        return next(filter(None, sources), None)
 
-    def _last_binding(self, name: cst.Name) -> Binding | None:
-        """The last assignment before a use, those in arms that leave before it apart."""
-        before = self._module.scopes.last_before(self._module.bindings(name), name)
-        return next((b for b in before if b.kind == "assign" and not self._leaves(b.node, name)), None)
+    def _last_bindings(self, name: cst.Name) -> Iterator[Binding]:
+        """The last assignment before a use, and those in the other arms of its `if`; those in arms that leave before
+        the use apart."""
+        last: Binding | None = None
+        for binding in self._module.scopes.last_before(self._module.bindings(name), name):
+            if binding.kind != "assign" or self._leaves(binding.node, name):
+                continue
+            if last is not None and not exclusive(self._module, binding.node, last.node):
+                return
+            last = last or binding
+            yield binding
 
     def _leaves(self, statement: cst.CSTNode, use: cst.CSTNode) -> bool:
         """Whether the block of a statement ends the function or the round before `use` is reached."""
