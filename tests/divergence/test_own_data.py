@@ -7,6 +7,27 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "what a training loop goes through, whatever it is called": """
+        def train(net, dl, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            for step, batch in enumerate(dl):
+                if (batch["labels"] != -100).sum() == 0:
+                    continue
+                model(batch).backward()  # !optimizer-step
+                optimizer.step()
+    """,
+    "batches that a collator has emptied": """
+        from tqdm import tqdm
+
+        def train(net, train_data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            bar = tqdm(train_data)
+            for batch in bar:
+                if batch is None:
+                    continue
+                model(batch).backward()  # !optimizer-step
+                optimizer.step()
+    """,
     "a meter that reduces its count alone": """
         class Meter:
             def __init__(self):
@@ -258,6 +279,43 @@ PARTING = {
 }
 
 EQUAL = {
+    "what a training loop counts": """
+        from tqdm import tqdm
+
+        def train(net, n, data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            iterator = tqdm(range(n))
+            for i in iterator:
+                loss = model(next(data), i)
+                if i % 4 == 0:
+                    loss.backward()
+                    optimizer.step()
+    """,
+    "what an outer loop goes through": """
+        def train(net, train, data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            for stage in train:
+                for batch in data:
+                    if stage == "frozen":
+                        continue
+                    model(batch, stage).backward()
+                    optimizer.step()
+    """,
+    "numbers of a list and steps": """
+        def train(net, steps, data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            stream = [1, 2, 3]
+            for k in stream:
+                if k == 2:
+                    continue
+                model(data, k).backward()
+                optimizer.step()
+            for k in steps:
+                if k == 2:
+                    continue
+                model(data, k).backward()
+                optimizer.step()
+    """,
     "a meter that reduces what it holds": """
         import numpy as np
 

@@ -25,6 +25,7 @@ from ddp_lint.divergence.group_members import of_comprehension
 from ddp_lint.divergence.lengths import (
     assigned_once,
     dealt_alike,
+    feeds_training,
     is_loader,
     is_undivided,
     of_batches,
@@ -210,7 +211,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return entry
     if iterable.varies is not None and iterable.open:
         return divergent((ELEMENT, frame.key(node)), iterable.varies)
-    if is_loader(iterable, path):
+    if is_loader(iterable, path) or (iterable.reference is None and feeds_training(frame, node)):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
         return divergent((BATCH, frame.key(node)), varies)

@@ -16,15 +16,18 @@ from ddp_lint.divergence.values import FIELD, GROWN, Known, Symbol, Value, Varia
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import names_in, walk
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
 _SEQUENTIAL = re.compile(r"(^|\.)SequentialSampler$")
 #: A loader by name; what holds several loaders hands out loaders.
 _LOADER_NAME = re.compile(r"(?<!down)loader(?!s)")
+#: ... and what a training loop goes through.
+_FEEDING = re.compile(r"(^|_)(dl|ds|data(set|iter)?|iter(ator)?|batch(es)?|stream|samples|generator|gen|train)$")
+_COUNTING = frozenset({"range", "trange", "count", "arange"})
 _STREAM = "torch.utils.data.IterableDataset"
 #: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
 _ITERATOR = re.compile(
@@ -48,6 +51,38 @@ def is_loader(iterable: Value, text: str) -> bool:
         return not reference.whole and known().source("iterate", reference.of) is not None and reference.of != ref.SET
     named = _LOADER_NAME.search(text.lower()) is not None
     return named and not text.startswith("range(")  # numbers, of whatever they count
+
+
+def feeds_training(frame: Frame, node: ast.expr) -> bool:
+    """Is it what a training loop goes through, by what is done with its elements and, loosely, by its name?
+
+    Outer loops go through epochs, folds or tasks, so only the innermost one around a `backward()` counts.
+    """
+    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    if node not in _fed(frame.function):
+        return False
+    source = assigned_once(frame, node)
+    while last_part(getattr(source, "func", None)) not in _COUNTING and (over := iterated(source)) is not None:
+        source = assigned_once(frame, over)
+    if isinstance(source, (ast.List, ast.Tuple, ast.Call)):
+        return False
+    return any(_FEEDING.search(last_part(getattr(each, "func", each))) is not None for each in (node, source))
+
+
+@kept_by_node(4096)
+def _fed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[ast.AST]:
+    """What the innermost loops of a function go through that call `backward` and use their elements in a call."""
+    loops = [node for node in inside(function) if isinstance(node, ast.For) and _goes_backward(node)]
+    fed = (loop for loop in loops if not any(_goes_backward(n) for n in children(loop) if isinstance(n, ast.For)))
+    return frozenset(part for loop in fed for part in walk(loop.iter))
+
+
+def _goes_backward(loop: ast.For) -> bool:
+    calls = [node for node in children(loop) if isinstance(node, ast.Call)]
+    elements = names_in(loop.target)
+    used = any(elements & names_in(argument) for call in calls for argument in call.args)
+    return used and any(last_part(call.func) == "backward" for call in calls)
 
 
 def is_undivided(iterable: Value) -> bool:
@@ -416,6 +451,7 @@ __all__ = [
     "dimension_of",
     "drops_last",
     "extent_of",
+    "feeds_training",
     "follows_from_extent",
     "grown", "grown_by_key",
     "is_extent",
