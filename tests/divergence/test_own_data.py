@@ -7,6 +7,16 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "numbers that are drawn from a seed of the rank's own": """
+        import random
+
+        def main(model, loader, seed, share):
+            seed = seed + dist.get_rank()
+            random.seed(seed)
+            for batch in loader:
+                if random.random() < share:
+                    dist.all_reduce(model(batch))  # !data-condition
+    """,
     "what a training loop goes through, whatever it is called": """
         def train(net, dl, optimizer):
             model = torch.nn.parallel.DistributedDataParallel(net)
@@ -279,6 +289,28 @@ PARTING = {
 }
 
 EQUAL = {
+    "numbers that are drawn from one seed": """
+        import random
+
+        def main(model, loader, seed, share):
+            rank = dist.get_rank()
+            torch.manual_seed(seed + rank)
+            random.seed(seed)
+            for batch in loader:
+                if random.random() < share:
+                    dist.all_reduce(model(batch))
+    """,
+    "a number that rank 0 draws for all": """
+        import random
+
+        def main(model, loader, seed, share):
+            random.seed(seed + dist.get_rank())
+            for batch in loader:
+                drawn = torch.tensor(random.random())
+                dist.broadcast(drawn, 0)
+                if drawn.item() < share:
+                    dist.all_reduce(model(batch))
+    """,
     "what a training loop counts": """
         from tqdm import tqdm
 

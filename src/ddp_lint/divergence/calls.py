@@ -22,6 +22,7 @@ from ddp_lint.divergence.calls_by_name import (
 )
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.definitions import stored_by, stores_of
+from ddp_lint.divergence.draws import draws_its_own
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame, bound
@@ -356,7 +357,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     if gate is not None and gate.what == "decorator" and arguments.positional:
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
     source = knows.source("call", name)
-    if source is not None:
+    if source is not None and (source.cause != "random" or draws_its_own(frame)):
         return from_source(frame, source, arguments.values, node)
     group_source = knows.group(name)
     if group_source is not None:
