@@ -56,7 +56,9 @@ from ddp_lint.divergence.values import (
     unknown,
     whether_sharded,
 )
+from ddp_lint.knowledge.communication import Rank
 
+_JOINED_AS = Rank(name="torch.distributed.init_process_group", what="call", value="rank")
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
 _SHAPELESS = frozenset(
     {"isinstance", "hasattr", "callable", "type", "print", "repr", "id", "issubclass", "vars", "dir"}
@@ -345,7 +347,18 @@ def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     size = arguments.keywords.get("world_size")
     if size is not None:
         frame.env[JOB_SIZE] = size
+    _is_rank(frame, arguments.keywords.get("rank"), arguments.nodes.get("rank"))
     return unknown(frame.key(node))
+
+
+def _is_rank(frame: Frame, given: Value | None, node: ast.expr | None) -> None:
+    """What a process joins with as its rank is its rank, whatever it is called: ``rank=proc_id``."""
+    if given is None or node is None or given.constant is not None or given.varies is not None:
+        return
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        rank = frame.rank_value(_JOINED_AS, node)
+        same = [name for name, value in frame.env.items() if value.key == given.key]
+        frame.env.update(dict.fromkeys((*same, frame.text(node)), rank))
 
 
 def _environ_update(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
