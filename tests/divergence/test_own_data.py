@@ -7,6 +7,20 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "a data set that takes a rank's share": """
+        from torch.utils.data import DataLoader, Dataset
+
+        class Share(Dataset):
+            def __init__(self, items):
+                self.items = items[dist.get_rank()::dist.get_world_size()]
+
+            def __len__(self):
+                return len(self.items)
+
+        def main(items, model):
+            for batch in DataLoader(Share(items), batch_size=4):
+                dist.all_reduce(model(batch))  # !loop-count
+    """,
     "numbers that are drawn from a seed of the rank's own": """
         import random
 
@@ -289,6 +303,50 @@ PARTING = {
 }
 
 EQUAL = {
+    "shares of what is a multiple of the number of ranks": """
+        import math
+        from torch.utils.data import DataLoader, Dataset
+
+        class Cut(Dataset):
+            def __init__(self, items):
+                size = dist.get_world_size()
+                items = items[: len(items) // size * size]
+                self.items = items[dist.get_rank()::size]
+
+            def __len__(self):
+                return len(self.items)
+
+        class Filled(Dataset):
+            def __init__(self, items):
+                size = dist.get_world_size()
+                items = list(items)
+                items += items[: math.ceil(len(items) / size) * size - len(items)]
+                self.items = [item for i, item in enumerate(items) if i % size == dist.get_rank()]
+
+            def __len__(self):
+                return len(self.items)
+
+        class Counted(Dataset):
+            def __init__(self, items):
+                self.items = items[dist.get_rank()::dist.get_world_size()]
+                self.count = len(items) // dist.get_world_size()
+
+            def __len__(self):
+                return self.count
+
+        def main(items, model):
+            for batch in DataLoader(Cut(items), batch_size=4):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(Filled(items), batch_size=4):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(Counted(items), batch_size=4):
+                dist.all_reduce(model(batch))
+            size = dist.get_world_size()
+            rest = len(items) % size
+            items = items[: len(items) - rest]
+            for item in items[dist.get_rank()::size]:
+                dist.all_reduce(model(item))
+    """,
     "numbers that are drawn from one seed": """
         import random
 

@@ -306,9 +306,19 @@ def _keyed(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     dataset = arguments.get("dataset", ("dataset",))[0]
-    streamed = not drops_last(node) and (streams(frame, dataset) or (is_share(dataset) and not deals(node)))
+    counted = dataset if dataset is None or is_share(dataset) or deals(node) else _counted(frame, dataset, node)
+    streamed = not drops_last(node) and (streams(frame, dataset) or (is_share(counted) and not deals(node)))
     whole = is_whole(frame, node) and not streamed and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
+
+
+def _counted(frame: Frame, dataset: Value, node: ast.Call) -> Value | None:
+    """How many samples a data set of the project has, by its `__len__`; None for any other."""
+    of = dataset.reference.of if isinstance(dataset.reference, ref.Instance) else None
+    method = frame.linker.method(of, "__len__") if isinstance(of, ref.ClassRef) else None
+    if method is None:
+        return None
+    return frame.summaries.enter_unseen(frame, dataclasses.replace(method, receiver=dataset, of=of), node)
 
 
 def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

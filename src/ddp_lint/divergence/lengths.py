@@ -306,19 +306,37 @@ _CUTTING = frozenset({"chunk", "tensor_split", "array_split", "split"})
 
 
 def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
-    """Was the collection cut into a multiple of the number that it is dealt out to: ``x.chunk(n * world)``?"""
+    """Was the collection made a multiple of the number that it is dealt out to: cut into so many pieces
+    (``x.chunk(n * world)``), cut off (``x[:n * world]``) or filled up (``while len(x) % world: x.append(..)``)?"""
     pieces = assigned_once(frame, dealt)
+    if isinstance(pieces, ast.Subscript) and isinstance(pieces.slice, ast.Slice) and pieces.slice.upper is not None:
+        return _is_multiple(frame, assigned_once(frame, pieces.slice.upper), frame.text(step))
+    if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        nodes = inside(frame.function)
+        if any(_fills_up(n, frame.text(dealt)) for n in nodes) and any(_rounds(frame, n, step) for n in nodes):
+            return True
     if not isinstance(pieces, ast.Call) or not isinstance(pieces.func, ast.Attribute):
         return False
     if pieces.func.attr not in _CUTTING:
         return False
-    counts = [assigned_once(frame, argument) for argument in pieces.args[:2]]
-    return any(
-        isinstance(count, ast.BinOp)
-        and isinstance(count.op, ast.Mult)
-        and frame.text(step) in (frame.text(count.left), frame.text(count.right))
-        for count in counts
-    )
+    return any(_is_multiple(frame, assigned_once(frame, count), frame.text(step)) for count in pieces.args[:2])
+
+
+def _is_multiple(frame: Frame, number: ast.expr, of: str) -> bool:
+    """``n * world``, ``len(x) - len(x) % world``."""
+    if not isinstance(number, ast.BinOp):
+        return False
+    if isinstance(number.op, ast.Sub):
+        rest = assigned_once(frame, number.right)
+        return isinstance(rest, ast.BinOp) and isinstance(rest.op, ast.Mod) and frame.text(rest.right) == of
+    return isinstance(number.op, ast.Mult) and of in (frame.text(number.left), frame.text(number.right))
+
+
+def _rounds(frame: Frame, node: ast.AST, to: ast.expr) -> bool:
+    """Does a number get rounded there to a multiple: ``% world``, ``math.ceil(n / world)``?"""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return frame.text(node.right) == frame.text(to)
+    return isinstance(node, ast.expr) and _rounds_up(node)
 
 
 def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
