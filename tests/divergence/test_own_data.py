@@ -7,6 +7,15 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "the bytes of objects": """
+        import pickle
+
+        def gather(results):
+            data = pickle.dumps(results)
+            mine = torch.ByteTensor(torch.ByteStorage.from_buffer(data)).cuda()
+            all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(all_of_them, mine)  # !argument
+    """,
     "a data set that takes a rank's share": """
         from torch.utils.data import DataLoader, Dataset
 
@@ -303,6 +312,34 @@ PARTING = {
 }
 
 EQUAL = {
+    "the bytes of objects in tensors of one size": """
+        import pickle
+
+        def padded(results, sizes, most):
+            mine = torch.ByteTensor(torch.ByteStorage.from_buffer(pickle.dumps(results))).to("cuda")
+            size = torch.tensor([mine.numel()], device="cuda")
+            dist.all_gather(sizes, size)
+            most = int(max(sizes).item())
+            if size != most:
+                mine = torch.cat((mine, torch.empty(most - size, dtype=torch.uint8, device="cuda")))
+            dist.all_gather([torch.empty(most) for _ in sizes], mine)
+
+        def resized(results, sizes, most):
+            mine = torch.frombuffer(bytearray(pickle.dumps(results)), dtype=torch.uint8).cuda()
+            mine.resize_(most)
+            dist.all_gather([torch.empty(most) for _ in sizes], mine)
+
+        def sent(settings):
+            if dist.get_rank() == 0:
+                data = torch.ByteTensor(list(pickle.dumps(settings)))
+                size = torch.tensor([data.numel()])
+            else:
+                size = torch.tensor([0])
+            dist.broadcast(size, 0)
+            if dist.get_rank() != 0:
+                data = torch.empty(size.item(), dtype=torch.uint8)
+            dist.broadcast(data, 0)
+    """,
     "shares of what is a multiple of the number of ranks": """
         import math
         from torch.utils.data import DataLoader, Dataset

@@ -19,6 +19,7 @@ from ddp_lint.divergence.lengths import (
     deals,
     drops_last,
     equalised,
+    is_serialised,
     is_share,
     is_whole,
     length_of,
@@ -170,6 +171,7 @@ def _tensor(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     given = arguments.positional[0] if arguments.positional else None
     listed = given is not None and (given.kind == GROWN or (isinstance(node.args[0], ast.ListComp) and is_share(given)))
     own = listed and given is not None and not given.even and not value.agreed
+    own = own or (bool(node.args) and is_serialised(frame, node.args[0]) and not value.agreed)
     return value.with_reference(ref.Instance(SELECTION)) if own else value
 
 
@@ -399,7 +401,7 @@ LIBRARY: dict[str, _Handler] = {
     "functools.partial": _functools_partial,
     **{f"torch.{name}": _joined for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack")},
     "torch.nn.utils.rnn.pad_sequence": _joined,
-    **dict.fromkeys(("torch.tensor", "torch.as_tensor"), _tensor),
+    **dict.fromkeys(("torch.tensor", "torch.as_tensor", "torch.ByteTensor", "torch.frombuffer"), _tensor),
     **{f"torch.{name}": _selected for name in SELECTING},
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,

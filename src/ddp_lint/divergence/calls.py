@@ -466,6 +466,9 @@ def _of_own_tensor(
     frame: Frame, function: Value, method: ref.Method, arguments: Arguments, node: ast.Call
 ) -> Value | None:
     """What a method of a tensor gives that has a shape of its own on each rank; None where it is no such tensor."""
+    if method.of in LISTED and method.name in ("resize_", "resize_as_") and isinstance(node.func, ast.Attribute):
+        frame.env[dotted(node.func.value)] = unknown(frame.key(node))  # it has the size that it is told now
+        return unknown(frame.key(node))
     if method.of in LISTED and keeps(method.name):
         return with_kept_shape(frame, node, function, method)
     return sized(frame, node, [function, *arguments.values]) if method.of == PADDED else None

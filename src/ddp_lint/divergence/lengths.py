@@ -414,6 +414,22 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
+#: What makes bytes of an object, as many as it takes, and what hands bytes on.
+_SERIALISING = frozenset({"dumps", "encode", "getvalue"})
+_OF_BYTES = frozenset({"from_buffer", "frombuffer", "list", "bytearray", "bytes", "copy"})
+
+
+def is_serialised(frame: Frame, node: ast.expr) -> bool:
+    """Are these the bytes of an object of the rank's own: ``ByteStorage.from_buffer(pickle.dumps(results))``?"""
+    made = assigned_once(frame, node)
+    if not isinstance(made, ast.Call):
+        return False
+    if last_part(made.func) in _SERIALISING:
+        return True
+    of = made.args[0] if made.args else getattr(made.func, "value", None)
+    return last_part(made.func) in _OF_BYTES and of is not None and is_serialised(frame, of)
+
+
 def of_numbers(frame: Frame, node: ast.AST) -> bool:
     """Does a set hold numbers, as an element shows that is one for certain? Their hash is the same in all processes,
     and so is the order that the set has them in."""
@@ -473,6 +489,7 @@ __all__ = [
     "follows_from_extent",
     "grown", "grown_by_key",
     "is_extent",
+    "is_serialised",
     "is_share",
     "is_size",
     "is_whole",
