@@ -157,10 +157,10 @@ def _maps_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.Di
 
 def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Variation | None:
     """``[f for i, f in enumerate(files) if i % world == rank]``: why ranks have different numbers of elements."""
-    for generator, test in ((generator, test) for generator in node.generators for test in generator.ifs):
+    for source, test in ((generator.iter, test) for generator in node.generators for test in generator.ifs):
         sides = (test.left, *test.comparators) if isinstance(test, ast.Compare) else ()
         number = next((s.right for s in sides if isinstance(s, ast.BinOp) and isinstance(s.op, ast.Mod)), None)
-        over = iterated(generator.iter) if _called(generator.iter) == "enumerate" else generator.iter
+        over = iterated(source) if _called(source) == "enumerate" else source
         if number is None or (over is not None and dealt_evenly(frame, over, number)):
             continue
         if any((varies := evaluate(frame, side).varies) and varies.cause == "rank" for side in sides):

@@ -10,6 +10,7 @@ from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import joining_words
 from ddp_lint.launch.search import programs
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
@@ -24,9 +25,9 @@ class SamplerNeverSetEpoch(Rule):
 
     ## What it does
 
-    Finds a DistributedSampler with shuffling on, in code that makes several passes, where `set_epoch` is called
-    nowhere: not in the file, its package or folder, what it imports, or what imports it. A call in another script of
-    the same folder does not count.
+    Finds a DistributedSampler with shuffling on, in code that makes several passes (or hands its loader to a trainer of
+    another file that does), where `set_epoch` is called nowhere: not in the file, its package or folder, what it
+    imports, or what imports it. A call in another script of the same folder does not count.
 
     ## Why it breaks
 

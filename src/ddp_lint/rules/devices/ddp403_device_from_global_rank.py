@@ -31,7 +31,8 @@ class DeviceFromGlobalRank(Rule):
     Finds `get_rank()`, `RANK`, `process_index`, functions of the project that return them when called without
     arguments (`comm.get_rank()`), and variables with them, used as a device index: in `set_device`,
     `torch.device("cuda", rank)`, `f"cuda:{rank}"`, `DDP(device_ids=[rank])`, `barrier(device_ids=[rank])`,
-    `.cuda(rank)`, and used to pick from a list of GPUs, `set_device(args.gpus[rank])`; in a file without any of these, also the first `.to(rank)` or `torch.tensor(x, device=rank)`.
+    `.cuda(rank)`, and used to pick from a list of GPUs, `set_device(args.gpus[rank])`; in a file without any of these,
+    also the first `.to(rank)` or `torch.tensor(x, device=rank)`.
 
     ## Why it breaks
 

@@ -62,7 +62,8 @@ class ReadAcrossStreams(Rule):
 
     Finds a tensor that a function computes on the current stream and uses under `with torch.cuda.stream(side)` without
     `side.wait_stream(...)` in between, and one that is computed on the side stream and used after the block without
-    `torch.cuda.current_stream().wait_stream(side)`.
+    `torch.cuda.current_stream().wait_stream(side)`. What is copied there asynchronously counts as computed, whatever
+    holds it: `batch["x"].cuda(non_blocking=True)`.
 
     ## Why it breaks
 
