@@ -6,6 +6,53 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "a generator over a rank's share": """
+        def parts(items):
+            for item in items[dist.get_rank()::dist.get_world_size()]:
+                yield item
+
+        def run(items, model):
+            for item in parts(items):
+                dist.all_reduce(model(item))  # !loop-count
+    """,
+    "a generator that skips what falls to other ranks": """
+        def parts(items):
+            for i, item in enumerate(items):
+                if i % dist.get_world_size() != dist.get_rank():
+                    continue
+                yield item
+
+        def run(items, model):
+            for item in parts(items):
+                dist.all_reduce(model(item))  # !rank-branch
+    """,
+    "the number that spawn gives a process": """
+        import torch.multiprocessing as mp
+
+        def work(gpu, args):
+            args.gpu = gpu
+            dist.init_process_group("nccl", rank=args.node * args.gpus + gpu, world_size=args.world)
+            if args.gpu == 0:
+                dist.barrier()  # !rank-branch
+
+        def main(args):
+            mp.spawn(work, nprocs=args.gpus, args=(args,))
+    """,
+    "the number that a process joins with": """
+        class Worker:
+            def __init__(self, index, size):
+                self.index = index
+                dist.init_process_group("gloo", rank=index, world_size=size)
+
+            def report(self, x):
+                dist.all_reduce(x)
+
+        def work(proc_id, devices, x):
+            dist.init_process_group("nccl", rank=proc_id, world_size=len(devices))
+            if proc_id != 0:
+                return
+            dist.all_reduce(x)  # !rank-branch
+    """,
     "pairs made of a set": """
         import itertools
 
@@ -244,6 +291,49 @@ PARTING = {
 }
 
 EQUAL = {
+    "generators that all ranks go through equally often": """
+        import contextlib
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def moved(loader, every):
+            for i, batch in enumerate(loader):
+                if i % every:
+                    continue
+                yield batch.cuda()
+
+        @contextlib.contextmanager
+        def noted():
+            if dist.get_rank() == 0:
+                print("begins")
+            yield
+            if dist.get_rank() == 0:
+                print("ends")
+
+        def run(dataset, model, every):
+            loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+            for batch in moved(loader, every):
+                dist.all_reduce(model(batch))
+            with noted():
+                dist.barrier()
+    """,
+    "numbers that say no rank": """
+        import torch.multiprocessing as mp
+
+        def work(gpu, stage, args):
+            dist.init_process_group("nccl", rank=args.node + gpu, world_size=args.world)
+            if stage == 0:
+                dist.barrier()
+            if gpu is not None:
+                dist.barrier()
+
+        def serve(index, size, x):
+            dist.init_process_group("gloo", rank=0, world_size=size)
+            if index == 0:
+                dist.all_reduce(x)
+
+        def main(args):
+            mp.spawn(work, nprocs=args.gpus, args=(args.stage, args))
+    """,
     "pairs made of a sorted set": """
         import itertools
 

@@ -91,6 +91,60 @@ PARTING = {
             with open(path, "rb") as file:
                 return pickle.load(file)
     """,
+    "the bytes of objects": """
+        import pickle
+
+        def gather(results):
+            data = pickle.dumps(results)
+            mine = torch.ByteTensor(torch.ByteStorage.from_buffer(data)).cuda()
+            all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(all_of_them, mine)  # !argument
+    """,
+    "a data set that takes a rank's share": """
+        from torch.utils.data import DataLoader, Dataset
+
+        class Share(Dataset):
+            def __init__(self, items):
+                self.items = items[dist.get_rank()::dist.get_world_size()]
+
+            def __len__(self):
+                return len(self.items)
+
+        def main(items, model):
+            for batch in DataLoader(Share(items), batch_size=4):
+                dist.all_reduce(model(batch))  # !loop-count
+    """,
+    "numbers that are drawn from a seed of the rank's own": """
+        import random
+
+        def main(model, loader, seed, share):
+            seed = seed + dist.get_rank()
+            random.seed(seed)
+            for batch in loader:
+                if random.random() < share:
+                    dist.all_reduce(model(batch))  # !data-condition
+    """,
+    "what a training loop goes through, whatever it is called": """
+        def train(net, dl, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            for step, batch in enumerate(dl):
+                if (batch["labels"] != -100).sum() == 0:
+                    continue
+                model(batch).backward()  # !optimizer-step
+                optimizer.step()
+    """,
+    "batches that a collator has emptied": """
+        from tqdm import tqdm
+
+        def train(net, train_data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            bar = tqdm(train_data)
+            for batch in bar:
+                if batch is None:
+                    continue
+                model(batch).backward()  # !optimizer-step
+                optimizer.step()
+    """,
     "a meter that reduces its count alone": """
         class Meter:
             def __init__(self):
@@ -395,6 +449,137 @@ EQUAL = {
                     with open(other) as file:
                         print(file.read())
                 dist.barrier()
+    """,
+    "the bytes of objects in tensors of one size": """
+        import pickle
+
+        def padded(results, sizes, most):
+            mine = torch.ByteTensor(torch.ByteStorage.from_buffer(pickle.dumps(results))).to("cuda")
+            size = torch.tensor([mine.numel()], device="cuda")
+            dist.all_gather(sizes, size)
+            most = int(max(sizes).item())
+            if size != most:
+                mine = torch.cat((mine, torch.empty(most - size, dtype=torch.uint8, device="cuda")))
+            dist.all_gather([torch.empty(most) for _ in sizes], mine)
+
+        def resized(results, sizes, most):
+            mine = torch.frombuffer(bytearray(pickle.dumps(results)), dtype=torch.uint8).cuda()
+            mine.resize_(most)
+            dist.all_gather([torch.empty(most) for _ in sizes], mine)
+
+        def sent(settings):
+            if dist.get_rank() == 0:
+                data = torch.ByteTensor(list(pickle.dumps(settings)))
+                size = torch.tensor([data.numel()])
+            else:
+                size = torch.tensor([0])
+            dist.broadcast(size, 0)
+            if dist.get_rank() != 0:
+                data = torch.empty(size.item(), dtype=torch.uint8)
+            dist.broadcast(data, 0)
+    """,
+    "shares of what is a multiple of the number of ranks": """
+        import math
+        from torch.utils.data import DataLoader, Dataset
+
+        class Cut(Dataset):
+            def __init__(self, items):
+                size = dist.get_world_size()
+                items = items[: len(items) // size * size]
+                self.items = items[dist.get_rank()::size]
+
+            def __len__(self):
+                return len(self.items)
+
+        class Filled(Dataset):
+            def __init__(self, items):
+                size = dist.get_world_size()
+                items = list(items)
+                items += items[: math.ceil(len(items) / size) * size - len(items)]
+                self.items = [item for i, item in enumerate(items) if i % size == dist.get_rank()]
+
+            def __len__(self):
+                return len(self.items)
+
+        class Counted(Dataset):
+            def __init__(self, items):
+                self.items = items[dist.get_rank()::dist.get_world_size()]
+                self.count = len(items) // dist.get_world_size()
+
+            def __len__(self):
+                return self.count
+
+        def main(items, model):
+            for batch in DataLoader(Cut(items), batch_size=4):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(Filled(items), batch_size=4):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(Counted(items), batch_size=4):
+                dist.all_reduce(model(batch))
+            size = dist.get_world_size()
+            rest = len(items) % size
+            items = items[: len(items) - rest]
+            for item in items[dist.get_rank()::size]:
+                dist.all_reduce(model(item))
+    """,
+    "numbers that are drawn from one seed": """
+        import random
+
+        def main(model, loader, seed, share):
+            rank = dist.get_rank()
+            torch.manual_seed(seed + rank)
+            random.seed(seed)
+            for batch in loader:
+                if random.random() < share:
+                    dist.all_reduce(model(batch))
+    """,
+    "a number that rank 0 draws for all": """
+        import random
+
+        def main(model, loader, seed, share):
+            random.seed(seed + dist.get_rank())
+            for batch in loader:
+                drawn = torch.tensor(random.random())
+                dist.broadcast(drawn, 0)
+                if drawn.item() < share:
+                    dist.all_reduce(model(batch))
+    """,
+    "what a training loop counts": """
+        from tqdm import tqdm
+
+        def train(net, n, data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            iterator = tqdm(range(n))
+            for i in iterator:
+                loss = model(next(data), i)
+                if i % 4 == 0:
+                    loss.backward()
+                    optimizer.step()
+    """,
+    "what an outer loop goes through": """
+        def train(net, train, data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            for stage in train:
+                for batch in data:
+                    if stage == "frozen":
+                        continue
+                    model(batch, stage).backward()
+                    optimizer.step()
+    """,
+    "numbers of a list and steps": """
+        def train(net, steps, data, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(net)
+            stream = [1, 2, 3]
+            for k in stream:
+                if k == 2:
+                    continue
+                model(data, k).backward()
+                optimizer.step()
+            for k in steps:
+                if k == 2:
+                    continue
+                model(data, k).backward()
+                optimizer.step()
     """,
     "a meter that reduces what it holds": """
         import numpy as np

@@ -14,6 +14,7 @@ from ddp_lint.divergence.effects import (
     Leave,
     Rounds,
     communicates,
+    hands_over,
     matters,
     may_exit,
 )  # fmt: skip
@@ -113,7 +114,8 @@ class _Builder:
             self._apart -= apart
             # Which calls a rank that has ended misses is known only to the callers of the callee.
             ends = apart and may_exit([*effect.yes, *effect.no])
-            return self.test(effect.test, yes, no, effect.span, site.depth if site and not ends else 0)
+            depth = self._depth(site, exits, [*effect.yes, *effect.no]) if not ends else 0
+            return self.test(effect.test, yes, no, effect.span, depth)
         if isinstance(effect, Rounds):
             return after if effect.callback and not self._apart else self._rounds(effect, after, exits, site)
         if isinstance(effect, Attempt):
@@ -136,6 +138,13 @@ class _Builder:
                 node = self.test(part, yes, node, span, depth)
         return node
 
+    def _depth(self, site: Site | None, exits: Exits, effects: list[Effect]) -> int:
+        """How far below the function at hand a choice is. One on which it depends whether a generator goes on with its
+        consumer is the consumer's own: in the generator nothing of it is seen."""
+        generator = exits.yields is not None and not exits.manager
+        consumed = generator and (hands_over(effects) or _leaves(effects))
+        return site.depth if site is not None and not consumed else 0
+
     def _rounds(self, effect: Rounds, after: Node, exits: Exits, site: Site | None) -> Node:
         finished = self.sequence(effect.orelse, after, exits, site)
         if 0 < effect.times <= _WRITTEN_OUT and _is_plain(effect.body):
@@ -150,7 +159,7 @@ class _Builder:
         if not streams:  # nothing to count: one round represents all of them
             inner = dataclasses.replace(exits, breaks=after, continues=finished)
             return self.sequence(effect.body, finished, inner, site)
-        rounds = effect.rounds and self._settled(effect.rounds, site.depth if site else 0)
+        rounds = effect.rounds and self._settled(effect.rounds, self._depth(site, exits, effect.body))
         number = self._graph.next_number()
         return self._graph.add(Loop(number, body, again, leave, rounds, finished, effect.span, streams, effect.endless))
 

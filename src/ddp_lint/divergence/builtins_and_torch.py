@@ -19,6 +19,7 @@ from ddp_lint.divergence.lengths import (
     deals,
     drops_last,
     equalised,
+    is_serialised,
     is_share,
     is_whole,
     length_of,
@@ -56,7 +57,9 @@ from ddp_lint.divergence.values import (
     unknown,
     whether_sharded,
 )
+from ddp_lint.knowledge.communication import Rank
 
+_JOINED_AS = Rank(name="torch.distributed.init_process_group", what="call", value="rank")
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
 _SHAPELESS = frozenset(
     {"isinstance", "hasattr", "callable", "type", "print", "repr", "id", "issubclass", "vars", "dir"}
@@ -179,6 +182,7 @@ def _tensor(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     given = arguments.positional[0] if arguments.positional else None
     listed = given is not None and (given.kind == GROWN or (isinstance(node.args[0], ast.ListComp) and is_share(given)))
     own = listed and given is not None and not given.even and not value.agreed
+    own = own or (bool(node.args) and is_serialised(frame, node.args[0]) and not value.agreed)
     return value.with_reference(ref.Instance(SELECTION)) if own else value
 
 
@@ -357,7 +361,18 @@ def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     size = arguments.keywords.get("world_size")
     if size is not None:
         frame.env[JOB_SIZE] = size
+    _is_rank(frame, arguments.keywords.get("rank"), arguments.nodes.get("rank"))
     return unknown(frame.key(node))
+
+
+def _is_rank(frame: Frame, given: Value | None, node: ast.expr | None) -> None:
+    """What a process joins with as its rank is its rank, whatever it is called: ``rank=proc_id``."""
+    if given is None or node is None or given.constant is not None or given.varies is not None:
+        return
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        rank = frame.rank_value(_JOINED_AS, node)
+        same = [name for name, value in frame.env.items() if value.key == given.key]
+        frame.env.update(dict.fromkeys((*same, frame.text(node)), rank))
 
 
 def _environ_update(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -388,7 +403,7 @@ LIBRARY: dict[str, _Handler] = {
     "functools.partial": _functools_partial,
     **{f"torch.{name}": _joined for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack")},
     "torch.nn.utils.rnn.pad_sequence": _joined,
-    **dict.fromkeys(("torch.tensor", "torch.as_tensor"), _tensor),
+    **dict.fromkeys(("torch.tensor", "torch.as_tensor", "torch.ByteTensor", "torch.frombuffer"), _tensor),
     **{f"torch.{name}": _selected for name in SELECTING},
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,

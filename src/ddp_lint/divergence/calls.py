@@ -23,6 +23,7 @@ from ddp_lint.divergence.calls_by_name import (
 )
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.definitions import stored_by, stores_of
+from ddp_lint.divergence.draws import draws_its_own
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
 from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
 from ddp_lint.divergence.frame import Frame, bound
@@ -355,7 +356,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     if gate is not None and gate.what == "decorator" and arguments.positional:
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
     source = knows.source("call", name)
-    if source is not None:
+    if source is not None and (source.cause != "random" or draws_its_own(frame)):
         return from_source(frame, source, arguments.values, node)
     group_source = knows.group(name)
     if group_source is not None:
@@ -464,6 +465,9 @@ def _of_own_tensor(
     frame: Frame, function: Value, method: ref.Method, arguments: Arguments, node: ast.Call
 ) -> Value | None:
     """What a method of a tensor gives that has a shape of its own on each rank; None where it is no such tensor."""
+    if method.of in LISTED and method.name in ("resize_", "resize_as_") and isinstance(node.func, ast.Attribute):
+        frame.env[dotted(node.func.value)] = unknown(frame.key(node))  # it has the size that it is told now
+        return unknown(frame.key(node))
     if method.of in LISTED and keeps(method.name):
         return with_kept_shape(frame, node, function, method)
     return sized(frame, node, [function, *arguments.values]) if method.of == PADDED else None

@@ -236,7 +236,8 @@ def _of_piece(frame: Frame, node: ast.Call) -> bool:
 
 def from_source(frame: Frame, source: Source, parts: Sequence[Value], node: ast.Call) -> Value:
     """A value that differs although no rank is mentioned. Data must come from this rank's batches."""
-    key = ("call", frame.key(node) if source.cause == "clock" else frame.text(node))  # each call returns another time
+    anew = source.cause in ("clock", "random")  # each call returns something else
+    key = ("call", frame.key(node) if anew else frame.text(node))
     if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:
         text = frame.text(node).lower()
         if any(p.agreed or p.constant is not None for p in parts) or _SHARED.search(text):

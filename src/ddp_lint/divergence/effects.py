@@ -109,6 +109,11 @@ def communicates(effects: list[Effect]) -> bool:
     return any(isinstance(effect, EventStep) for part in _lists(effects) for effect in part)
 
 
+def hands_over(effects: list[Effect]) -> bool:
+    """Does a generator go on with its consumer anywhere in the tree?"""
+    return any(isinstance(effect, Yielded) for part in _lists(effects) for effect in part)
+
+
 def _lists(effects: list[Effect]) -> Iterator[list[Effect]]:
     """The lists that the tree is made of, each once: a recursive generator holds itself many times over, so that the
     tree is far larger than what it is made of."""

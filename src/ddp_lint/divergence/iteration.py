@@ -25,6 +25,8 @@ from ddp_lint.divergence.group_members import of_comprehension
 from ddp_lint.divergence.lengths import (
     assigned_once,
     dealt_alike,
+    dealt_evenly,
+    feeds_training,
     is_loader,
     is_undivided,
     of_batches,
@@ -155,10 +157,13 @@ def _maps_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.Di
 
 def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Variation | None:
     """``[f for i, f in enumerate(files) if i % world == rank]``: why ranks have different numbers of elements."""
-    for test in (test for generator in node.generators for test in generator.ifs):
+    for source, test in ((generator.iter, test) for generator in node.generators for test in generator.ifs):
         sides = (test.left, *test.comparators) if isinstance(test, ast.Compare) else ()
-        dealt = any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides)
-        if dealt and any((varies := evaluate(frame, side).varies) and varies.cause == "rank" for side in sides):
+        number = next((s.right for s in sides if isinstance(s, ast.BinOp) and isinstance(s.op, ast.Mod)), None)
+        over = iterated(source) if _called(source) == "enumerate" else source
+        if number is None or (over is not None and dealt_evenly(frame, over, number)):
+            continue
+        if any((varies := evaluate(frame, side).varies) and varies.cause == "rank" for side in sides):
             return own_share(frame, node)
     return None
 
@@ -210,7 +215,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return entry
     if iterable.varies is not None and iterable.open:
         return divergent((ELEMENT, frame.key(node)), iterable.varies)
-    if is_loader(iterable, path):
+    if is_loader(iterable, path) or (iterable.reference is None and feeds_training(frame, node)):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
         return divergent((BATCH, frame.key(node)), varies)

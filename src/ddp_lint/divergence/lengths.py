@@ -16,15 +16,18 @@ from ddp_lint.divergence.values import FIELD, GROWN, Known, Symbol, Value, Varia
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import names_in, walk
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
 _SEQUENTIAL = re.compile(r"(^|\.)SequentialSampler$")
 #: A loader by name; what holds several loaders hands out loaders.
 _LOADER_NAME = re.compile(r"(?<!down)loader(?!s)")
+#: ... and what a training loop goes through.
+_FEEDING = re.compile(r"(^|_)(dl|ds|data(set|iter)?|iter(ator)?|batch(es)?|stream|samples|generator|gen|train)$")
+_COUNTING = frozenset({"range", "trange", "count", "arange"})
 _STREAM = "torch.utils.data.IterableDataset"
 #: A name for what hands out batches until a rank's data end, unlike a loader, whose length a sampler has made equal.
 _ITERATOR = re.compile(
@@ -51,6 +54,38 @@ def is_loader(iterable: Value, text: str) -> bool:
 
 def is_loader_name(text: str) -> bool:
     return _LOADER_NAME.search(text.lower()) is not None
+
+
+def feeds_training(frame: Frame, node: ast.expr) -> bool:
+    """Is it what a training loop goes through, by what is done with its elements and, loosely, by its name?
+
+    Outer loops go through epochs, folds or tasks, so only the innermost one around a `backward()` counts.
+    """
+    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    if node not in _fed(frame.function):
+        return False
+    source = assigned_once(frame, node)
+    while last_part(getattr(source, "func", None)) not in _COUNTING and (over := iterated(source)) is not None:
+        source = assigned_once(frame, over)
+    if isinstance(source, (ast.List, ast.Tuple, ast.Call)):
+        return False
+    return any(_FEEDING.search(last_part(getattr(each, "func", each))) is not None for each in (node, source))
+
+
+@kept_by_node(4096)
+def _fed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[ast.AST]:
+    """What the innermost loops of a function go through that call `backward` and use their elements in a call."""
+    loops = [node for node in inside(function) if isinstance(node, ast.For) and _goes_backward(node)]
+    fed = (loop for loop in loops if not any(_goes_backward(n) for n in children(loop) if isinstance(n, ast.For)))
+    return frozenset(part for loop in fed for part in walk(loop.iter))
+
+
+def _goes_backward(loop: ast.For) -> bool:
+    calls = [node for node in children(loop) if isinstance(node, ast.Call)]
+    elements = names_in(loop.target)
+    used = any(elements & names_in(argument) for call in calls for argument in call.args)
+    return used and any(last_part(call.func) == "backward" for call in calls)
 
 
 def is_undivided(iterable: Value) -> bool:
@@ -274,19 +309,37 @@ _CUTTING = frozenset({"chunk", "tensor_split", "array_split", "split"})
 
 
 def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
-    """Was the collection cut into a multiple of the number that it is dealt out to: ``x.chunk(n * world)``?"""
+    """Was the collection made a multiple of the number that it is dealt out to: cut into so many pieces
+    (``x.chunk(n * world)``), cut off (``x[:n * world]``) or filled up (``while len(x) % world: x.append(..)``)?"""
     pieces = assigned_once(frame, dealt)
+    if isinstance(pieces, ast.Subscript) and isinstance(pieces.slice, ast.Slice) and pieces.slice.upper is not None:
+        return _is_multiple(frame, assigned_once(frame, pieces.slice.upper), frame.text(step))
+    if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        nodes = inside(frame.function)
+        if any(_fills_up(n, frame.text(dealt)) for n in nodes) and any(_rounds(frame, n, step) for n in nodes):
+            return True
     if not isinstance(pieces, ast.Call) or not isinstance(pieces.func, ast.Attribute):
         return False
     if pieces.func.attr not in _CUTTING:
         return False
-    counts = [assigned_once(frame, argument) for argument in pieces.args[:2]]
-    return any(
-        isinstance(count, ast.BinOp)
-        and isinstance(count.op, ast.Mult)
-        and frame.text(step) in (frame.text(count.left), frame.text(count.right))
-        for count in counts
-    )
+    return any(_is_multiple(frame, assigned_once(frame, count), frame.text(step)) for count in pieces.args[:2])
+
+
+def _is_multiple(frame: Frame, number: ast.expr, of: str) -> bool:
+    """``n * world``, ``len(x) - len(x) % world``."""
+    if not isinstance(number, ast.BinOp):
+        return False
+    if isinstance(number.op, ast.Sub):
+        rest = assigned_once(frame, number.right)
+        return isinstance(rest, ast.BinOp) and isinstance(rest.op, ast.Mod) and frame.text(rest.right) == of
+    return isinstance(number.op, ast.Mult) and of in (frame.text(number.left), frame.text(number.right))
+
+
+def _rounds(frame: Frame, node: ast.AST, to: ast.expr) -> bool:
+    """Does a number get rounded there to a multiple: ``% world``, ``math.ceil(n / world)``?"""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return frame.text(node.right) == frame.text(to)
+    return isinstance(node, ast.expr) and _rounds_up(node)
 
 
 def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
@@ -364,6 +417,22 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
+#: What makes bytes of an object, as many as it takes, and what hands bytes on.
+_SERIALISING = frozenset({"dumps", "encode", "getvalue"})
+_OF_BYTES = frozenset({"from_buffer", "frombuffer", "list", "bytearray", "bytes", "copy"})
+
+
+def is_serialised(frame: Frame, node: ast.expr) -> bool:
+    """Are these the bytes of an object of the rank's own: ``ByteStorage.from_buffer(pickle.dumps(results))``?"""
+    made = assigned_once(frame, node)
+    if not isinstance(made, ast.Call):
+        return False
+    if last_part(made.func) in _SERIALISING:
+        return True
+    of = made.args[0] if made.args else getattr(made.func, "value", None)
+    return last_part(made.func) in _OF_BYTES and of is not None and is_serialised(frame, of)
+
+
 def of_numbers(frame: Frame, node: ast.AST) -> bool:
     """Does a set hold numbers, as an element shows that is one for certain? Their hash is the same in all processes,
     and so is the order that the set has them in."""
@@ -419,9 +488,11 @@ __all__ = [
     "dimension_of",
     "drops_last",
     "extent_of",
+    "feeds_training",
     "follows_from_extent",
     "grown", "grown_by_key",
     "is_extent",
+    "is_serialised",
     "is_share",
     "is_size",
     "is_whole",

@@ -21,9 +21,12 @@ from ddp_lint.divergence.selections import GRADIENTS, are_gradients
 from ddp_lint.divergence.shards import is_input
 from ddp_lint.divergence.values import NEVER, Value, Variation, constant, divergent, holding, unknown
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge.communication import Rank
+from ddp_lint.launch.joining import spawned_functions
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.syntax import Definition, parameters, positional
+from ddp_lint.source.syntax import Definition, first_name, parameters, positional
 
+_NUMBER_OF_PROCESS = Rank(name="torch.multiprocessing.spawn", what="call", value="local_rank")
 #: Parameters that hold a rank's own data.
 _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
 
@@ -119,6 +122,8 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
     frame = Frame(summaries, function.facts, function.node)
     if heuristic and not is_positive(defaults_of(function.node).get(parameter.arg)):
         ranked = frame.named_rank("name", parameter.arg, parameter)
+        if ranked is None and _is_number_of_process(summaries.linker, function, parameter):
+            ranked = frame.rank_value(_NUMBER_OF_PROCESS, parameter)
         if ranked is not None:
             return ranked
     named_so = parameter.arg in _BATCHES and getattr(function.node, "name", "") != "__init__"  # there it is a size
@@ -138,6 +143,14 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
         guess = known().guessed_type(parameter.arg)
         of = ref.Instance(guess, guessed=True) if guess else None
     return unknown(("parameter", parameter.arg), of)
+
+
+def _is_number_of_process(linker: Linker, function: FunctionRef, parameter: ast.arg) -> bool:
+    """Is it what ``mp.spawn`` gives a function first?"""
+    first = first_name(function.node) == parameter.arg and function.owner is None
+    name = getattr(function.node, "name", "")
+    of = f"{function.facts.name}.{name}" if function.facts.name else name
+    return first and bool(name) and of in spawned_functions(linker.project)
 
 
 def _typed(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, value: Value) -> Value:

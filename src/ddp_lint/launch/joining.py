@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
@@ -12,6 +13,7 @@ from ddp_lint.source.syntax import walk
 
 #: Files that name one of the calls; a project with more is a framework, whose own functions say little of one file.
 _FILES = 40
+_SPAWN = "torch.multiprocessing.spawn"
 
 
 def joining_functions(project: Project) -> frozenset[str]:
@@ -46,3 +48,19 @@ def joining_call(facts: ModuleFacts, project: Project) -> ast.Call | None:
             if meaning in functions and meaning.rpartition(".")[0] != facts.name:
                 return node
     return None
+
+
+def spawned_functions(project: Project) -> frozenset[str]:
+    """The canonical names of the functions that ``torch.multiprocessing.spawn`` runs, with the process's number on its
+    node as the first argument."""
+    return project.remember(("spawned functions",), lambda: frozenset(_spawned(project)))
+
+
+def _spawned(project: Project) -> Iterator[str]:
+    for path in project.holding(f"{_SPAWN.rpartition('.')[2]}("):
+        facts = project.facts_of(path)
+        calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call)) if facts is not None else ()
+        for call in calls:
+            if facts is not None and last_part(call.func) == "spawn" and project.meaning(facts, call.func) == _SPAWN:
+                given = call.args[:1] or [k.value for k in call.keywords if k.arg == "fn"]
+                yield from filter(None, (project.meaning(facts, target) for target in given))

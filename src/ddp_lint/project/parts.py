@@ -41,6 +41,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "compiles": ("ddp_lint.tensors.compiled", "compiling"),
     "equalises": ("ddp_lint.divergence.lengths", "equalising"),
     "copes": ("ddp_lint.divergence.lengths", "coping"),
+    "seeds": ("ddp_lint.divergence.draws", "seeding"),
 }
 #: What a function has that may bind names of its module.
 _REBINDS = "global "

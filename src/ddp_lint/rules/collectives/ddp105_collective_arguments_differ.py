@@ -13,8 +13,9 @@ class CollectiveArgumentsDiffer(MismatchRule):
     src=dist.get_rank())` or `op = SUM if rank == 0 else MAX`, and two branches of a rank test that make the same call
     with different roots or reduce operations. Also finds tensors whose shape differs between ranks where all ranks
     must send the same shape: a size computed from the rank (`torch.zeros(rank + 1)`), a selection of the rank's own
-    data (`x[mask]`, `torch.nonzero(x)`), and in gathers the result of `model.generate(...)` or `batch["input_ids"]`,
-    which are as long as the longest sample of the rank. The call may be in a helper.
+    data (`x[mask]`, `torch.nonzero(x)`), the bytes of an object (`torch.ByteTensor(list(pickle.dumps(results)))`), and
+    in gathers the result of `model.generate(...)` or `batch["input_ids"]`, which are as long as the longest sample of
+    the rank. The call may be in a helper.
 
     ## Why it breaks
 

@@ -10,11 +10,12 @@ class CollectiveInUnevenLoop(MismatchRule):
     ## What it does
 
     Finds loops with a collective in them, explicit or implicit (a DDP or FSDP forward, `metric.compute()`), whose
-    number of iterations depends on the rank: a shard such as `files[rank::world]`, `range` of a number that the rank
-    counts, `while not done` with a local `done`, a `break` on local data, a loader over an `IterableDataset` that
-    ends, the part of a data set that `split_dataset_by_node`, `shard()` or a node splitter of webdataset gives to a
-    rank, an iterator or generator of batches in a file that has no `DistributedSampler` and no `Join`, a dictionary
-    whose keys follow from the rank's own batches (`hits[name] += 1`).
+    number of iterations depends on the rank: a shard such as `files[rank::world]`, also in a generator or as the length
+    of a data set whose loader has no sampler, `range` of a number that the rank counts, `while not done` with a local
+    `done`, a `break` on local data, a loader over an `IterableDataset` that ends, the part of a data set that
+    `split_dataset_by_node`, `shard()` or a node splitter of webdataset gives to a rank, an iterator or generator of
+    batches in a file that has no `DistributedSampler` and no `Join`, a dictionary whose keys follow from the rank's own
+    batches (`hits[name] += 1`).
 
     ## Why it breaks
 
@@ -68,10 +69,10 @@ class CollectiveInUnevenLoop(MismatchRule):
 
     ## When it is silent
 
-    Loops over a range or a length that all ranks share, over a loader whose `DistributedSampler` pads the shards to
-    one length, over the samples of one batch (`range(len(batch))`), or over a share of data that was cut to a multiple
-    of the world size. Loops that first agree on whether to continue (`all_reduce` of a flag, then `break`), and loops
-    inside `Join`.
+    Loops over a range or a length that all ranks share, over a loader whose `DistributedSampler` pads the shards to one
+    length, over the samples of one batch (`range(len(batch))`), or over a share of data that was cut or filled up to a
+    multiple of the world size. Loops that first agree on whether to continue (`all_reduce` of a flag, then `break`),
+    and loops inside `Join`.
 
     ## How to confirm
 

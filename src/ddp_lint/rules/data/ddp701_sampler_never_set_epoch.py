@@ -10,6 +10,7 @@ from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import joining_words
 from ddp_lint.launch.search import programs
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
@@ -18,17 +19,15 @@ from ddp_lint.source.queries import is_false, returned_values
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
-#: What a script holds whose own loop trains on the ranks.
-
 
 class SamplerNeverSetEpoch(Rule):
     """A shuffling DistributedSampler is iterated for several epochs, but its epoch is never set.
 
     ## What it does
 
-    Finds a DistributedSampler with shuffling on, in code that makes several passes, where `set_epoch` is called
-    nowhere: not in the file, its package or folder, what it imports, or what imports it. A call in another script of
-    the same folder does not count.
+    Finds a DistributedSampler with shuffling on, in code that makes several passes (or hands its loader to a trainer of
+    another file that does), where `set_epoch` is called nowhere: not in the file, its package or folder, what it
+    imports, or what imports it. A call in another script of the same folder does not count.
 
     ## Why it breaks
 
@@ -159,8 +158,8 @@ class SamplerNeverSetEpoch(Rule):
         return handed_out and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:
-        """The data is read more than once: here, or in a program of several ranks that imports this helper, maybe
-        through another one."""
+        """The data is read more than once: here, in a program of several ranks that imports this helper, maybe
+        through another one, or in a file that trains and that this one imports."""
         pattern = table("data")["several_passes"]
         if self._loops or re.search(pattern, self.module.file.code):
             return True
@@ -168,7 +167,13 @@ class SamplerNeverSetEpoch(Rule):
         if project is None:
             return False
         users = programs(project, self.module.name, holding=joining_words(project))
-        return any(re.search(pattern, user.file.code) for user in users)
+        return any(re.search(pattern, user.file.code) for user in users) or self._trained_elsewhere(pattern, project)
+
+    def _trained_elsewhere(self, pattern: str, project: Project) -> bool:
+        """Whether this file imports one of the project that trains for several epochs: it hands its loader on."""
+        targets = (project.split(project.canonical(target)) for target in self.module.imports.names.values())
+        files = {found[0].name: found[0].file for found in targets if found is not None}
+        return any("backward(" in file.code and re.search(pattern, file.code) for file in files.values())
 
     def _passes(self, loop: cst.For | None) -> list[tuple[cst.CSTNode, str]]:
         """Where the passes are made that all look alike."""

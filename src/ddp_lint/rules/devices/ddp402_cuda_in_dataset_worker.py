@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -8,14 +9,16 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.cuda import surely_cuda
 from ddp_lint.launch.search import importers
-from ddp_lint.project.facts import parse_expression
+from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.scopes import Binding
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import constructions
@@ -23,7 +26,6 @@ from ddp_lint.tensors.callers import constructions
 _METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn", "collate", "collater", "__call__")
 _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _DATASET = "torch.utils.data.Dataset"
-_LOADERS = re.compile(r"\bDataLoader\s*\((?P<arguments>(?:[^()]|\([^()]*\))*)\)", re.DOTALL)
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _CONTEXT = re.compile(
@@ -228,11 +230,11 @@ class CudaInDatasetWorker(Rule):
 
     def _loaders_use_workers(self) -> bool:
         """Whether a DataLoader of this file, else of a file that imports it, starts workers."""
-        own = _uses_workers(self.module.file.text)
+        own = _uses_workers(self.module.facts) if self.module.facts is not None else None
         if own is not None or self.module.project is None or not self.module.name:
             return bool(own)
         users = importers(self.module.project, self.module.name, holding=("DataLoader",))
-        return any(_uses_workers(facts.file.text) for facts in users)
+        return any(map(_uses_workers, users))
 
     def _report(self, call: cst.Call, what: str, label: tuple[cst.CSTNode, str]) -> None:
         fix = None
@@ -249,13 +251,20 @@ class CudaInDatasetWorker(Rule):
         )
 
 
-def _uses_workers(text: str) -> bool | None:
-    """Whether a DataLoader in a text starts workers; None when the text makes none."""
-    text = _COMMENT.sub("", text)
+def _uses_workers(facts: ModuleFacts) -> bool | None:
+    """Whether a DataLoader of a file starts workers; None when the file makes none."""
+    text = _COMMENT.sub("", facts.file.text)
     if _CONTEXT.search(text):
         return False
-    loaders = list(_LOADERS.finditer(text))
+    loaders = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and last_part(n.func) == "DataLoader"]
     if not loaders:
         return None
-    counts = [_WORKERS.search(text if "**" in m["arguments"] else m["arguments"]) for m in loaders]
-    return any(c is not None and c["value"] not in ("0", "None") for c in counts)
+    return any(_asks_for_workers(loader, text) for loader in loaders)
+
+
+def _asks_for_workers(loader: ast.Call, text: str) -> bool:
+    given = next((k.value for k in loader.keywords if k.arg == "num_workers"), None)
+    if given is not None:
+        return not (isinstance(given, ast.Constant) and given.value in (0, None))
+    elsewhere = _WORKERS.search(text) if any(k.arg is None for k in loader.keywords) else None
+    return elsewhere is not None and elsewhere["value"] not in ("0", "None")

@@ -12,12 +12,15 @@ from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single_process import gives_local_ranks, is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import argument
 
 _DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")
+#: What a list of the GPUs of one node is called.
+_GPUS = re.compile(r"(^|[\W_])gpu(s|_?ids|_?list)?([\W_]|$)|CUDA_VISIBLE_DEVICES|device_ids")
 
 
 class DeviceFromGlobalRank(Rule):
@@ -28,7 +31,8 @@ class DeviceFromGlobalRank(Rule):
     Finds `get_rank()`, `RANK`, `process_index`, functions of the project that return them when called without
     arguments (`comm.get_rank()`), and variables with them, used as a device index: in `set_device`,
     `torch.device("cuda", rank)`, `f"cuda:{rank}"`, `DDP(device_ids=[rank])`, `barrier(device_ids=[rank])`,
-    `.cuda(rank)`; in a file without any of these, also the first `.to(rank)` or `torch.tensor(x, device=rank)`.
+    `.cuda(rank)`, and used to pick from a list of GPUs, `set_device(args.gpus[rank])`; in a file without any of these,
+    also the first `.to(rank)` or `torch.tensor(x, device=rank)`.
 
     ## Why it breaks
 
@@ -158,21 +162,39 @@ class DeviceFromGlobalRank(Rule):
 
     def _visit_index(self, value: cst.BaseExpression | None, where: str, call: cst.Call | None = None) -> None:
         """Report the global rank as an index. `call` may take it twice: ``device_ids=[rank], output_device=rank``."""
-        source = rank_source(self.module, value, "global_rank") if value is not None else None
-        if value is None or source is None or value in self._reported or self._is_first(value) or self._one_node:
+        if value is None or value in self._reported or self._one_node:
+            return
+        source = rank_source(self.module, value, "global_rank")
+        picks = source is None
+        source = source if source is not None else self._picking(value)
+        if source is None or self._is_first(value):
             return
         self._reported.add(value)
         labels = [(source, "the global rank")] if source is not value else []
         self.report(
             value,
-            f"the global rank is the GPU index in {where}: on the second node no GPU has that number",
-            notes=["on two nodes with 8 GPUs, rank 8 selects GPU 8: invalid device ordinal"],
+            f"the global rank picks the GPU in {where} from a list for one node: on the second node there is no entry"
+            if picks
+            else f"the global rank is the GPU index in {where}: on the second node no GPU has that number",
+            notes=["on two nodes with 8 GPUs, rank 8 selects GPU 8: invalid device ordinal"] if not picks else [],
             labels=labels,
             confidence=Confidence.LOW if is_benchmark(self.module) else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',
-            fix=self._fix(value),
+            fix=self._fix(value) if not picks else None,
             cause=Cause(self.module.span(call)) if call is not None else None,
         )
+
+    def _picking(self, value: cst.BaseExpression, depth: int = 3) -> cst.CSTNode | None:
+        """The global rank that picks one of a node's GPUs: ``int(args.gpus[rank])``, also by its name."""
+        if isinstance(value, cst.Call) and dotted(value.func) == "int" and len(value.args) == 1:
+            return self._picking(value.args[0].value, depth)
+        if isinstance(value, cst.Name) and depth:
+            made = self.module.assignments(value)
+            return self._picking(made[0], depth - 1) if len(made) == 1 else None
+        if not isinstance(value, cst.Subscript) or not _GPUS.search(self.module.code(value.value)):
+            return None
+        index = value.slice[0].slice
+        return rank_source(self.module, index.value, "global_rank") if isinstance(index, cst.Index) else None
 
     def _is_first(self, value: cst.BaseExpression) -> bool:
         """Whether a test around the line says that this is rank 0: ``if rank == 0: model.cuda(rank)``."""

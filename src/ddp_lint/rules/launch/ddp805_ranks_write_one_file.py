@@ -89,11 +89,11 @@ class RanksWriteOneFile(Rule):
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
     calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
     rank, in a function that every rank runs: it creates the process group or wraps the model, or the training loop of
-    its file calls it without such a test, or it calls `backward()` in a file that shows that several ranks run it. For
-    folders and removals it is enough that the function reads its rank, calls `accelerator.prepare`, or communicates
-    itself; for folders also that a function of another file, which every rank runs, calls it without such a test.
-    `mkdir()` and `unlink()` of a `pathlib.Path` are read as well, and `download=True` of a data set of torchvision
-    counts like the making of a folder.
+    its file calls it without such a test (with a path that it gets from there, if all ranks give it the same one), or
+    it calls `backward()` in a file that shows that several ranks run it. For folders and removals it is enough that the
+    function reads its rank, calls `accelerator.prepare`, or communicates itself; for folders also that a function of
+    another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path` are
+    read as well, and `download=True` of a data set of torchvision counts like the making of a folder.
 
     ## Why it breaks
 
@@ -210,7 +210,7 @@ class RanksWriteOneFile(Rule):
         every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
         given: set[str] = set()  # names whose values a caller decides, the rank perhaps among them
         if every is None:
-            every, given = self._called_by_every_rank(node), {p.name.value for p in node.params.params} - {"self"}
+            every, given = self._called_by_every_rank(node), self._open_parameters(node)
         shows = next((c for c in calls if every is None and self._shows_ranks(c)), None)
         if shows is not None and not on_one_rank(self.module, shows):
             every, calls = shows, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
@@ -298,13 +298,30 @@ class RanksWriteOneFile(Rule):
         """The call of a function in the training loop of this file, where no call of it is kept to one rank."""
         if several_ranks(self.module) is None:
             return None
-        owner = self.module.class_of(function)
-        name = f"self.{function.name.value}" if owner is not None else function.name.value
-        found = [call for call in self.module.of_type(cst.Call) if dotted(call.func) == name]
-        calls = [c for c in found if self.module.class_of(c) is owner or owner is None]
+        calls = self._calls_of(function)
         if not calls or any(on_one_rank(self.module, c) for c in calls):
             return None
         return next((c for c in calls if self._trains(self.module.function_of(c))), None)
+
+    def _open_parameters(self, function: cst.FunctionDef) -> set[str]:
+        """The parameters of which the calls in this file do not show that all ranks get the same."""
+        places = [p for p in function.params.params if p.name.value != "self"]
+        calls = self._calls_of(function)
+        named = enumerate(places)
+        return {p.name.value for i, p in named if not calls or not all(self._is_shared(c, i, p) for c in calls)}
+
+    def _is_shared(self, call: cst.Call, place: int, parameter: cst.Param) -> bool:
+        """Whether all ranks that make a call give a parameter the same path, as far as the caller itself says it."""
+        value = argument(call, place, parameter.name.value) or parameter.default
+        if value is None or any(arg.star for arg in call.args) or self._own_path(value):
+            return False
+        return not isinstance(value, cst.Name) or all(b.kind != "parameter" for b in self.module.bindings(value))
+
+    def _calls_of(self, function: cst.FunctionDef) -> list[cst.Call]:
+        owner = self.module.class_of(function)
+        name = f"self.{function.name.value}" if owner is not None else function.name.value
+        found = [call for call in self.module.of_type(cst.Call) if dotted(call.func) == name]
+        return [c for c in found if self.module.class_of(c) is owner or owner is None]
 
     def _trains(self, function: cst.FunctionDef | None) -> bool:
         return function is not None and any(called(c) == "backward" for c in calls_in(function.body))

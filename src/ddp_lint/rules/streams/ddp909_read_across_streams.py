@@ -13,6 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants, subtree
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import TensorFile
 
 #: Calls after which the order is not known: events, and the host waiting.
@@ -61,7 +62,8 @@ class ReadAcrossStreams(Rule):
 
     Finds a tensor that a function computes on the current stream and uses under `with torch.cuda.stream(side)` without
     `side.wait_stream(...)` in between, and one that is computed on the side stream and used after the block without
-    `torch.cuda.current_stream().wait_stream(side)`.
+    `torch.cuda.current_stream().wait_stream(side)`. What is copied there asynchronously counts as computed, whatever
+    holds it: `batch["x"].cuda(non_blocking=True)`.
 
     ## Why it breaks
 
@@ -195,6 +197,13 @@ class ReadAcrossStreams(Rule):
             return called(value) not in _VIEWS and not pinned
         return isinstance(value, cst.BinaryOperation)
 
+    def _is_uploaded(self, value: cst.BaseExpression) -> bool:
+        """Whether it is an asynchronous copy of a tensor, whatever holds it: ``batch["x"].cuda(non_blocking=True)``."""
+        if not isinstance(value, cst.Call) or called(value) not in ("cuda", "to"):
+            return False
+        asynchronous = dotted(argument(value, None, "non_blocking")) == "True"
+        return asynchronous and "cpu" not in self.module.code(value).lower()
+
     def _visit_read(self, name: cst.Name, made: list[_Made], all_made: list[_Made], reported: set[cst.CSTNode]) -> None:
         stream = self._stream_at(name)
         earlier = bisect.bisect_right(made, self._place(name), key=lambda m: m.end)
@@ -205,7 +214,8 @@ class ReadAcrossStreams(Rule):
             return
         function = self.module.function_of(name)
         value = TensorFile.of(self.module).flow(function).value(last.node.value) if function is not None else None
-        if value is None or not (value.computed if not last.stream else value.tensor) or value.on_host:
+        known = value is not None and (value.computed if not last.stream else value.tensor)
+        if value is None or not (known or (last.stream and self._is_uploaded(last.node.value))) or value.on_host:
             return
         if not self._computes(last.node.value):
             return
