@@ -7,6 +7,21 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "batches that a training loop gives by keyword": """
+        from accelerate import Accelerator
+
+        def train(model, optimizer, train):
+            accelerator = Accelerator()
+            model, optimizer, train = accelerator.prepare(model, optimizer, train)
+            total = 0
+            for batch in train:
+                loss = model(**batch).loss
+                accelerator.backward(loss)  # !optimizer-step
+                optimizer.step()
+                total += loss.item()
+                if total > 50:
+                    break
+    """,
     "a dataset that holds the rank's share": """
         from torch.nn.parallel import DistributedDataParallel
         from torch.utils.data import DataLoader, Dataset

@@ -84,7 +84,8 @@ def _fed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[ast.AST]
 def _goes_backward(loop: ast.For) -> bool:
     calls = [node for node in children(loop) if isinstance(node, ast.Call)]
     elements = names_in(loop.target)
-    used = any(elements & names_in(argument) for call in calls for argument in call.args)
+    given = (part for call in calls for part in (*call.args, *(keyword.value for keyword in call.keywords)))
+    used = any(elements & names_in(part) for part in given)
     return used and any(last_part(call.func) == "backward" for call in calls)
 
 
