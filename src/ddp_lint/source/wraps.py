@@ -64,8 +64,10 @@ class Wraps:
             yield from self._by_own_wrapper(call)
             return
         inner = dotted(unmoved(argument(call, 0, entry.module)))
-        outer = inner if entry.in_place else assigned_name(self._module, _moved(self._module, call))
-        yield Wrap(entry.kind, call, inner, outer)
+        assigned = assigned_name(self._module, _moved(self._module, call))
+        yield Wrap(entry.kind, call, inner, inner if entry.in_place else assigned)
+        if entry.in_place and assigned not in ("", inner):  # `self.model = fully_shard(model)`: one object, two names
+            yield Wrap(entry.kind, call, assigned, assigned)
 
     def _kind_of(self, node: cst.BaseExpression) -> str:
         """How objects of a class are wrapped, '' for a class that wraps nothing."""

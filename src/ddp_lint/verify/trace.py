@@ -500,9 +500,10 @@ class Sync(Event):
 class Call(Event):
     """A function that the oracles care for was called.
 
-    `name`: torch.load, share_memory_, os._exit, sys.exit, set_device, init_process_group, destroy_process_group,
-    DistributedDataParallel, FullyShardedDataParallel, fully_shard, DataLoader, DistributedSampler, set_epoch,
-    clip_grad_norm_, GradScaler.update, multiprocessing, subprocess, manual_seed, autograd.grad, no_sync, compile ...
+    `name`: torch.load, torch.save, share_memory_, os._exit, sys.exit, set_device, init_process_group,
+    destroy_process_group, DistributedDataParallel, FullyShardedDataParallel, fully_shard, DataLoader,
+    DistributedSampler, set_epoch, clip_grad_norm_, GradScaler.update, multiprocessing, subprocess, manual_seed,
+    autograd.grad, no_sync, compile ...
     `arguments` hold what matters of the call, as JSON values; the docstring of each observer says what.
     """
 

@@ -2,6 +2,7 @@
 
 What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
+torch.save: tensors (how many), parts (those of them that are a shard of this rank)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
 wrapped: classes (of the modules of a model, by name), files (of the user's own among them)
@@ -28,7 +29,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import tensors
-from ddp_lint.verify.child.models import Model, Models, clean, local
+from ddp_lint.verify.child.models import Model, Models, clean, is_shard, local
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import absolute, is_user
@@ -45,6 +46,7 @@ class Calls(Observer):
     def install(self) -> None:
         patching.after(torch.serialization, "default_restore_location", self._restored)
         patching.replace(torch.serialization, "load", self._load)
+        patching.before(torch.serialization, "save", self._save)
         patching.before(
             torch.Tensor, "share_memory_", lambda tensor: self._call("share_memory_", device=_device(tensor))
         )
@@ -113,6 +115,10 @@ class Calls(Observer):
             return loaded
 
         return replacement
+
+    def _save(self, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+        saved = _tensors_in(obj)
+        self._call("torch.save", tensors=len(saved), parts=sum(map(is_shard, saved)))
 
     def _restored(self, _result: Any, _storage: Any, location: Any) -> None:
         self._tags.append(str(location))

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.sharded import owner_of
+from ddp_lint.source.queries import calls_in
+from ddp_lint.source.tree import called, subtree
+from ddp_lint.source.wraps import Wrap, argument
+
+#: What makes whole tensors of shards, or takes the shards for what they are.
+_GATHERS = frozenset({"full_tensor", "get_model_state_dict", "get_state_dict", "unshard", "to_local"})
+
+
+class ShardSavedAsWhole(Rule):
+    """One rank saves the state dict of a model that FSDP2 has sharded: the file has that rank's shard alone.
+
+    ## What it does
+
+    Finds `torch.save(model.state_dict(), path)` on one rank, with the state dict given directly, by a name, or in a
+    dictionary, for a model that `fully_shard` has sharded in the same function or class.
+
+    ## Why it breaks
+
+    `state_dict()` of FSDP2 gathers nothing: its tensors are DTensors, each with the part that this rank holds. Measured
+    (gloo, torch 2.13, two ranks): the file of rank 0 has 2 of the 4 rows of a weight, `torch.load` succeeds, and
+    `load_state_dict` into a plain model ends with "got mixed torch.Tensor and DTensor". The other half is lost.
+
+    ## Example
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), "shard.pt")  # <- DDP628
+
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+
+    model = torch.nn.Linear(4, 4, device=device)
+    fully_shard(model)
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if dist.get_rank() == 0:
+        torch.save(whole, "whole.pt")
+
+    dist.destroy_process_group()
+    ```
+
+    ## When it is silent
+
+    DDP models (their state dict is whole), FSDP1 models (their `state_dict()` communicates: DDP102), files that every
+    rank writes, functions that call `get_model_state_dict` or `full_tensor`, and `torch.distributed.checkpoint`.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: the call saves parts of sharded tensors, and not every rank makes it.
+
+    ## Fix safety
+
+    No automatic fix: `get_model_state_dict` is a collective, which every rank has to call.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+    - https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
+    """
+
+    confidence = Confidence.HIGH
+    triggers = Triggers("save", "fully_shard", file=("fully_shard",))
+    oracles = ("saved",)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) != "torch.save" or not on_one_rank(self.module, node):
+            return
+        saved = argument(node, 0, "obj")
+        wrap = next(self._shards(saved), None) if saved is not None else None
+        if wrap is None:
+            return
+        self.report(
+            node,
+            "the file gets the shard of this rank alone: `state_dict()` of FSDP2 gathers nothing",
+            notes=["rank 1 and the others hold the rest of each parameter, and save nothing"],
+            labels=[(wrap.call, "sharded here")],
+            help="on every rank call get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
+            "cpu_offload=True)), and save the result on one",
+        )
+
+    def _shards(self, saved: cst.BaseExpression) -> Iterator[Wrap]:
+        """What has sharded the models whose state dicts are saved."""
+        named = (self.module.assignments(part) for part in subtree(saved) if isinstance(part, cst.Name))
+        made = [values[0] for values in named if len(values) == 1]
+        # What has a name may be made whole before it is saved, one tensor after the other.
+        whole = any(called(call) in _GATHERS for call in calls_in(self.module.scope_of(saved)))
+        values = (saved, *(() if whole else made))
+        for call in (part for value in values for part in subtree(value) if isinstance(part, cst.Call)):
+            model = owner_of(call, "state_dict").removesuffix(".module")
+            wrap = self.module.wraps.of(model, call) if model else None
+            if wrap is not None and wrap.kind == "fsdp2":
+                yield wrap
