@@ -13,7 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddp_lint.cli import main
+from ddp_lint.divergence.one_process import is_of_one_process
 from ddp_lint.engine.runner import check_paths
+from ddp_lint.source.file import SourceFile
 from ddp_lint.source.notebook import Lines, NotANotebook, Notebook
 
 from .conftest import Check
@@ -102,6 +104,20 @@ def test_findings_are_at_cell_and_line(check: Check, project: pathlib.Path) -> N
     cached = check_paths([project / "train.ipynb"], _settings(project), cache_dir=project / "cache")
     again = check_paths([project / "train.ipynb"], _settings(project), cache_dir=project / "cache")
     assert (again.findings, again.statistics.cached) == (cached.findings, 1)
+
+
+@pytest.mark.parametrize(
+    ("cell", "alone"),
+    [
+        ("from losses import total\n\ntotal(model(next(loader)))", True),
+        ("from accelerate import notebook_launcher\n\nnotebook_launcher(train)", False),
+        ("import torch.distributed as dist", False),
+    ],
+)
+def test_a_notebook_that_starts_no_ranks_is_one_process(cell: str, alone: bool, project: pathlib.Path) -> None:
+    path = project / "tried.ipynb"
+    path.write_text(notebook(cell))
+    assert is_of_one_process(SourceFile.read(path, "tried.ipynb")) is alone
 
 
 @pytest.mark.parametrize("indent", [1, 4, None])

@@ -1,4 +1,4 @@
-"""Code that a single process runs: tests that start no others, scripts and functions for one device."""
+"""Code that a single process runs: tests and notebooks that start no others, scripts and functions for one device."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator
 
 from ddp_lint.project.parts import kept_by_node
+from ddp_lint.source import notebook
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
 
-#: What a test that several processes run says somewhere: how they are started, or which of them runs it.
+#: What a test or a notebook that several processes run says somewhere: how they are started, or which of them runs it.
 _SEVERAL = re.compile(
     r"distributed|torchrun|spawn|nproc|mpirun|multi_?(process|gpu|node)|num_(processes|nodes|gpus|workers_per)|world_?size|"
     r"\brank|_rank|devices\s*=\s*[^1,)\s]|launch|main_process|is_global_zero|subprocess|ddp|fsdp|horovod|\bdist\b|nccl|gloo",
@@ -35,7 +36,8 @@ def is_of_one_process(file: SourceFile) -> bool:
     """Is it run by one process, as far as it and its name say?"""
     if _SINGLE.search(file.place) is not None or _SET_UP.search(file.text) is not None:
         return True
-    return file.is_test and _SEVERAL.search(file.text) is None
+    tried = file.is_test or file.place.endswith(notebook.SUFFIX)
+    return tried and _SEVERAL.search(file.text) is None
 
 
 @kept_by_node(256)

@@ -9,7 +9,8 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.wraps import argument
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
 
@@ -68,8 +69,8 @@ class SamplerOverWholeWorld(Rule):
 
     ## When it is silent
 
-    Files without model parallelism, samplers with explicit ranks; TorchRec, whose `DistributedModelParallel` shards
-    only the tables, so that each rank has its own batches.
+    Files without model parallelism, samplers with explicit ranks or that nothing takes; TorchRec, whose
+    `DistributedModelParallel` shards only the tables, so that each rank has its own batches.
 
     ## How to confirm
 
@@ -96,6 +97,8 @@ class SamplerOverWholeWorld(Rule):
             return
         if argument(node, 1, "num_replicas") is not None or argument(node, 2, "rank") is not None:
             return
+        if self._is_left_over(node):
+            return
         here = _uses(self.module.facts, "model_parallelism")
         caller = None if here else self._parallel_caller(node)
         if here or caller is not None:
@@ -106,6 +109,14 @@ class SamplerOverWholeWorld(Rule):
                 labels=[(caller.span, "this file knows the data-parallel ranks")] if caller is not None else (),
                 help="pass num_replicas= and rank= of the data-parallel group",
             )
+
+    def _is_left_over(self, node: cst.Call) -> bool:
+        """Whether nothing takes the sampler, so that it divides no data."""
+        name, function = assigned_name(self.module, node), self.module.function_of(node)
+        if not name.isidentifier():
+            return False
+        names = (n for n in descendants(function or self.module.tree) if isinstance(n, cst.Name) and n.value == name)
+        return all(isinstance(self.module.parent(n), (cst.AssignTarget, cst.Attribute)) for n in names)
 
     def _parallel_caller(self, node: cst.Call) -> CallSite | None:
         """A call of the function or class around, in a file in which data-parallel ranks are not all ranks."""
