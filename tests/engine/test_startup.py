@@ -13,6 +13,8 @@ import sys
 import pytest
 
 import ddp_lint
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
 from ddp_lint.rules.registry import Declaration, declared, documented, shipped_index
 
 PACKAGE = pathlib.Path(ddp_lint.__file__).parent
@@ -50,6 +52,18 @@ def test_only_rules_that_concern_the_files_are_imported_and_none_where_the_cache
     assert "ddp701" not in first
     assert loaded_by(tmp_path, "check", "a.py") == set()
     assert loaded_by(tmp_path, "--help") == set()
+
+
+@pytest.mark.slow
+def test_a_file_that_no_rule_concerns_needs_no_libcst_and_is_parsed_all_the_same(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "plain.py").write_text("def area(width, height):\n    return width * height\n")
+    (tmp_path / "talking.py").write_text("import torch.distributed as dist\n\ndist.barrier()\n")
+    (tmp_path / "broken.py").write_text("def area(width, height:\n")
+    loaded_by(tmp_path, "check", "--no-cache", "plain.py")  # what rules declare is kept from here on
+    assert loaded_by(tmp_path, "check", "--no-cache", "plain.py") == set()
+    assert "ddp101" in loaded_by(tmp_path, "check", "--no-cache", "talking.py")
+    (found,) = check_paths([tmp_path / "broken.py"], Settings(tmp_path, frozenset(declared())), jobs=1).findings
+    assert found.code == "DDP000"
 
 
 def test_what_is_kept_of_the_rules_is_what_they_declare() -> None:

@@ -23,6 +23,7 @@ from ddp_lint.divergence.values import Value, unknown
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
+from ddp_lint.project.framework_imports import SHARDING
 from ddp_lint.project.parts import called_on_self, children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import statements, walk
@@ -31,7 +32,6 @@ from ddp_lint.source.syntax import statements, walk
 _SHARDING: Final = frozenset({"fully_shard", "FSDP", "FullyShardedDataParallel"})
 _CLASSES_BY: Final = ("transformer_layer_cls", "module_classes")
 _POLICIES: Final = frozenset({"ModuleWrapPolicy"})
-_WORDS: Final = ("fully_shard", "FullyShardedDataParallel", "transformer_layer_cls", "ModuleWrapPolicy")
 _ZERO_3: Final = re.compile(r"[\"']stage[\"']\s*:\s*3\b|\bzero_?stage\s*=\s*3\b|\bstage\s*=\s*3\b")
 #: What a whole model is called, which its own class does not call so.
 _WHOLE: Final = frozenset({"model", "module", "net", "network", "self"})
@@ -73,7 +73,7 @@ def units_of(project: Project) -> Units:
 
 def _units_of(project: Project) -> Units:
     found = Units()
-    for path in sorted({path for word in (*_WORDS, "deepspeed.initialize") for path in project.holding(word)}):
+    for path in sorted({path for word in SHARDING for path in project.holding(word)}):
         facts = project.facts_of(path)
         if facts is None or facts.source.is_test:
             continue

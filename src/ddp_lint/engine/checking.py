@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
@@ -16,11 +17,13 @@ from ddp_lint.engine.focus import Focus, Selection
 from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
-from ddp_lint.program import Reach
 from ddp_lint.project import Asked, Project
 from ddp_lint.rules.calibrated import surest_at
 from ddp_lint.rules.registry import Declaration, declared, following_calls, rules_for_text
 from ddp_lint.source import SourceFile, Unreadable, suppressions
+
+if TYPE_CHECKING:
+    from ddp_lint.program import Reach
 
 #: What may be the number of a line in a text.
 _PLACE = re.compile(r"\.py:\d|\bline \d")
@@ -222,14 +225,16 @@ def _findings(
 ) -> tuple[list[Finding], bool]:
     if not _focus_on(file, project, active):
         return [], False
-    focus = _focus_on(file, project, active - left_out)  # maybe on nothing: a syntax error is reported anyway
+    focus = _focus_on(file, project, active - left_out, communicating=project.may_communicate(file.inside))
+    if not focus and project.facts_of(path) is not None:  # a syntax error is reported anyway
+        return [], False
     from ddp_lint.engine.file_visit import visit  # with LibCST, which takes longer to import than most files to check
 
     return visit(file, path, project, focus, focused)
 
 
-def _focus_on(file: SourceFile, project: Project, active: frozenset[str]) -> Focus:
-    return _selection(active, project.own.names).concerned(file.text, test=file.is_test)
+def _focus_on(file: SourceFile, project: Project, active: frozenset[str], *, communicating: bool = True) -> Focus:
+    return _selection(active, project.own.names).concerned(file.text, test=file.is_test, communicating=communicating)
 
 
 def _in_text(file: SourceFile, readers: list[Declaration]) -> list[Finding]:

@@ -18,7 +18,7 @@ from ddp_lint.engine.traits import traits
 from ddp_lint.knowledge.project_names import Names, wrapping
 from ddp_lint.project.facts import Definition, ModuleFacts
 from ddp_lint.project.words import words
-from ddp_lint.rules.triggers import Trait
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source.syntax import statements
 
 if TYPE_CHECKING:
@@ -67,10 +67,14 @@ class Selection:
     def __init__(self, declarations: Iterable[Declaration], names: Names | None = None) -> None:
         self._interests = [_Interest.of(rule, names or Names()) for rule in declarations]
 
-    def concerned(self, text: str, *, test: bool = False) -> Focus:
-        """The rules that a file with this text concerns, which is a `test` or none."""
+    def concerned(self, text: str, *, test: bool = False, communicating: bool = True) -> Focus:
+        """The rules that a file with this text concerns, which is a `test` or none, and can communicate or not."""
         found = words(text)
-        asked = (interest for interest in self._interests if interest.rule.triggers.tests or not test)
+
+        def is_of_such(where: Triggers) -> bool:
+            return (where.tests or not test) and (communicating or not where.communicating)
+
+        asked = (interest for interest in self._interests if is_of_such(interest.rule.triggers))
         return Focus([interest for interest in asked if interest.concerns(found)])
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.cache import Cache
@@ -13,11 +14,13 @@ from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.scheduling import processes_for, size_of
 from ddp_lint.gc_tuning import rare_collections
 from ddp_lint.grouping import words_of
-from ddp_lint.program import Place, Reach, index
 from ddp_lint.project import Project
 from ddp_lint.project.layout import FILES_LIMIT
 from ddp_lint.rules.registry import following_calls
 from ddp_lint.source import SourceFile, Unreadable
+
+if TYPE_CHECKING:
+    from ddp_lint.program import Reach
 
 #: A look at the whole project pays where a run checks at least so many files or bytes, and one in `_SHARE` of the
 #: project's bytes: to evaluate the functions of a file takes some ten times as long as to see what a file mentions.
@@ -85,6 +88,8 @@ class _ReachOfRun:
         wide = self.is_wide(files)
         if not wide and self._cache is None:
             return None
+        from ddp_lint.program import Place, index
+
         place = Place(str(self._project.root), self._cache.folder if self._cache else None)
         self._project.reach = index(paths, self._project.own.names, place, read=wide)
         return self._project.reach
@@ -157,6 +162,8 @@ def _check_as(
     except Unreadable as e:
         return Report.of([FileResult(shown, error=str(e))])
     if cache is not None and len(project.python_files()) < FILES_LIMIT:
+        from ddp_lint.program import Place, index
+
         place, unsaved = Place(str(project.root), cache.kept_in), {str(path): file.text}
         reach = functools.cache(
             lambda: index(project.python_files(), project.own.names, place, read=False, unsaved=unsaved)

@@ -22,6 +22,14 @@ COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collec
 _ARRAYS = frozenset({"flax", "jax", "jaxlib", "keras", "mxnet", "optax", "tensorflow", "tf_keras"})
 #: Packages with such names whose processes are not ranks of PyTorch: Python's own (`distutils.dist`), and Dask's.
 _OTHERS = sys.stdlib_module_names | _ARRAYS | {"distutils", "setuptools", "distributed"}
+#: Words of files that make parts of models communicate, which other files may call.
+SHARDING = (
+    "fully_shard",
+    "FullyShardedDataParallel",
+    "transformer_layer_cls",
+    "ModuleWrapPolicy",
+    "deepspeed.initialize",
+)
 #: Lines that are nothing but a comment.
 _COMMENTS = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 
@@ -173,4 +181,4 @@ def _spoken() -> tuple[frozenset[bytes], re.Pattern[str]]:
     return frozenset(map(str.encode, receivers | methods)), re.compile(pattern)
 
 
-__all__ = ["COMMUNICATION", "FrameworkImports"]
+__all__ = ["COMMUNICATION", "SHARDING", "FrameworkImports"]

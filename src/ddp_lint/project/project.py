@@ -18,7 +18,7 @@ from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
 from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
-from ddp_lint.project.framework_imports import FrameworkImports
+from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.parts import (
     ALL,
@@ -347,6 +347,11 @@ class Project:
         uses = bool(self.own) or (imports.reach(path) and imports.has_ranks(path))
         self._ask(question, str(int(uses)))
         return uses
+
+    def may_communicate(self, inside: str) -> bool:
+        """Whether anything in a file, by its path below the root, can communicate: it uses a framework, or the project
+        shards parts of models, which any file may call."""
+        return not inside or self.uses_frameworks(inside) or any(map(self.holding, SHARDING))
 
     @functools.cached_property
     def _framework_imports(self) -> FrameworkImports:

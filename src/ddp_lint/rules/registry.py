@@ -61,9 +61,9 @@ class Declaration:
     @classmethod
     def from_json(cls, row: list[Any]) -> Declaration:
         rule = dict(zip((field.name for field in dataclasses.fields(cls)), row, strict=True))
-        what, file, tests = rule.pop("triggers")
+        what, file, tests, communicating = rule.pop("triggers")
         rule = {name: tuple(value) if isinstance(value, list) else value for name, value in rule.items()}
-        return cls(**rule, triggers=Triggers(*what, file=file, tests=tests))
+        return cls(**rule, triggers=Triggers(*what, file=file, tests=tests, communicating=communicating))
 
     def rule(self) -> type[Rule]:
         """The rule itself, imported."""

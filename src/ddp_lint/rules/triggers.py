@@ -34,10 +34,15 @@ class Triggers:
     file: tuple[str, ...]
     #: False: not in the files of tests.
     tests: bool
+    #: Only in files that can communicate (`Project.may_communicate`).
+    communicating: bool
 
-    def __init__(self, *what: str | Trait, file: Iterable[str] = (), tests: bool = True) -> None:
+    def __init__(
+        self, *what: str | Trait, file: Iterable[str] = (), tests: bool = True, communicating: bool = False
+    ) -> None:
         traits = {trait.value: trait for trait in Trait}  # a trait that comes from JSON is a text
-        self.what, self.file, self.tests = tuple(traits.get(word, word) for word in what), tuple(file), tests
+        self.what, self.file = tuple(traits.get(word, word) for word in what), tuple(file)
+        self.tests, self.communicating = tests, communicating
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
+from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.syntax import nested
 from ddp_lint.tensors.operations import words_of
 
@@ -27,6 +28,7 @@ class MismatchRule(Rule):
     follows. The rule visits no nodes: the analysis reads whole files, and is done once a file for all these rules.
     """
 
+    triggers = Triggers(communicating=True)
     kind: ClassVar[Kind]
     oracles: ClassVar[tuple[str, ...]] = ("sequence", "stall")
 
