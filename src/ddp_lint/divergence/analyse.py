@@ -45,8 +45,8 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
-#: Trees of other files that are kept: beyond it the summaries start again.
-_KEPT_MODULES = 200
+#: Characters of files whose syntax trees the summaries keep: beyond it they start again.
+_KEPT_SOURCE = 4_000_000
 
 #: What is kept is kept by these nodes.
 _KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -58,7 +58,7 @@ _CLOSED, _OPEN = "summaries", "open summaries"
 def open_summaries_of(project: Project) -> Summaries:
     """Summaries that keep what makes the ranks diverge in a callee as it is, for a look at its callers."""
     found = _attached(project, _OPEN)
-    if found is None or found.modules_read > _KEPT_MODULES:
+    if found is None or found.source_read > _KEPT_SOURCE:
         return _replaced(project, _OPEN, found, Summaries(project, whole=False))
     return found
 
@@ -132,7 +132,7 @@ def _room_to_recurse() -> Iterator[None]:
 
 def summaries_of(project: Project) -> Summaries:
     found = _attached(project, _CLOSED)
-    if found is None or found.modules_read > _KEPT_MODULES:
+    if found is None or found.source_read > _KEPT_SOURCE:
         project.forget_memories()
         return _replaced(project, _CLOSED, found, Summaries(project))
     return found

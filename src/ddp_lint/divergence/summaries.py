@@ -125,8 +125,9 @@ class Summaries:
         self.reads: dict[Hashable, Answered[Any]] = {}
 
     @property
-    def modules_read(self) -> int:
-        return self.variables.modules_read
+    def source_read(self) -> int:
+        """Characters of the modules that were looked into."""
+        return self.variables.source_read
 
     def let_go(self, facts: ModuleFacts) -> None:
         """Let go of what was kept of a module."""

@@ -10,6 +10,7 @@ import importlib
 import os
 import pathlib
 import re
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_args
 
@@ -129,6 +130,8 @@ class Project:
         self._facts: collections.OrderedDict[str, ModuleFacts | None] = collections.OrderedDict()
         self._problems: dict[str, CannotParse] = {}
         self._kept_source = 0
+        #: Those of files that are kept here no longer, as long as anything else refers to them.
+        self._used: weakref.WeakValueDictionary[str, ModuleFacts] = weakref.WeakValueDictionary()
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
         self._recorder = Recorder()
@@ -257,19 +260,32 @@ class Project:
     def _facts_of(self, path: str) -> ModuleFacts | None:
         if path in self._facts:
             self._facts.move_to_end(path)
-            self._rest_on(self._bases[path])
-            return self._facts[path]
+        else:
+            self._keep(path, self._still_used(path) or self._read_for_all(path))
+        self._rest_on(self._bases[path])
+        return self._facts[path]
+
+    def _still_used(self, path: str) -> ModuleFacts | None:
+        """The facts of a file that were kept once and that others still refer to: a second tree of it would make them
+        start again."""
+        facts, held = self._used.get(path), self._held.get(path)
+        return facts if facts is not None and (held is None or held.text == facts.source.text) else None
+
+    def _read_for_all(self, path: str) -> ModuleFacts | None:
         with self.recording(apart=True) as asked:
             facts = self._read(path)
-        self._facts[path] = facts
         self._bases[path] = self._basis(asked)
-        self._rest_on(self._bases[path])
+        return facts
+
+    def _keep(self, path: str, facts: ModuleFacts | None) -> None:
+        self._facts[path] = facts
         self._kept_source += len(facts.source.text) if facts else 0
         while self._kept_source > _KEPT_SOURCE and len(self._facts) > 1:
-            _, dropped = self._facts.popitem(last=False)
+            gone, dropped = self._facts.popitem(last=False)
             self._kept_source -= len(dropped.source.text) if dropped else 0
             self._let_go(dropped)
-        return facts
+            if dropped is not None and not self.is_changing:
+                self._used[gone] = dropped
 
     def _let_go(self, facts: ModuleFacts | None) -> None:
         """Break the circles of a module and what is kept with it, which would keep its tree until Python looks for
@@ -640,15 +656,22 @@ class Project:
 
     def class_facts(self, name: str) -> ClassFacts | None:
         """A class of the project by its canonical name."""
-        return self.remember(("class", name), lambda: self._class_facts(name)) if self._is_own(name) else None
+        place = self.remember(("class", name), lambda: self._class_place(name)) if self._is_own(name) else None
+        if place is None:
+            return None
+        path, rest = place
+        facts = self._facts_of(path)
+        return self.class_of(facts, facts.definitions[rest]) if facts is not None else None
 
-    def _class_facts(self, name: str) -> ClassFacts | None:
+    def _class_place(self, name: str) -> tuple[str, str] | None:
+        """The file of a class and its name there: the class itself would keep the syntax tree of its file."""
         found = self.split(name)
         if found is None:
             return None
         facts, rest = found
-        node = facts.definitions.get(rest)
-        return self.class_of(facts, node) if node.__class__.__name__ == "ClassDef" else None
+        path = self._find(name.removesuffix(f".{rest}"))
+        is_class = facts.definitions.get(rest).__class__.__name__ == "ClassDef"
+        return (path, rest) if is_class and path is not None else None
 
     def class_of(self, facts: ModuleFacts, node: Any) -> ClassFacts:
         """A class of a module by its definition."""

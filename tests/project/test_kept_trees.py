@@ -1,0 +1,51 @@
+"""How long the syntax trees of a project's files are kept."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import weakref
+
+import pytest
+
+from ddp_lint.project import Project
+from ddp_lint.project import project as module
+
+
+@pytest.fixture
+def project(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project of two files that keeps the tree of one."""
+    (tmp_path / "a.py").write_text("class Base:\n    def step(self):\n        return 1\n")
+    (tmp_path / "b.py").write_text("from a import Base\n\n\nclass Net(Base):\n    pass\n")
+    monkeypatch.setattr(module, "_KEPT_SOURCE", 1)
+    return Project(tmp_path)
+
+
+def test_a_file_is_not_read_again_as_long_as_its_tree_is_in_use(project: Project) -> None:
+    first = project.facts_of(project.root / "a.py")
+    project.facts_of(project.root / "b.py")
+    assert project.known_facts(project.root / "a.py") is None
+    assert project.facts_of(project.root / "a.py") is first
+
+
+def test_a_file_has_the_text_that_is_held_of_it(project: Project) -> None:
+    first = project.facts_of(project.root / "a.py")
+    project.facts_of(project.root / "b.py")
+    assert first is not None
+    project.hold(project.root / "a.py", module.SourceFile("a.py", "class Other:\n    pass\n", "a.py"))
+    held = project.facts_of(project.root / "a.py")
+    assert held is not None
+    assert list(held.definitions) == ["Other"]
+
+
+def test_what_is_known_of_a_class_keeps_no_tree(project: Project) -> None:
+    assert project.lineage("b.Net") == ("b.Net", "a.Base")
+    found = project.class_facts("a.Base")
+    assert found is not None
+    assert list(found.methods) == ["step"]
+    tree = weakref.ref(found.module)
+    del found
+    project.facts_of(project.root / "b.py")
+    gc.collect()
+    assert tree() is None
+    assert project.class_facts("a.Base") is not None
