@@ -345,7 +345,15 @@ class Module:
 
     def code(self, node: cst.CSTNode) -> str:
         """The source text of a node, on one line, without comments."""
-        return " ".join(_joined(self.tree.code_for_node(node)).split())
+        found = self._codes.get(node)
+        if found is None:
+            found = self._codes[node] = " ".join(_joined(self.tree.code_for_node(node)).split())
+        return found
+
+    @functools.cached_property
+    def _codes(self) -> dict[cst.CSTNode, str]:
+        """Many rules ask what leads to a place, and read the same tests."""
+        return {}
 
     def quoted(self, node: cst.CSTNode) -> str:
         """The source text of a node as a message has it: in backticks, cut where a reader would lose the thread."""

@@ -108,15 +108,18 @@ class DeviceFromGlobalRank(Rule):
     needs_cuda = True
 
     def start(self) -> None:
-        project = self.module.project
-        local = project is not None and project.remember("local ranks", lambda: gives_local_ranks(project))
-        self._one_node = local or self.module.file.is_test or on_one_node(self.module)
         self._reported: set[cst.CSTNode] = set()
         self._moved: list[tuple[cst.BaseExpression, str]] = []
 
+    @functools.cached_property
+    def _one_node(self) -> bool:
+        """Whether the ranks of the file are on one node: looked for in its importers, once there is anything to
+        report."""
+        project = self.module.project
+        local = project is not None and project.remember("local ranks", lambda: gives_local_ranks(project))
+        return local or self.module.file.is_test or on_one_node(self.module)
+
     def visit_Call(self, node: cst.Call) -> None:
-        if self._one_node:
-            return
         name = self.module.qualified(node.func)
         for sink in _sinks().get(name, ()):
             value = argument(node, sink.get("position"), sink["keyword"])
@@ -150,13 +153,13 @@ class DeviceFromGlobalRank(Rule):
             self._visit_name(literal_text(node.left).removesuffix("%d").removesuffix("%s"), node.right)
 
     def _visit_name(self, start: str, index: cst.BaseExpression) -> None:
-        if not self._one_node and _DEVICE.match(start):
+        if _DEVICE.match(start):
             self._visit_index(index, "the device's name")
 
     def _visit_index(self, value: cst.BaseExpression | None, where: str, call: cst.Call | None = None) -> None:
         """Report the global rank as an index. `call` may take it twice: ``device_ids=[rank], output_device=rank``."""
         source = rank_source(self.module, value, "global_rank") if value is not None else None
-        if value is None or source is None or value in self._reported or self._is_first(value):
+        if value is None or source is None or value in self._reported or self._is_first(value) or self._one_node:
             return
         self._reported.add(value)
         labels = [(source, "the global rank")] if source is not value else []

@@ -177,6 +177,7 @@ class AttributeBehindWrapper(Rule):
         self._prepared: dict[cst.Call, bool] = {}
         #: By the first binding of a name: all uses of the name in one scope see the same ones.
         self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
+        self._of_one_rank: dict[cst.CSTNode, bool] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value
@@ -264,14 +265,20 @@ class AttributeBehindWrapper(Rule):
 
     def _last_binding(self, use: cst.BaseExpression, name: str) -> Binding | None:
         bindings, here = self.module.bindings(name, use), self.module.function_of(use)
-        if not on_one_rank(self.module, use):  # what one rank alone binds again, the others still have as it was
-            bindings = [b for b in bindings if not on_one_rank(self.module, b.node)]
+        by_one = [b for b in bindings if self._is_of_one_rank(b)]
+        if by_one and not on_one_rank(self.module, use):  # the others still have what was bound before
+            bindings = [b for b in bindings if b not in by_one]
         if not name.startswith("self."):
             return next(self.module.scopes.last_before(bindings, use), None)
         methods = {self.module.function_of(b.node): b for b in bindings}  # each with what it leaves behind
         left = [b for method, b in methods.items() if method is not here and not _puts_back(method, b)]
         own = [b for b in bindings if self.module.function_of(b.node) is here]
         return next(self.module.scopes.last_before(own, use), left[-1] if left else None)
+
+    def _is_of_one_rank(self, binding: Binding) -> bool:
+        if binding.node not in self._of_one_rank:
+            self._of_one_rank[binding.node] = on_one_rank(self.module, binding.node)
+        return self._of_one_rank[binding.node]
 
     def _given(self, binding: Binding, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """The model that a trainer of transformers hands to a method that the class overrides."""
