@@ -47,7 +47,7 @@ _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
 #: Characters of files whose syntax trees the summaries keep: beyond it they start again.
-_KEPT_SOURCE = 4_000_000
+_KEPT_SOURCE = 8_000_000
 
 #: What is kept is kept by these nodes.
 _KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
