@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import pathlib
 
 import pytest
 
 pytest.importorskip("torch")
+
+from . import forked
 
 PROGRAM = """
 import torch
@@ -41,6 +42,5 @@ assert twice(x).tolist() == [3.0, 3.0, 3.0]
 """
 
 
-def test_graphs_run_as_they_are_traced() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_graphs_run_as_they_are_traced(tmp_path: pathlib.Path) -> None:
+    forked.run(PROGRAM, tmp_path)

@@ -221,8 +221,8 @@ def test_a_rank_that_sleeps_for_a_set_time_is_not_stuck(tmp_path: pathlib.Path, 
     assert first.site is not None and first.site.line == 7
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> None:
+@pytest.mark.parametrize(("hangs", "how"), [(True, "spawn"), (False, "fork")])
+def test_a_script_that_starts_its_ranks(tmp_path: pathlib.Path, hangs: bool, how: str) -> None:
     path = tmp_path / "train.py"
     path.write_text(
         "import sys, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
@@ -233,7 +233,7 @@ def test_a_script_that_spawns_its_ranks(tmp_path: pathlib.Path, hangs: bool) -> 
         "        dist.barrier()\n"
         "if __name__ == '__main__':\n"
         "    gpus = torch.cuda.device_count()\n"
-        f"    mp.spawn(main, args=(gpus, 'file://{tmp_path}/store'), nprocs=gpus)\n"
+        f"    mp.start_processes(main, (gpus, 'file://{tmp_path}/store'), gpus, start_method={how!r})\n"
     )
     options = dataclasses.replace(CPU, arguments=("hangs",) if hangs else ("",))
     (result,) = run(resolve(str(path), options), options, Watch())
@@ -300,10 +300,11 @@ def test_a_port_in_use() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left_after_ctrl_c_or_a_kill(tmp_path: pathlib.Path, number: int) -> None:
+    how = "hang" if number == signal.SIGKILL else "children"
     code = (
         "import sys; from ddp_lint.verify.launch import run; from ddp_lint.verify.target import resolve\n"
         "from ddp_lint.verify.options import Options, Watch\n"
-        "o = Options(device='cpu', timeout=60.0, arguments=('hang',))\n"
+        f"o = Options(device='cpu', timeout=60.0, arguments=({how!r},))\n"
         f"run(resolve({str(TARGETS / 'deaths.py')!r}, o), o, Watch(), progress=print)"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

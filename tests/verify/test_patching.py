@@ -34,3 +34,20 @@ def test_everyone_who_waits_for_a_module_is_told(tmp_path: pathlib.Path, monkeyp
     assert told == [("first", 1), ("second", 1), ("late", 1)]
     assert sys.meta_path == before
     del sys.modules["awaited"]
+
+
+def test_modules_are_gone_through_again_only_when_one_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    holders = patching._holders
+    monkeypatch.setattr(patching, "_holders", lambda modules: looks.append(len(modules)) or holders(modules))
+    patching.holders_of_functions()
+    looks.clear()
+    for _ in range(3):
+        patching.holders_of_functions()
+    assert not looks
+    late = ModuleType("torch.late")
+    late.function = len  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.late", late)
+    assert (late, "function") in patching.holders_of_functions()[id(len)] and len(looks) == 1
+    monkeypatch.delitem(sys.modules, "torch.late")
+    patching.holders_of_functions()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("torch")
+
+from . import forked
 
 #: What a script may say, run as the user's code after the shim is in place.
 SCRIPT = """
@@ -86,9 +86,7 @@ def _run(folder: pathlib.Path, device: str, script: str) -> str:
         f"Shim(lambda said, meant: print(said, meant), 2).install({device!r})\n"
         "runpy.run_path('script.py')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return forked.run(code, folder)
 
 
 def test_everything_that_says_cuda(tmp_path: pathlib.Path) -> None:
@@ -118,8 +116,7 @@ def test_libraries_hear_the_truth(tmp_path: pathlib.Path) -> None:
         "import runpy, torch\nfrom ddp_lint.verify.child.shim import Shim\n"
         "Shim(lambda *_: None).install('cpu')\nrunpy.run_path('script.py')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    forked.run(code, tmp_path)
 
 
 def test_observers_hear_the_truth(tmp_path: pathlib.Path) -> None:

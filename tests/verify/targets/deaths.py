@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -38,6 +39,11 @@ def die(how: str) -> None:
             threading.Event().wait(0.08)
     if how == "teardown":
         atexit.register(ctypes.PyDLL(None).sleep, 600)
+    if how == "children":  # that a signal to its own session does not reach, and that nobody waits for
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        if not os.fork():
+            os.setsid()
+        time.sleep(600)
     if how == "hang":
         time.sleep(600)  # line: hang
 

@@ -78,7 +78,8 @@ class StepUnderLocalCondition(MismatchRule):
     ## When it is silent
 
     Steps under conditions that all ranks share (accumulation counters, schedules), steps of models that one rank
-    trains alone because nothing in the file is distributed, and conditions that are results of a collective.
+    trains alone because nothing in the file is distributed, conditions that are results of a collective, and loops
+    inside of `Join` that call no collective by themselves.
 
     ## How to confirm
 

@@ -1,0 +1,91 @@
+"""Targets that get in the way of who watches them: what each gives, and that nothing of it stays.
+
+A new kind is one entry of `KINDS`. All of them share the launch of `warm`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+import sys
+import time
+
+import pytest
+
+from .warm import verify
+
+pytestmark = [
+    pytest.mark.launch,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
+
+HEAD = """\
+import atexit, builtins, os, pathlib, shutil, signal, sys
+import torch
+import torch.distributed as dist
+
+"""
+MEETS = 'dist.init_process_group("gloo")\nrank = dist.get_rank()\ndist.all_reduce(torch.ones(1))\n'
+#: Rank 0 alone goes on to a collective.
+PARTS = "if rank == 0:\n    dist.all_reduce(torch.ones(1))\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A script, the exit status, how its run ends, and what is said of it."""
+
+    name: str
+    text: str
+    status: int = 0
+    outcome: str = "completed"
+    says: str = ""
+
+
+def script(name: str, text: str, status: int = 0, outcome: str = "completed", says: str = "") -> Kind:
+    return Kind(name, HEAD + text, status, outcome, says)
+
+
+HANG = (1, "hang", "rank 1 completed")
+KINDS = [
+    script("deletes its own file", f"{MEETS}pathlib.Path(__file__).unlink(missing_ok=True)\n{PARTS}", *HANG),
+    script("closes what it prints to", f"os.close(1); os.close(2)\n{MEETS}{PARTS}", *HANG),
+    script("prints where nothing listens", f"{MEETS}os.close(1)\nprint(flush=True)\n", 1, "exception", "OSError: [Errno 9]"),
+    script("prints bytes", f"{MEETS}os.write(1, bytes(range(256)) * 99)\nraise ValueError('\\x1b[31m')\n", 1, "exception", "ValueError"),
+    script("prints without end", f"{MEETS}for _ in range(4000): os.write(1, b'y' * 999 + b'\\n')\n{PARTS}", *HANG),
+    script("catches all", f"{MEETS}try:\n    rank or dist.barrier()\n    raise KeyboardInterrupt\nexcept BaseException:\n    pass\n", 1, "completed"),
+    script("leaves at once", f"{MEETS}os._exit(7)\n", 1, "exit", "left by os._exit(7)"),
+    script("leaves before the group", "sys.exit(3)\n", 2, "exit", "left by sys.exit(3)"),
+    script("leaves as if all were well", "sys.exit(0)\n", 2, "completed", "nothing distributed ran"),
+    script("removes its folder", f"{MEETS}os.makedirs('x/y', exist_ok=True); os.chdir('x/y'); shutil.rmtree('../../x', ignore_errors=True)\n{PARTS}", *HANG),
+    script("sets another environment", f"{MEETS}getattr(os, 'environ').update(RANK='7', WORLD_SIZE='x', TMPDIR='/nowhere')\n{PARTS}", *HANG),
+    script("raises at its end", f"{MEETS}@atexit.register\ndef end(): raise ValueError('late')\n"),
+    script("never ends its recursion", f"{MEETS}def f(): f()\nf()\n", 1, "exception", "RecursionError"),
+    script("takes print away", f"{MEETS}builtins.print = builtins.open = None\n{PARTS}", *HANG),
+    script("takes our modules away", f"{MEETS}for name in [n for n in sys.modules if n.startswith('ddp_lint')]: del sys.modules[name]\n{PARTS}", *HANG),
+    script("blocks signals", f"{MEETS}signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n{PARTS}", *HANG),
+    script("watches itself", f"{MEETS}sys.settrace(None); sys.setprofile(lambda *_: None)\n{PARTS}", *HANG),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_target(kind: Kind, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(kind.text)
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301", "--timeout", "4")
+    said = [f"{run['outcome']}: {run['message']}" for run in report["runs"]]
+    assert (status, bool(report["discovered"])) == (kind.status, kind.status == 1), said
+    assert any(one.startswith(kind.outcome) and kind.says in one for one in said), said
+    until = time.monotonic() + 5
+    while (left := _below(tmp_path)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+
+
+def _below(folder: pathlib.Path) -> list[str]:
+    """Processes that work in the folder."""
+    found = []
+    for path in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if path.name.isdigit() and str((path / "cwd").readlink()).startswith(str(folder)):
+                found.append((path / "cmdline").read_text())
+    return found
