@@ -1,4 +1,4 @@
-"""Random numbers: whether each rank draws its own, because the program seeds its generators by the rank."""
+"""Random numbers: whether each rank draws its own, because a program seeds its generators by the rank."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import re
 
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.knowledge import table
-from ddp_lint.launch.search import importers
 
 _RANK = r"\b(\w+_)?(rank|get_rank|process_index)\b"
 
 
 def draws_its_own(frame: Frame) -> bool:
-    """Does the file of a call, or a program that imports it, seed the generators of Python and NumPy by the rank?"""
-    project, facts = frame.linker.project, frame.facts
+    """Does a program of the project seed the generators of Python and NumPy by the rank?"""
+    project = frame.linker.project
 
     def seeded() -> bool:
-        users = importers(project, facts.name, holding=("seed",)) if facts.name else ()
-        found = (project.absolute(each.source.inside) for each in users if not each.source.is_test)
-        return any(project.tested(path, "seeds") for path in found)
+        found = (path for path in project.holding("seed") if project.tested(path, "seeds"))
+        return any((facts := project.facts_of(path)) is not None and not facts.source.is_test for path in found)
 
-    own = project.tested(project.absolute(facts.source.inside), "seeds")
-    return bool(own) or project.remember(("draws", facts.name), seeded)
+    return project.remember(("draws",), seeded)
 
 
 def seeding(text: str) -> str:

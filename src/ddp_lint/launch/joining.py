@@ -58,7 +58,7 @@ def spawned_functions(project: Project) -> frozenset[str]:
 
 def _spawned(project: Project) -> Iterator[str]:
     for path in project.holding(f"{_SPAWN.rpartition('.')[2]}("):
-        facts = project.facts_of(path)
+        facts = project.facts_of(path) if "multiprocessing" in (project.text(path) or "") else None
         calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call)) if facts is not None else ()
         for call in calls:
             if facts is not None and last_part(call.func) == "spawn" and project.meaning(facts, call.func) == _SPAWN:

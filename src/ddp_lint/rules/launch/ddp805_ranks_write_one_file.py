@@ -210,7 +210,9 @@ class RanksWriteOneFile(Rule):
         every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
         given: set[str] = set()  # names whose values a caller decides, the rank perhaps among them
         if every is None:
-            every, given = self._called_by_every_rank(node), self._open_parameters(node)
+            every = self._called_by_every_rank(node)
+            written = {name for call in calls if (path := self._written(call)) is not None for name in names_in(path)}
+            given = self._open_parameters(node, written)
         shows = next((c for c in calls if every is None and self._shows_ranks(c)), None)
         if shows is not None and not on_one_rank(self.module, shows):
             every, calls = shows, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
@@ -303,11 +305,11 @@ class RanksWriteOneFile(Rule):
             return None
         return next((c for c in calls if self._trains(self.module.function_of(c))), None)
 
-    def _open_parameters(self, function: cst.FunctionDef) -> set[str]:
-        """The parameters of which the calls in this file do not show that all ranks get the same."""
+    def _open_parameters(self, function: cst.FunctionDef, written: set[str]) -> set[str]:
+        """The parameters in what is written of which the calls in this file do not show that all ranks get the same."""
         places = [p for p in function.params.params if p.name.value != "self"]
-        calls = self._calls_of(function)
-        named = enumerate(places)
+        named = [(i, p) for i, p in enumerate(places) if p.name.value in written]
+        calls = self._calls_of(function) if named else []
         return {p.name.value for i, p in named if not calls or not all(self._is_shared(c, i, p) for c in calls)}
 
     def _is_shared(self, call: cst.Call, place: int, parameter: cst.Param) -> bool:
