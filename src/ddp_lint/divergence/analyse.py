@@ -39,6 +39,7 @@ from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children, inside
+from ddp_lint.source.names import Names
 from ddp_lint.source.syntax import nested, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -557,7 +558,7 @@ def _refused_before(function: FunctionRef, summaries: Summaries) -> list[Effect]
     lines = refusals(constructor.owner.node, constructor.node)
     if not lines:
         return []
-    env = {constructor.node.args.args[0].arg: function.receiver}
+    env = Names({constructor.node.args.args[0].arg: function.receiver})
     frame = Frame(
         summaries, constructor.facts, constructor.node, constructor.owner, function.receiver, env, values_alone=True
     )

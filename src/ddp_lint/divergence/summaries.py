@@ -73,6 +73,7 @@ from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
+from ddp_lint.source.names import Names
 
 #: Different argument lists that one root has a function summarised for. Of those that follow only flags, groups,
 #: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
@@ -432,7 +433,7 @@ class Summaries:
             function.node,
             function.owner,
             function.receiver,
-            dict(env),
+            Names(env),
             closure,
             depth=self._memory.depth,
             values_alone=body is not None,
