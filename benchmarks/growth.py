@@ -402,6 +402,113 @@ def keywords_of_a_call(n: int) -> str:
     return f"{_TORCH}def f(**kw):\n    dist.barrier()\nif dist.get_rank() == 0:\n    f({given})\n"
 
 
+@text(1500)
+def one_name_defined_again(n: int) -> str:
+    return _TORCH + "def f(x):\n    dist.all_reduce(x)\n" * n + "f(1)\n"
+
+
+@text(2000)
+def functions_in_a_function(n: int) -> str:
+    inner = "".join(f"    def g{i}(y):\n        dist.all_reduce(y + x)\n    g{i}(x)\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{inner}"
+
+
+@text(1500)
+def global_statements(n: int) -> str:
+    return _TORCH + "".join(
+        f"s{i} = 0\ndef f{i}(x):\n    global s{i}\n    s{i} = x\n    if s{i} > 0:\n        dist.barrier()\n"
+        for i in range(n)
+    )
+
+
+@text(2000)
+def walruses(n: int) -> str:
+    tests = "".join(f"    if (y{i} := torch.sum(x)) > {i}:\n        dist.all_reduce(y{i})\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{tests}"
+
+
+@text(2500)
+def branches_that_bind(n: int) -> str:
+    arms = "".join(f"    if c[{i}]:\n        y{i} = x + {i}\n" for i in range(n))
+    return f"{_TORCH}def f(c, x):\n{arms}    dist.all_reduce(x)\n"
+
+
+@text(5000)
+def annotations(n: int) -> str:
+    bound = "".join(f"    y{i}: torch.Tensor | None = x\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{bound}    dist.all_reduce(x)\n"
+
+
+@text(1500)
+def finally_blocks(n: int) -> str:
+    return f"{_TORCH}def f(x):\n" + "    try:\n        x = x + 1\n    finally:\n        dist.all_reduce(x)\n" * n
+
+
+@text(2000)
+def properties(n: int) -> str:
+    made = "".join(f"    @property\n    def p{i}(self):\n        return dist.get_rank() + {i}\n" for i in range(n))
+    used = "".join(f"        x = x + self.p{i}\n" for i in range(n))
+    return f"{_MODULE}{made}    def forward(self, x):\n{used}        dist.all_reduce(x)\n        return x\n"
+
+
+@text(5000)
+def fields_of_a_dataclass(n: int) -> str:
+    fields = "".join(f"    a{i}: int = {i}\n" for i in range(n))
+    used = "".join(f"    x{i} = c.a{i}\n" for i in range(n))
+    head = f"import dataclasses\n{_TORCH}@dataclasses.dataclass\nclass C:\n{fields}"
+    return f"{head}def f(c: C):\n{used}    if c.a0:\n        dist.barrier()\n"
+
+
+@text(3000)
+def attributes_of_an_object(n: int) -> str:
+    set_ = "".join(f"        self.a{i} = x + {i}\n" for i in range(n))
+    used = "".join(f"        if self.a{i} > 0:\n            dist.barrier()\n" for i in range(n // 10))
+    return f"{_TORCH}class C:\n    def __init__(self, x):\n{set_}    def f(self):\n{used}"
+
+
+@text(4000)
+def members_of_an_enumeration(n: int) -> str:
+    members = "".join(f"    A{i} = {i}\n" for i in range(n))
+    used = "".join(f"    if e is E.A{i}:\n        e = E.A0\n" for i in range(n // 4))
+    return f"import enum\n{_TORCH}class E(enum.Enum):\n{members}def f(e):\n{used}    dist.barrier()\n"
+
+
+@text(1500)
+def dictionary_of_models(n: int) -> str:
+    models = "".join(f"        'm{i}': DDP(nn.Linear({i + 1}, 2)),\n" for i in range(n))
+    return (
+        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        f"def f(x):\n    models = {{\n{models}    }}\n    for m in models.values():\n        m(x).sum().backward()\n"
+    )
+
+
+@text(1000)
+def files_by_the_rank(n: int) -> str:
+    saved = "    if dist.get_rank() == 0:\n        torch.save({{}}, 'a{0}')\n    torch.load('a{0}')\n"
+    return f"{_TORCH}def f():\n" + "".join(saved.format(i) for i in range(n))
+
+
+@text(1000)
+def checkpoints(n: int) -> str:
+    saved = "    torch.save(m.state_dict(), 'a{0}')\n    m.load_state_dict(torch.load('a{0}'))\n"
+    return (
+        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "def f(net):\n    m = DDP(net)\n" + "".join(saved.format(i) for i in range(n))
+    )
+
+
+@text(600)
+def keywords_handed_on_in_a_chain(n: int) -> str:
+    links = "".join(f"def f{i + 1}(**kw):\n    f{i}(**kw)\n" for i in range(n))
+    return f"{_TORCH}def f0(x=0, **kw):\n    dist.all_reduce(x)\n{links}if dist.get_rank() == 0:\n    f{n}(x=1)\n"
+
+
+@text(3000)
+def calls_of_one_function(n: int) -> str:
+    calls = "".join(f"    sync(x[{i}], {i})\n" for i in range(n))
+    return f"{_TORCH}def sync(x, i):\n    if i > 3:\n        return\n    dist.all_reduce(x)\ndef f(x):\n{calls}"
+
+
 # ---- several files
 
 
@@ -454,10 +561,10 @@ def batch_script(folder: pathlib.Path, n: int) -> None:
     )
 
 
-@kind(400)
+@kind(120)
 def nested_folders(folder: pathlib.Path, n: int) -> None:
     at = os.open(folder, os.O_RDONLY)
-    for _ in range(n):  # deeper than a path may be long
+    for _ in range(n):  # of more than 256 the rest is not searched, which is an error
         with open(os.open("a.py", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=at), "w") as file:
             file.write(f"{_TORCH}import b\nif dist.get_rank() == 0:\n    dist.barrier()\n")
         os.mkdir("d", dir_fd=at)
@@ -484,6 +591,14 @@ def own_names(folder: pathlib.Path, n: int) -> None:
         _TORCH
         + "".join(f"def f{i}(x):\n    if x.rank == {i}:\n        x.c(x)\n        dist.barrier()\n" for i in range(100))
     )
+
+
+@kind(3000)
+def patterns_of_the_configuration(folder: pathlib.Path, n: int) -> None:
+    rows = "".join(f'"m{i}/*.py" = ["DDP10{i % 9 + 1}"]\n' for i in range(n))
+    (folder / "ddp-lint.toml").write_text(f"[per-file-ignores]\n{rows}")
+    for i in range(60):
+        (folder / f"a{i}.py").write_text(f"{_TORCH}if dist.get_rank() == 0:\n    dist.barrier()\n")
 
 
 @kind(2000)

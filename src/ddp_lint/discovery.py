@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import errno
 import fnmatch
 import os
 import pathlib
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from ddp_lint.config import LIMIT, ConfigError, Configuration, Settings
 from ddp_lint.files import read
 from ddp_lint.globs import Globs, without
+from ddp_lint.project.layout import DEPTH_LIMIT
 from ddp_lint.rules.registry import is_for_rules, text_globs
 
 
@@ -90,10 +92,12 @@ def _search(
     """Put all files below `start` into `found`."""
     wanted = re.compile("|".join(map(fnmatch.translate, ("*.py", "*.ipynb", *text_globs())))).match
     above = tuple(without(globs, str(start)) for globs in _ignores_above(start))
-    stack = [(start, above)]
+    stack = [(start, above, 0)]
     while stack:
-        folder, ignores = stack.pop()
+        folder, ignores, depth = stack.pop()
         try:
+            if depth > DEPTH_LIMIT:
+                raise OSError(errno.ENAMETOOLONG, "it is nested too deeply to be searched")
             with os.scandir(folder) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
             settings = configuration.of(folder, start)
@@ -112,7 +116,7 @@ def _search(
             if settings.respect_gitignore and _ignored(entry.path, is_folder, ignores):
                 continue
             if is_folder:
-                stack.append((pathlib.Path(entry.path), ignores))
+                stack.append((pathlib.Path(entry.path), ignores, depth + 1))
             else:
                 found[pathlib.Path(entry.path)] = settings
 

@@ -94,6 +94,14 @@ def test_verbose_lists_every_silence(check: Check, project: pathlib.Path) -> Non
     assert "DDP101" in result.stdout
 
 
+def test_verbose_tells_of_classes_with_more_bases_than_count(check: Check, project: pathlib.Path) -> None:
+    chain = "".join(f"class N{n + 1}(N{n}):\n    pass\n" for n in range(64))
+    (project / "m.py").write_text(f"import torch.distributed as dist\nclass N0:\n    pass\n{chain}")
+    told = [row for row in check("-v").stderr.splitlines() if "inherits from" in row]
+    said = "inherits from very many classes: the 64 nearest were looked at"
+    assert told == [f"m.py:128: `N63` {said}", f"m.py:130: `N64` {said}"]
+
+
 def test_where_there_is_nothing(check: Check, project: pathlib.Path) -> None:
     (project / "m.py").write_text(SOURCE)
     assert check("--why", "m.py:2").stdout == "m.py:2: there is no call here\n"

@@ -567,8 +567,30 @@ KINDS: tuple[Kind, ...] = (
     source("many: lambdas", HEAD + "".join(f"f{n} = lambda x: f{n - 1}(x)\n" for n in range(8000)) + RANK, "DDP101"),
     source("many: returns through finally", HEAD + "def f(x):\n" + "  try:\n    return dist.barrier()\n  except E: pass\n  finally: x = 1\n" * 800 + RANK, "DDP101"),
     source("many: parameters in a docstring", HEAD + 'def f(x):\n  """\n' + "  x : Optional[a.B]\n" * 20_000 + '  """\n' + RANK, "DDP101"),
+    # ---- standard input, formats, and arguments
+    Kind("stdin: NUL", {}, FAILED, "stdin.py: the file has NUL bytes", ("-",), others=False, stdin=b"x = 1\0\n"),
+    Kind("stdin: no UTF-8", {}, FAILED, "stdin.py: the file cannot be decoded", ("-",), others=False, stdin=b"x = '\xff'\n"),
+    Kind("stdin: nothing", {}, 0, "", ("-",), others=False),
+    Kind("stdin: a mark, and returns", {}, FOUND, "4:5: DDP101", ("-",), others=False, stdin=b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode()),
+    Kind("stdin: of a name over two lines", {}, FOUND, "4:5: DDP101", ("-", "--stdin-filename", "\x1b[31m\n::error::x.py"), others=False, stdin=GOOD.encode()),
+    Kind("stdin: of a folder's name", {"d": folder}, FOUND, "4:5: DDP101", ("-", "--stdin-filename", "d"), others=False, stdin=GOOD.encode()),
+    Kind("stdin: 17 MB", {}, FAILED, "16 MiB", ("-",), others=False, stdin=b"#" * (17 << 20)),
+    Kind("stdin: fixed, though it is none", {}, FOUND, "def (", ("-", "--fix"), others=False, stdin=b"def (\n"),
+    Kind("stdin: a notebook that is none", {}, FAILED, "notebook", ("-", "--stdin-filename", "a.ipynb"), others=False, stdin=b"[[[["),
+    *(
+        Kind(f"format: {format}", {"\x1b]0;<b>&\a\n::error::x.py": HEAD + "if dist.get_rank() == '\x1b[31m<script>':\n    dist.barrier()\n"}, args=(".", "--output-format", format), says="DDP101", others=False)
+        for format in ("json", "junit", "gitlab", "full")
+    ),
+    Kind("settings: 3,000 patterns of files", {"ddp-lint.toml": "[per-file-ignores]\n" + "".join(f'"**/m{n}*/**/x*.py" = ["DDP101"]\n' for n in range(3000))}),
+    Kind("settings: two of them", {"ddp-lint.toml": "", "pyproject.toml": "[tool.ddp-lint]\nselect = 5\n"}),
+    Kind("settings: of the folder above", {"d/a.py": HEAD + RANK, "d/pyproject.toml": "[tool.ddp-lint]\nselect = ['DDP999']\n"}, FAILED, "DDP999"),
+    Kind("comments: on a line that is continued", {"a.py": HEAD + "if dist.get_rank() == 0: \\\n    dist.barrier()  # noqa: DDP101\n"}),
+    Kind("jobs: more than there are", {}, args=(".", "--jobs", "9" * 40)),
+    Kind("since: an option", {}, FAILED, "git fails: not a git repository", (".", "--since", "--output=x"), others=False),
+    Kind("why: a line of many digits", {}, FAILED, "good.py has no line 999", ("--why", "good.py:" + "9" * 5000), others=False),
     # ---- many files
-    Kind("files: folders in each other", {"d": nested_folders(1000)}),
+    Kind("files: folders in each other", {"d": nested_folders(250)}),
+    Kind("files: folders deeper than can be followed", {"d": nested_folders(300)}, FAILED, "it is nested too deeply"),
     Kind("files: folders deeper than a path is long", {"d": nested_folders(50, "d" * 99)}, FAILED, "file name too long"),
     Kind("files: that import each other in a ring", {"d": many(200, f"from d.m$1 import f as g\n{HEAD}def f():\n    g()\n{RANK}")}),
     Kind("files: that pass on each other's names", {"d": many(100, f"from d.m$1 import *\n{HEAD}x()\n{RANK}")}),

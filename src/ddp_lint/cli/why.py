@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,9 +18,13 @@ from ddp_lint.output import Sources, visible, visible_finding
 from ddp_lint.output.full import excerpt
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
+from ddp_lint.project.facts import MOST_BASES
 from ddp_lint.rules.calibrated import surest_at
 from ddp_lint.source import notebook
 from ddp_lint.source.file import place_kind
+
+#: Digits of the number of a line: Python reads none of thousands.
+_LONGEST = 9
 
 
 def why(place: str, configuration: Configuration, color: str) -> int:
@@ -39,8 +44,8 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     if facts is None:
         problem = project.problem(path)
         raise ConfigError(f"{name} cannot be {f'parsed: {problem.reason}' if problem else 'read'}")
-    if not 1 <= int(line) <= len(facts.file.lines):
-        raise ConfigError(f"{name} has no line {line}")
+    if len(line) > _LONGEST or not 1 <= int(line) <= len(facts.file.lines):
+        raise ConfigError(f"{name} has no line {line[: 2 * _LONGEST]}")
     reported = _reported([path], settings)
     found = explain(path, project, int(line))
     style = Style(wants_color(color, sys.stdout))
@@ -60,8 +65,20 @@ def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
         for e in explain(path, project):
             if e.span not in reported:
                 yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings))}"
+        yield from _long_lineages(path, project)
     for name, line, variable in sorted(summaries_of(project).variables.tables):
         yield f"{name}:{line}: `{variable}` has too many imported names: what it holds was not followed"
+
+
+def _long_lineages(path: pathlib.Path, project: Project) -> Iterator[str]:
+    """The classes of a file that inherit from more classes than count."""
+    facts = project.facts_of(path)
+    if facts is None:
+        return
+    for node in facts.definitions.values():
+        if isinstance(node, ast.ClassDef) and len(project.lineage(project.class_of(facts, node).name)) >= MOST_BASES:
+            said = f"`{node.name}` inherits from very many classes: the {MOST_BASES} nearest were looked at"
+            yield f"{project.shown(path)}:{node.lineno}: {said}"
 
 
 def _reported(files: list[pathlib.Path], settings: Settings) -> dict[Span, Finding]:

@@ -105,7 +105,8 @@ class Reader:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         #: Lines, with their numbers left out, that had no information: training logs repeat a few of them.
         self.dull: set[str] = set()
-        self._kept: dict[tuple[int | None, str, str], list[Event]] = {}
+        #: By rank, kind and process: what was kept, by the line that it was first seen in.
+        self._kept: dict[tuple[int | None, str, str], dict[str, Event]] = {}
         self.order = 0
 
     def take(self, piece: Piece, source: str, number: int) -> None:
@@ -131,15 +132,16 @@ class Reader:
     def keep(self, event: Event) -> Event:
         """The event, or the one of the same rank and text that was kept before."""
         key = (event.rank, event.known.id if event.known else event.type, event.stream)
-        known = self._kept.setdefault(key, [])
-        same = next((e for e in known if e.quote.text == event.quote.text), None)
+        known = self._kept.setdefault(key, {})
+        same = known.get(event.quote.text)
         if same is not None or len(known) >= _KEPT:
-            same = same or known[-1]
+            same = same or next(reversed(known.values()))
             same.count += 1
             if not same.frames and event.frames:
                 same.frames, same.shaped = event.frames, True
             return same
-        known.append(event)
+        known[event.quote.text] = event
+        event.named = named_in(event.text)
         self.reading.events.append(event)
         if not self.reading.output_before and event.role not in ("warning", "note"):
             self.reading.output_before = dict(self.reading.last_output)
@@ -477,7 +479,6 @@ class _Stream:
             return
         event.text = event.text.strip("\n")
         event.known = _explained(event)
-        event.named = named_in(event.text)
         work = work_in(event.text, event.rank, event.quote, event.order)
         if work is not None:
             self._reader.reading.works.append(work)
@@ -559,7 +560,6 @@ class _Stream:
             quotes=[quote],
             known=known,
             shaped=shaped,
-            named=named_in(text),
             time=time_in(text),
             stream=f"{quote.source}|{self._name}",
         )

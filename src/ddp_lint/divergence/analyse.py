@@ -39,6 +39,7 @@ from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children, inside
+from ddp_lint.source.names import Names
 from ddp_lint.source.syntax import first_name, nested, positional, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -570,7 +571,7 @@ def _refused_before(function: FunctionRef, summaries: Summaries) -> list[Effect]
     lines = refusals(constructor.owner.node, constructor.node)
     if not lines:
         return []
-    env = {first_name(constructor.node): function.receiver}
+    env = Names({first_name(constructor.node): function.receiver})
     frame = Frame(
         summaries, constructor.facts, constructor.node, constructor.owner, function.receiver, env, values_alone=True
     )

@@ -287,7 +287,7 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         return
     path = dotted(argument).removesuffix(".data") if argument is not None else ""
     if path:
-        frame.forget_parts(path)
+        frame.env.forget_parts(path)
         reference = reference_of(frame.env.get(path))
         frame.env[path] = unknown(("agreed", path), reference, agreed=True)
         frame.agreed.add(path)

@@ -160,6 +160,24 @@ def _how(statement: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -
     return "switched" if is_switch else "assigned"
 
 
+@kept_by_node(4096, noted=by_asker)
+def set_in_body(node: ast.ClassDef) -> Mapping[str, ast.expr]:
+    """What the body of a class assigns to its variables at first."""
+    found: dict[str, ast.expr] = {}
+    for statement in (s for s in node.body if isinstance(s, ast.Assign)):
+        for target in statement.targets:
+            if isinstance(target, ast.Name):
+                found.setdefault(target.id, statement.value)
+    return found
+
+
+@kept_by_node(4096, noted=by_asker)
+def declared_in_body(node: ast.ClassDef) -> Mapping[str, ast.expr]:
+    """The annotations of the variables of a class, the first of each: ``trainer: Trainer``."""
+    declared = (statement for statement in reversed(node.body) if isinstance(statement, ast.AnnAssign))
+    return {s.target.id: s.annotation for s in declared if isinstance(s.target, ast.Name)}
+
+
 Stores = Sequence[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]
 
 
@@ -176,6 +194,23 @@ def stores_of(node: ast.ClassDef, attribute: str) -> Stores:
         return _stores_in(node).get(attribute, ())
 
 
+def _stored_first(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str, ast.expr]:
+    """What a method assigns to each attribute of its object at first."""
+    this, found = first_name(method), dict[str, ast.expr]()
+    for child in inside(method):
+        if isinstance(child, ast.Assign):
+            targets, value = child.targets, child.value
+        elif isinstance(child, ast.AnnAssign) and child.value is not None:
+            targets, value = [child.target], child.value
+        else:
+            continue
+        for target in targets:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
+                    found.setdefault(part.attr, value)
+    return found
+
+
 @kept_by_node(4096, noted=by_asker)
 def _stores_in(
     node: ast.ClassDef,
@@ -183,20 +218,8 @@ def _stores_in(
     found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
     methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(m)]
     for method in sorted(methods, key=lambda m: m.name != "__init__"):
-        this = first_name(method)
-        for child in inside(method):
-            if isinstance(child, ast.Assign):
-                targets, value = child.targets, child.value
-            elif isinstance(child, ast.AnnAssign) and child.value is not None:
-                targets, value = [child.target], child.value
-            else:
-                continue
-            for target in targets:
-                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
-                        entries = found.setdefault(part.attr, [])
-                        if not any(existing is method for existing, _ in entries):
-                            entries.append((method, value))
+        for attribute, value in _stored_first(method).items():
+            found.setdefault(attribute, []).append((method, value))
     return found
 
 
@@ -313,9 +336,18 @@ def plainly_kept(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunct
     used = {name for value in values if not isinstance(value, ast.Name) for name in names_in(value)}
     given = {parameter.arg for parameter, _ in defaults(constructor.args)}
     used = {name for name in used & given if not assigned_in(constructor, name)}
-    stores = ((attribute, stores_of(of, attribute)) for attribute in stored_by(constructor)) if used else ()
-    once = ((attribute, found[0][1]) for attribute, found in stores if len(found) == 1)
-    return {value.id: attribute for attribute, value in once if isinstance(value, ast.Name) and value.id in used}
+    kept = ((name, attribute) for name in used for attribute in _attributes_set_to(constructor).get(name, ()))
+    return {name: attribute for name, attribute in kept if len(stores_of(of, attribute)) == 1}
+
+
+@kept_by_node(4096)
+def _attributes_set_to(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str, Sequence[str]]:
+    """The attributes of its object that a method sets to a name as it is, by that name."""
+    found: dict[str, list[str]] = {}
+    for attribute, value in _stored_first(method).items():
+        if isinstance(value, ast.Name):
+            found.setdefault(value.id, []).append(attribute)
+    return found
 
 
 def refusals(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:

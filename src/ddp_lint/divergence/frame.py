@@ -25,7 +25,7 @@ from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import starting_with
+from ddp_lint.source.names import Names
 
 #: Expressions that have no dotted name.
 _BARE = ("name", "environment")
@@ -95,7 +95,7 @@ class Frame:
     function: ast.AST | None
     owner: ClassRef | None = None
     receiver: Value | None = None
-    env: dict[str, Value] = dataclasses.field(default_factory=dict)
+    env: Names[Value] = dataclasses.field(default_factory=Names)
     closure: dict[str, Value] | None = None
     effects: list[Effect] = dataclasses.field(default_factory=list)
     returned: list[Returned] = dataclasses.field(default_factory=list)
@@ -142,15 +142,6 @@ class Frame:
 
     def text(self, node: ast.AST) -> str:
         return text_of(node)
-
-    def forget_parts(self, path: str) -> None:
-        """What was known of attributes and items of a name that now refers to another object. A local name that had no
-        value so far had no parts either: a long function binds thousands of them."""
-        elsewhere = (self.closure or (), self.global_names, self.facts.imports.names, self.facts.definitions)
-        if "." not in path and path not in self.env and not any(path in names for names in elsewhere):
-            return
-        for name in starting_with(self.env, path + ".", path + "["):
-            del self.env[name]
 
     def rank_value(self, entry: Rank, node: ast.AST, group: str = "", text: str = "") -> Value:
         """The value of an expression that reads the rank."""

@@ -86,11 +86,12 @@ def of_comprehension(frame: Frame, node: ast.AST, iterable: Value) -> Value | No
 def _filtered_out(frame: Frame, generator: ast.comprehension) -> tuple[int, ...] | None:
     """The compared ranks for which a condition of the comprehension is false; None where one is not known."""
     assert isinstance(generator.target, ast.Name)
-    saved, outer, frame.effects = dict(frame.env), frame.effects, []
+    outer, frame.effects = frame.effects, []
     ranks = [world.rank for world in worlds.WORLDS]
-    frame.env[generator.target.id] = per_rank(tuple(ranks), _RANK)
-    held = [evaluate(frame, condition).components for condition in generator.ifs]
-    frame.env, frame.effects = saved, outer
+    with frame.env.for_a_while():
+        frame.env[generator.target.id] = per_rank(tuple(ranks), _RANK)
+        held = [evaluate(frame, condition).components for condition in generator.ifs]
+    frame.effects = outer
     if not all(isinstance(part, Known) for components in held for part in components):
         return None
     by_world = zip(ranks, zip(*held, strict=True), strict=True)

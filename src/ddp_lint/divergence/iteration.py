@@ -75,19 +75,18 @@ _OF_DICTIONARY = frozenset({"values", "items", "keys"})
 
 def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
     outer, frame.effects = frame.effects, []
-    saved = dict(frame.env)
     iterables: list[Value] = []
-    for generator in node.generators:
-        iterable = evaluate(frame, generator.iter)
-        iterables.append(iterable)
-        element = element_of(frame, iterable, generator.iter, generator.target)
-        bind(frame, generator.target, element, generator.iter, counted=True)
-        for condition in generator.ifs:
-            iterables.append(evaluate(frame, condition))
     elements = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-    values = [evaluate(frame, element) for element in elements]
+    with frame.env.for_a_while():
+        for generator in node.generators:
+            iterable = evaluate(frame, generator.iter)
+            iterables.append(iterable)
+            element = element_of(frame, iterable, generator.iter, generator.target)
+            bind(frame, generator.target, element, generator.iter, counted=True)
+            for condition in generator.ifs:
+                iterables.append(evaluate(frame, condition))
+        values = [evaluate(frame, element) for element in elements]
     inner, frame.effects = frame.effects, outer
-    frame.env = saved
     rounds = rounds_of(frame, iterables[0], node.generators[0].iter, node.generators[0].target)
     source = reference_of(iterables[0])
     if isinstance(source, ref.Generator):

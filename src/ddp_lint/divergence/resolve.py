@@ -13,9 +13,8 @@ from ddp_lint.divergence.references import ClassRef, External, FunctionRef, Modu
 from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Answered, Project
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import MOST_BASES, ModuleFacts
 
-_ANCESTORS = 40
 #: Names that mean the rank on any object.
 _TELLING = re.compile(r"global_rank|local_rank|is_.*(zero|main|process|master)|process_index")
 
@@ -98,14 +97,14 @@ class Linker:
         classes, external = [of], list[str]()
         for base in of.node.bases:
             reference = self.expression(of.facts, base)
-            if isinstance(reference, ClassRef) and len(classes) < _ANCESTORS:
+            if isinstance(reference, ClassRef) and len(classes) < MOST_BASES:
                 above, outside = self.linearised(reference)
                 classes += [c for c in above if c not in classes]
                 external += [name for name in outside if name not in external]
             elif isinstance(reference, External):
                 external.append(reference.name)
         self._linearising.discard(of)
-        return classes, tuple(external)
+        return classes[:MOST_BASES], tuple(external)
 
     def expression(self, facts: ModuleFacts, node: ast.expr) -> Reference | None:
         """A dotted expression at module level, also subscripted (``Generic[T]``)."""

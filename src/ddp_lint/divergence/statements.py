@@ -65,6 +65,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.names import Names
 from ddp_lint.source.syntax import walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -103,10 +104,12 @@ def run(frame: Frame, body: Sequence[ast.stmt]) -> None:
             handler(frame, statement)
 
 
-def _arm(frame: Frame, body: Sequence[ast.stmt], test: Test | None) -> tuple[list[Effect], dict[str, Value], bool]:
+def _arm(frame: Frame, body: Sequence[ast.stmt], test: Test | None) -> tuple[list[Effect], Names[Value], bool]:
     """Run a block apart: its effects, the names after it, whether its end is reached."""
+    if not body:  # mostly an `else` that is not there: the names of thousands need not be copied
+        return [], frame.env, frame.alive
     saved = frame.env, frame.effects, frame.alive, frame.staying
-    frame.env, frame.effects, frame.staying = dict(frame.env), [], list(frame.staying)
+    frame.env, frame.effects, frame.staying = Names(frame.env), [], list(frame.staying)
     if test is not None:
         frame.path.append(test)
     run(frame, body)
@@ -117,21 +120,22 @@ def _arm(frame: Frame, body: Sequence[ast.stmt], test: Test | None) -> tuple[lis
     return result
 
 
-def _join(frame: Frame, test: Test, yes: dict[str, Value], no: dict[str, Value], node: ast.AST) -> dict[str, Value]:
+def _join(frame: Frame, test: Test, yes: Names[Value], no: Names[Value], node: ast.AST) -> Names[Value]:
     """The names after both arms; a name that only one arm binds keeps that value."""
-    merged = dict(no)
-    other_than = merged.get
-    for name, value in [item for item in yes.items() if other_than(item[0]) is not item[1]]:
-        other = no.get(name)
-        if other is None:
-            merged[name] = _set_by_some(frame, test, name, value, node)
-        else:
-            joined = merge(test, value, other, ("merge", frame.key(node), name))
-            if joined.reference is None and test.varying() is None:
-                joined = of_job(joined, frame.env.get(name), value, other, test)
-            merged[name] = joined
-    for name in no.keys() - yes.keys():
-        merged[name] = _set_by_some(frame, negated(test), name, no[name], node)
+    merged = no.gone_on_from(frame.env)
+    for name in yes.differing(no):
+        value, other = yes.get(name), no.get(name)
+        if value is other:
+            continue
+        if value is None or other is None:
+            one, held = (test, value) if other is None else (negated(test), other)
+            assert held is not None
+            merged[name] = _set_by_some(frame, one, name, held, node)
+            continue
+        joined = merge(test, value, other, ("merge", frame.key(node), name))
+        if joined.reference is None and test.varying() is None:
+            joined = of_job(joined, frame.env.get(name), value, other, test)
+        merged[name] = joined
     return merged
 
 
@@ -181,7 +185,7 @@ def attributes_left(frame: Frame) -> dict[str, Value]:
     left = {path: value for path, value in frame.env.items() if "." in path}
     for test, _, attributes in reversed(frame.returned):
         if test is not None and test.varying() is not None:
-            left = _join(frame, test, dict(attributes), left, frame.function or frame.facts.tree)
+            left = _join(frame, test, Names(attributes), Names(left), frame.function or frame.facts.tree)
     return left
 
 
@@ -282,18 +286,21 @@ def _fills(frame: Frame, cache: ast.expr, body: Sequence[ast.AST]) -> bool:
     )
 
 
-def _narrowed_arm(frame: Frame, node: ast.If, test: Test) -> tuple[list[Effect], dict[str, Value], bool]:
+def _narrowed_arm(frame: Frame, node: ast.If, test: Test) -> tuple[list[Effect], Names[Value], bool]:
     """The arm in which ``isinstance(x, DTensor)`` has shown what `x` is."""
     if not isinstance(node.test, (ast.BoolOp, ast.Call)):
         return _arm(frame, node.body, test)
     narrowed = dict(_narrowed_classes(frame, node.test))
     before = {name: frame.env[name] for name in narrowed if name in frame.env}
-    frame.env.update(narrowed)
+    for name, value in narrowed.items():
+        frame.env[name] = value
     effects, env, alive = _arm(frame, node.body, test)
     for scope in (frame.env, env):
         for name in [name for name in narrowed if scope.get(name) is narrowed[name]]:
-            del scope[name]
-            scope.update({name: before[name]} if name in before else {})
+            if name in before:
+                scope[name] = before[name]
+            else:
+                del scope[name]
     return effects, env, alive
 
 
@@ -312,7 +319,7 @@ def _narrowed_classes(frame: Frame, test: ast.expr) -> Iterator[tuple[str, Value
 
 
 def _continue_after(
-    frame: Frame, test: Test, yes: tuple[dict[str, Value], bool], no: tuple[dict[str, Value], bool], node: ast.AST
+    frame: Frame, test: Test, yes: tuple[Names[Value], bool], no: tuple[Names[Value], bool], node: ast.AST
 ) -> None:
     if yes[1] and no[1]:
         frame.env = _join(frame, test, yes[0], no[0], node)
@@ -324,7 +331,7 @@ def _continue_after(
 
 @kept_by_node(8192)
 def _assigned(node: ast.AST) -> frozenset[str]:
-    """Names that the statement binds."""
+    """Names[Value] that the statement binds."""
     found: set[str] = set()
     for child in children(node):
         targets: list[ast.expr] = []
@@ -346,7 +353,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     rounds = rounds_of(frame, iterable, node.iter, node.target)
     source = reference_of(iterable)
 
-    def once() -> tuple[list[Effect], dict[str, Value], bool]:
+    def once() -> tuple[list[Effect], Names[Value], bool]:
         # Set again in each round.
         bind(frame, node.target, element, node.iter, counted=True)
         return _arm(frame, node.body, _round_test(frame, node))
@@ -426,14 +433,14 @@ def _round_test(frame: Frame, node: ast.AST) -> Test:
 def _rounds(
     frame: Frame,
     node: ast.For | ast.AsyncFor | ast.While,
-    once: Callable[[], tuple[list[Effect], dict[str, Value], bool]],
-) -> tuple[list[Effect], dict[str, Value]]:
+    once: Callable[[], tuple[list[Effect], Names[Value], bool]],
+) -> tuple[list[Effect], Names[Value]]:
     """Effects of one round in general, and the names after any number of rounds."""
     frame.loops += 1
     test = _round_test(frame, node)
     entry = frame.env
     if frame.loops <= _TWICE:
-        before, rebound = dict(entry), frame.summaries.variables.rebound()
+        before, rebound = Names(entry), frame.summaries.variables.rebound()
         returned = len(frame.returned)
         body, end, _ = once()
         frame.env = _counted_on(frame, node, _join(frame, test, end, entry, node), entry)
@@ -444,18 +451,16 @@ def _rounds(
         del frame.returned[returned:]
     else:
         changed = _assigned(node)
-        frame.env = {
-            name: unknown(("loop", frame.key(node), name), value.reference)
-            if name in changed and value.varies is None
-            else value
-            for name, value in entry.items()
-        }
+        frame.env = Names(entry)
+        for name in changed & entry.keys():
+            if entry[name].varies is None:
+                frame.env[name] = unknown(("loop", frame.key(node), name), entry[name].reference)
     body, end, _ = once()
     frame.loops -= 1
     return body, _join(frame, test, end, frame.env, node)
 
 
-def _is_settled(node: ast.For | ast.AsyncFor | ast.While, before: dict[str, Value], after: dict[str, Value]) -> bool:
+def _is_settled(node: ast.For | ast.AsyncFor | ast.While, before: Names[Value], after: Names[Value]) -> bool:
     """Does the next round find what the first one found? Then it does the same."""
     changed = [name for name in after if after[name] is not before.get(name)]
     changed += before.keys() - after.keys()
@@ -466,7 +471,7 @@ def _is_settled(node: ast.For | ast.AsyncFor | ast.While, before: dict[str, Valu
 _ROOT = re.compile(r"[.\[]")
 
 
-def _set_again(env: dict[str, Value], before: dict[str, Value], entry: dict[str, Value]) -> None:
+def _set_again(env: Names[Value], before: Names[Value], entry: Names[Value]) -> None:
     """What the head of a loop sets for each round, such as its target, is set again."""
     for name in before.keys() | entry.keys():
         if name not in entry:
@@ -475,7 +480,7 @@ def _set_again(env: dict[str, Value], before: dict[str, Value], entry: dict[str,
             env[name] = entry[name]
 
 
-def _counted_on(frame: Frame, node: ast.stmt, after: dict[str, Value], entry: dict[str, Value]) -> dict[str, Value]:
+def _counted_on(frame: Frame, node: ast.stmt, after: Names[Value], entry: Names[Value]) -> Names[Value]:
     """Numbers that a round changes on some ranks only: unknown there after any number of rounds."""
     for name in _counters(node):
         before, value = entry.get(name), after.get(name)
@@ -491,7 +496,7 @@ def _counted_on(frame: Frame, node: ast.stmt, after: dict[str, Value], entry: di
 
 @kept_by_node(8192)
 def _counters(node: ast.stmt) -> frozenset[str]:
-    """Names that the loop adds to."""
+    """Names[Value] that the loop adds to."""
     return frozenset(dotted(child.target) for child in children(node) if isinstance(child, ast.AugAssign))
 
 
@@ -501,7 +506,7 @@ def _breaks(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 
 
 def _while(frame: Frame, node: ast.While) -> None:
-    def once() -> tuple[list[Effect], dict[str, Value], bool]:
+    def once() -> tuple[list[Effect], Names[Value], bool]:
         outer, frame.effects = frame.effects, []
         test = test_of(frame, node.test)
         before, frame.effects = frame.effects, outer
@@ -582,8 +587,8 @@ _RAISING = (
 
 
 def _join_flags(
-    frame: Frame, condition: Condition, raised: dict[str, Value], normal: dict[str, Value], node: ast.AST
-) -> dict[str, Value]:
+    frame: Frame, condition: Condition, raised: Names[Value], normal: Names[Value], node: ast.AST
+) -> Names[Value]:
     """After a `try`: flags that a handler sets show whether this rank failed; other values are taken to be alike."""
     failed = Test("atom", atom=condition)
     alike = Test("atom", atom=Condition(condition.truths, condition.text))
@@ -599,10 +604,10 @@ def _is_flag(value: Value, other: Value) -> bool:
     return other.constant is not None and (value.constant is not None or other.constant.value is None)
 
 
-def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect], dict[str, Value], bool]:
+def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect], Names[Value], bool]:
     """The effects before the first statement that may fail on one rank alone, those after it, names, end reached."""
     saved = frame.env, frame.effects, frame.alive
-    frame.env, frame.effects = dict(frame.env), []
+    frame.env, frame.effects = Names(frame.env), []
     boundary: int | None = None
     for statement in [*node.body, *node.orelse]:
         if not frame.alive:
@@ -922,7 +927,7 @@ def _cases(frame: Frame, node: ast.Match, subject: Value, index: int) -> None:
         return
     yes, yes_env, yes_alive = _arm(frame, case.body, test)
     saved = frame.env, frame.effects, frame.alive
-    frame.env, frame.effects = dict(frame.env), []
+    frame.env, frame.effects = Names(frame.env), []
     frame.path.append(negated(test))
     _cases(frame, node, subject, index + 1)
     frame.path.pop()

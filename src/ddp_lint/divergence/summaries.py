@@ -73,6 +73,7 @@ from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
+from ddp_lint.source.names import Names
 from ddp_lint.source.syntax import first_name, positional
 
 #: Different argument lists that one root has a function summarised for. Of those that follow only flags, groups,
@@ -434,7 +435,7 @@ class Summaries:
             function.node,
             function.owner,
             function.receiver,
-            dict(env),
+            Names(env),
             closure,
             depth=self._memory.depth,
             values_alone=body is not None,

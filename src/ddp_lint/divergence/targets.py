@@ -48,7 +48,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
         return
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.variables.set_global(frame, target.id, value)
-    frame.forget_parts(path)
+    frame.env.forget_parts(path)
     if frame.summaries.own is not None and not counted and value.constant is None:
         value = as_configured(frame, value, target, path)
     frame.env[path] = value

@@ -12,6 +12,7 @@ from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.definitions import (
     MODEL,
     assignments_in,
+    declared_in_body,
     defaults_of,
     entering,
     handing_over,
@@ -20,6 +21,7 @@ from ddp_lint.divergence.definitions import (
     keyed_by_batches,
     rebinders_in,
     rebound_in,
+    set_in_body,
     stores_of,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
@@ -239,14 +241,11 @@ class Variables:
 
     def _class_variable(self, of: ClassRef, name: str) -> Value | None:
         for owner in self._summaries.linker.linearised(of)[0]:
-            for statement in owner.node.body:
-                targets = statement.targets if isinstance(statement, ast.Assign) else []
-                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                    assert isinstance(statement, ast.Assign)
-                    value = evaluate(Frame(self._summaries, owner.facts, None, owner), statement.value)
-                    plain = value.constant is None and value.varies is None and value.reference is None
-                    # two members of an enumeration are two values, though both are `auto()`
-                    return unknown(("class", owner.node.name, name)) if plain else value
+            if (assigned := set_in_body(owner.node).get(name)) is not None:
+                value = evaluate(Frame(self._summaries, owner.facts, None, owner), assigned)
+                plain = value.constant is None and value.varies is None and value.reference is None
+                # two members of an enumeration are two values, though both are `auto()`
+                return unknown(("class", owner.node.name, name)) if plain else value
         return None
 
     def attribute_of(self, of: ClassRef, name: str) -> Value | None:
@@ -343,10 +342,9 @@ class Variables:
     def _declared(self, of: ClassRef, name: str) -> Value | None:
         """``trainer: Trainer`` in the class body."""
         for owner in self._summaries.linker.linearised(of)[0]:
-            for statement in owner.node.body:
-                if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == name:
-                    instance = annotated(self._summaries.linker, owner.facts, statement.annotation)
-                    return unknown(("declared", name), instance) if instance else None
+            if (annotation := declared_in_body(owner.node).get(name)) is not None:
+                instance = annotated(self._summaries.linker, owner.facts, annotation)
+                return unknown(("declared", name), instance) if instance else None
         only = self._summaries.linker.only_class(name, of)
         return unknown(("declared", name), ref.Instance(only)) if only is not None else None
 

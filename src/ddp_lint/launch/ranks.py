@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -503,14 +503,20 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     method = module.class_of(function) is not None
     if not method and name not in facts.definitions:
         return False
-    calls = list(_calls_of(f".{name}" if method else name, facts.tree.body, own_ranks(module)))
-    if not calls or not all(calls):
+    called = f".{name}" if method else name
+    calls = functools.partial(_calls_of, called, facts.tree.body, own_ranks(module))
+    if not project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept):
         return False
     if method:
         return len(project.holding(name)) == 1
     whole = (module.name, f"{module.name}.{name}")
     users = importers(project, module.name, holding=(name,)) if module.name else ()
     return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
+
+
+def _are_on_one_rank(calls: Iterable[bool]) -> bool:
+    found = list(calls)
+    return bool(found) and all(found)
 
 
 def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:

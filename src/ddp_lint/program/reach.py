@@ -97,6 +97,7 @@ class _Graph:
         #: By class, and by the names of classes, as many may have one: the most frequent queries.
         self._by_class: dict[int, dict[str, list[int]]] = {}
         self._by_name: dict[str, dict[str, list[int]]] = {}
+        self._by_import: dict[tuple[str, int], list[int]] = {}
         self._shared: list[list[int]] = []
         self._held: dict[int, frozenset[str]] = {}
         self._shown_by_class: dict[int, frozenset[str]] = {}
@@ -198,7 +199,8 @@ class _Graph:
 
     def _edges(self) -> list[list[int]]:
         """What each function calls, by number. The methods of one name of all classes of one name are called through
-        a number of their own, behind those of the functions: a project may have hundreds of classes named A."""
+        a number of their own, behind those of the functions: a project may have hundreds of classes named A. So are the
+        functions that one name can mean in one file."""
         edges = [list(dict.fromkeys(self._callees(number))) for number in range(len(self._functions))]
         return edges + self._shared
 
@@ -224,14 +226,17 @@ class _Graph:
                 for numbers in self._classes[direct].methods.values():
                     yield from numbers
 
-    def _imported(self, name: str, file: int) -> Iterator[int]:
+    def _imported(self, name: str, file: int) -> list[int]:
         """The functions that a name can mean in a file: its own, those that it imports by name or whose module it
         imports, under whatever name."""
-        own, parts = file, self._imported_parts[file]
-        for function in self._top[name]:
-            place = self._file_of[function]
-            if place == own or name in parts or "*" in parts or not parts.isdisjoint(self._place_parts[place]):
-                yield function
+        found = self._by_import.get((name, file))
+        if found is None:
+            parts = self._imported_parts[file]
+            anywhere, places = name in parts or "*" in parts, self._place_parts
+            functions = [(function, self._file_of[function]) for function in self._top[name]]
+            meant = [f for f, place in functions if anywhere or place == file or not parts.isdisjoint(places[place])]
+            found = self._by_import[name, file] = self._as_one(meant)
+        return found
 
     def _methods(self, class_: str) -> dict[str, list[int]]:
         """The methods by name that an object of a class of this name has: its own, else those that it inherits."""
@@ -245,7 +250,7 @@ class _Graph:
         return found
 
     def _as_one(self, functions: list[int]) -> list[int]:
-        if len(functions) == 1:
+        if len(functions) < 2:
             return functions
         self._shared.append(functions)
         return [len(self._functions) + len(self._shared) - 1]

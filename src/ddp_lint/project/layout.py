@@ -79,6 +79,8 @@ def _above_packages(folder: pathlib.Path) -> pathlib.Path:
 NO_SOURCES = frozenset({"build", "dist", "node_modules", "site-packages", "venv", "env", "__pycache__", "_build"})
 #: A root with more files than this is no project (a home folder): the rest is left out of project-wide questions.
 FILES_LIMIT = 20_000
+#: Folders within each other that are searched. What is done for a file takes as long as its path is.
+DEPTH_LIMIT = 256
 
 
 class Entries(NamedTuple):
@@ -141,14 +143,16 @@ class Layout:
         """The Python files below the root, sorted; folders that hold no sources of the project are left out."""
         if self._files is None:
             found: list[str] = []
-            stack = [self.root]
+            stack = [(self.root, 0)]
             while stack and len(found) < FILES_LIMIT:
-                folder = stack.pop()
+                folder, depth = stack.pop()
+                if depth > DEPTH_LIMIT:
+                    continue
                 folders, names, _ = self.entries(folder)
                 self._searched.append(folder)
                 found += [os.path.join(folder, name) for name in names if name.endswith(".py")]
                 below = (n for n in reversed(folders) if not n.startswith(".") and n not in NO_SOURCES)
-                stack += [os.path.join(folder, name) for name in below]
+                stack += [(os.path.join(folder, name), depth + 1) for name in below]
             self._files = found[:FILES_LIMIT]
         return self._files
 

@@ -9,11 +9,11 @@ whole text. Of a docstring a part has what it says of the classes of parameters.
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
@@ -117,6 +117,7 @@ def parts_of(
     outline: list[str] = [besides]
     digests: dict[str, str] = {}
     rebinding: list[ast.AST] = []
+    written_before = collections.Counter[str]()
     tree.__dict__["rebinding"] = rebinding
     end = 0
     for written, node in sorted(_functions(tree, recorder, inside), key=lambda found: found[1].lineno):
@@ -125,7 +126,9 @@ def parts_of(
         if first <= max(end, node.lineno) or _head_end(node) >= first:
             rebinding.append(node)
             continue  # on the line of its head
-        name = next(name for number in itertools.count() if (name := written + "'" * number) not in digests)
+        number = written_before[written]
+        written_before[written] += 1
+        name = f"{written}'{number}" if number else written
         outline += lines[end : first - 1] if lines is not None else ()
         code = _code("\n".join(lines[first - 1 : last])) if lines is not None else ""
         digests[name] = _digest(code) if digested else ""
@@ -361,8 +364,10 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
 
         @functools.wraps(function)
         def known(node: ast.AST, *others: Any) -> Any:
-            for part in (node,) if noted is None else noted(node):
-                touch(part)
+            recorder = node.__dict__.get("recorder")
+            if recorder is None or recorder.asked is not None:
+                for part in (node,) if noted is None else noted(node):
+                    touch(part)
             return kept(node, node.__dict__.get("version", 0), *others)
 
         return cast("F", known)

@@ -4,7 +4,7 @@ which fields of a type can hold nodes is worked out once. Contexts (`Load`, `Sto
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 #: What has parameters.
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -125,12 +125,3 @@ def defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | Non
     without = len(places) - len(arguments.defaults)
     yield from zip(places, [None] * without + list(arguments.defaults), strict=True)
     yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-
-
-def starting_with(names: Collection[str], *prefixes: str) -> list[str]:
-    """Those of the names that start with one of the prefixes. There are seldom any, which one look shows: it is
-    used at each assignment, for as many names as a function has."""
-    every = "\n" + "\n".join(names)
-    if not any(f"\n{prefix}" in every for prefix in prefixes):
-        return []
-    return [name for name in names if name.startswith(prefixes)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -48,6 +49,15 @@ class Wraps:
         self._module = module
         self._any_own = module.project is not None and bool(module.project.own.wrappers)
         self.all = [wrap for call in module.of_type(cst.Call) for wrap in self._wraps_of(call)]
+        self._by_outer: dict[str, list[Wrap]] = collections.defaultdict(list)
+        self._by_inner: dict[str, list[Wrap]] = collections.defaultdict(list)
+        for wrap in self.all:
+            self._by_outer[wrap.outer].append(wrap)
+            self._by_inner[wrap.inner].append(wrap)
+
+    def named(self, name: str) -> Sequence[Wrap]:
+        """The wraps that make the object of this name, in order."""
+        return self._by_outer.get(name, ())
 
     @functools.cached_property
     def _order(self) -> dict[cst.CSTNode, int]:
@@ -95,14 +105,14 @@ class Wraps:
         """The wrap that made the object that `name` (dotted) refers to at `at`, None when there is none before."""
         if not name:
             return None
-        wrap = next((w for w in reversed(self.all) if w.outer == name and self.after(w, at)), None)
+        wrap = next((w for w in reversed(self.named(name)) if self.after(w, at)), None)
         if wrap is None:
             return self._given(name, at)
         return None if self._is_another_one(name, wrap, at) or self._is_excluded(wrap, at) else wrap
 
     def _is_excluded(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether `at` is reached only where a test has shown that the object is not wrapped in this way."""
-        tests = {id(w.call) for w in self.all if w.tested and (w.outer, w.kind) == (wrap.outer, wrap.kind)}
+        tests = {id(w.call) for w in self.named(wrap.outer) if w.tested and w.kind == wrap.kind}
         for test, taken in conditions(self._module, at) if tests else ():
             for part in conjuncts(test) if taken else (test,):
                 negated = isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not)
@@ -127,7 +137,7 @@ class Wraps:
 
     def _made(self, value: cst.BaseExpression | None, call: cst.Call) -> Wrap | None:
         name = dotted(value)
-        return next((w for w in reversed(self.all) if name and w.outer == name and self.after(w, call)), None)
+        return next((w for w in reversed(self.named(name)) if name and self.after(w, call)), None)
 
     def _is_another_one(self, name: str, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether every way from the wrap to `at` gives the name to an object that does not come from the wrapped."""
@@ -147,8 +157,8 @@ class Wraps:
 
     def twin(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap whose unwrapped module `name` still is at `at`: another name holds the wrapped one."""
-        for wrap in reversed(self.all):
-            if wrap.inner == name and wrap.outer not in (name, "") and self.after(wrap, at):
+        for wrap in reversed(self._by_inner.get(name, ())):
+            if wrap.outer not in (name, "") and self.after(wrap, at):
                 return wrap
         return None
 

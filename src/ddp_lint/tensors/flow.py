@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.syntax import starting_with
+from ddp_lint.source.names import Names
 from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
 from ddp_lint.tensors.evaluation import Code, Evaluator
@@ -39,7 +39,7 @@ class Flow:
         self._module = module
         self._loops = 0
         self._evaluator = Evaluator(module, function, owner, keeping, self._written, on_host)
-        state = State(self._evaluator.arguments(), gradient=not without_gradient(module, function))
+        state = State(Names(self._evaluator.arguments()), gradient=not without_gradient(module, function))
         self._run(function.body if isinstance(function, cst.Module) else function.body.body, state)
 
     @property
@@ -131,10 +131,7 @@ class Flow:
                     self._written(statement, target, rebound, state)
                     return
             if name:
-                # A name that had no value so far had no parts either: a long function binds thousands of them.
-                parts = starting_with(state.names, name + ".") if name in state.names or "." in name else ()
-                for longer in parts:
-                    del state.names[longer]
+                state.names.forget_parts(name)
                 state.names[name] = value
 
     def _If(self, node: cst.If, state: State) -> None:

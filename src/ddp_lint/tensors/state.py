@@ -7,6 +7,7 @@ from collections.abc import Iterable, Set
 
 import libcst as cst
 
+from ddp_lint.source.names import Names
 from ddp_lint.tensors.values import UNKNOWN, Value, join
 
 
@@ -38,13 +39,13 @@ class State:
     """`names`: local names and attributes (dotted) to values; `saved`: storage to what keeps it;
     `left`: the function, or this arm of it, has been left."""
 
-    names: dict[str, Value]
+    names: Names[Value]
     saved: dict[int, Save] = dataclasses.field(default_factory=dict)
     gradient: bool = True
     left: bool = False
 
     def copy(self) -> State:
-        return State(dict(self.names), dict(self.saved), self.gradient, self.left)
+        return State(Names(self.names), dict(self.saved), self.gradient, self.left)
 
     def become(self, outcomes: Iterable[State]) -> None:
         """Go on from where any of the outcomes ended that did not leave. A local that one of them does not bind cannot
@@ -53,12 +54,12 @@ class State:
         going_on = [s for s in outcomes if not s.left]
         self.left = not going_on
         every = [s.names for s in going_on]
-        self.names = dict(every[0]) if every else {}
-        for names in every[1:]:
-            self.names |= {name: value for name, value in names.items() if self.names.get(name) is not value}
-        for name, value in self.names.items() if len(every) > 1 else ():
-            if any(names.get(name) is not value for names in every):  # seldom: most are what no arm has changed
-                self.names[name] = join(names.get(name, UNKNOWN) for names in every if name in names or "." in name)
+        first = every[0] if every else Names[Value]()
+        names = first.gone_on_from(self.names)
+        for name in {name: None for other in every[1:] for name in first.differing(other)}:
+            if any(each.get(name) is not first.get(name) for each in every):  # seldom: most are what no arm has changed
+                names[name] = join(each.get(name, UNKNOWN) for each in every if name in each or "." in name)
+        self.names = names
         self.saved = {storage: s.saved[storage] for s in reversed(going_on) for storage in _kept(s, before)}
 
 

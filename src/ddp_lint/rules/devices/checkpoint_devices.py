@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import collections
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import assigned_to, walk
 from ddp_lint.tensors.operations import is_factory, words_of
@@ -17,9 +20,13 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 def saved_from_cpu(facts: ModuleFacts, scope: ast.AST) -> bool:
     """Whether a module, or a function of it, saves, and all that it saves by `torch.save` comes from the CPU."""
-    calls = [n for n in walk(scope) if isinstance(n, ast.Call) and n.args]
-    saved = [call.args[0] for call in calls if facts.qualified(call.func) == "torch.save"]
+    saved = [call.args[0] for call in _calls_with_arguments(scope) if facts.qualified(call.func) == "torch.save"]
     return bool(saved) and all(_is_on_cpu(value, facts) for value in saved)
+
+
+@kept_by_node(256)
+def _calls_with_arguments(scope: ast.AST) -> tuple[ast.Call, ...]:
+    return tuple(n for n in walk(scope) if isinstance(n, ast.Call) and n.args)
 
 
 def saved_elsewhere(project: Project, file: str) -> bool:
@@ -27,17 +34,21 @@ def saved_elsewhere(project: Project, file: str) -> bool:
     states = []
     for path in project.holding(file):
         facts = project.facts_of(path)
-        functions = (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)) if facts is not None else ()
-        for function in functions:
-            calls = (n for n in walk(function) if isinstance(n, ast.Call) and len(n.args) > 1)
-            states += [
-                holds_states(call.args[0], function)
-                for call in calls
-                if facts is not None
-                and facts.qualified(call.func) == "torch.save"
-                and any(isinstance(n, ast.Constant) and n.value == file for n in walk(call.args[1]))
-            ]
+        if facts is not None:
+            saves = project.remember(("saves by place",), functools.partial(_saves, facts), facts.kept)
+            states += [holds_states(call.args[0], function) for call, function in saves.get(file, ())]
     return bool(states) and all(state is False for state in states)
+
+
+def _saves(facts: ModuleFacts) -> Mapping[object, Sequence[tuple[ast.Call, ast.AST]]]:
+    """The calls of `torch.save` in a file, each with the functions around it, by the constants in the place."""
+    found: dict[object, list[tuple[ast.Call, ast.AST]]] = collections.defaultdict(list)
+    for function in (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)):
+        for call in (n for n in walk(function) if isinstance(n, ast.Call) and len(n.args) > 1):
+            if facts.qualified(call.func) == "torch.save":
+                for text in {n.value for n in walk(call.args[1]) if isinstance(n, ast.Constant)}:
+                    found[text].append((call, function))
+    return found
 
 
 def models_saved_from_cpu(project: Project) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import re
 from collections.abc import Iterator
@@ -244,9 +245,9 @@ class LoadWithoutMapLocation(Rule):
         function = self.module.function_of(call)
         if function is None:
             return False
-        taken = {p.name.value for p in parameters_of(function)}
-        read = any(isinstance(n, cst.Name) and n.value == "map_location" for n in descendants(function.body))
-        return "map_location" in taken and not read
+        if not any(p.name.value == "map_location" for p in parameters_of(function)):
+            return False
+        return not any(isinstance(n, cst.Name) and n.value == "map_location" for n in descendants(function.body))
 
     def _ignores_map_location(self, call: cst.Call) -> bool:
         """Whether a caller says where the tensors go, and the function around does not pass it on."""
@@ -356,13 +357,27 @@ class LoadWithoutMapLocation(Rule):
 
     def _is_read_by_key(self, call: cst.Call) -> bool:
         """Whether a part is read by a key that only checkpoints have: ``torch.load(path)["state_dict"]``."""
-        name, scope = assigned_name(self.module, call), self.module.scope_of(call)
-        for node in descendants(scope):
-            if isinstance(node, cst.Subscript) and (node.value is call or (name and dotted(node.value) == name)):
+        name, parent = assigned_name(self.module, call), self.module.parent(call)
+        subscripts = self._subscripts_in(self.module.scope_of(call)).get(name, []) if name else []
+        for node in (*subscripts, parent):
+            if isinstance(node, cst.Subscript) and (node is not parent or node.value is call):
                 keys = [n.evaluated_value for n in descendants(node.slice[0]) if isinstance(n, cst.SimpleString)]
                 if any(words_of(str(key)) & _known("keys") for key in keys):
                     return True
         return False
+
+    @functools.cached_property
+    def _subscripts(self) -> dict[cst.CSTNode, dict[str, list[cst.Subscript]]]:
+        return {}
+
+    def _subscripts_in(self, scope: cst.CSTNode) -> dict[str, list[cst.Subscript]]:
+        """The subscripts in a scope by the name of what they are of."""
+        if scope not in self._subscripts:
+            found = self._subscripts[scope] = collections.defaultdict(list)
+            for node in descendants(scope):
+                if isinstance(node, cst.Subscript):
+                    found[dotted(node.value)].append(node)
+        return self._subscripts[scope]
 
     def _taken_out(self, name: str, scope: cst.CSTNode) -> Iterator[str]:
         """The names that parts of what was loaded get: ``weights = loaded["weights"]``."""

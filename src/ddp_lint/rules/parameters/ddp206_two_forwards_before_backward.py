@@ -179,7 +179,7 @@ class TwoForwardsBeforeBackward(Rule):
         """All wraps that a function gives one name: who leaves the buffers alone in one arm knows which models have
         them."""
         function = self.module.function_of(wrap.call)
-        alike = (w for w in self.module.wraps.all if w.outer == wrap.outer and not w.tested)
+        alike = (w for w in self.module.wraps.named(wrap.outer) if not w.tested)
         return [wrap, *(w for w in alike if self.module.function_of(w.call) is function)]
 
     def _has_no_buffers(self, wrap: Wrap) -> bool:
@@ -210,8 +210,8 @@ class TwoForwardsBeforeBackward(Rule):
 
     def _at_top_level(self, name: str) -> Wrap | None:
         """The wrap of a module-level name that functions use."""
-        for wrap in self.module.wraps.all:
-            if wrap.outer == name and wrap.kind == "ddp" and self.module.function_of(wrap.call) is None:
+        for wrap in self.module.wraps.named(name):
+            if wrap.kind == "ddp" and self.module.function_of(wrap.call) is None:
                 return wrap
         return None
 
