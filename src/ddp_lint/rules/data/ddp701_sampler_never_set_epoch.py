@@ -11,6 +11,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import joining_words
 from ddp_lint.launch.search import programs
 from ddp_lint.project import Project
+from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
@@ -146,16 +147,18 @@ class SamplerNeverSetEpoch(Rule):
             )
 
     def _set_elsewhere(self, sampler: cst.Call) -> bool:
-        """The function hands the sampler out, maybe in its loader, and another file of the project sets an epoch."""
+        """The function hands the sampler out, maybe in its loader, to other files, and one of the project sets an
+        epoch."""
         name, function = assigned_name(self.module, sampler), self.module.function_of(sampler)
-        if function is None or self.module.project is None:
+        if function is None or self.module.project is None or self.module.facts is None:
             return False
         returned = returned_values(function)
         values = [*returned, *(value for each in returned for value in self.module.assignments(each))]
         handed_out = any(
             part is sampler or (bool(name) and dotted(part) == name) for value in values for part in subtree(value)
         )
-        return handed_out and any(self.module.project.holding("set_epoch"))
+        used_here = any(use.call is not None for use in uses(self.module.facts.tree, function.name.value))
+        return handed_out and not used_here and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:
         """The data is read more than once: here, in a program of several ranks that imports this helper, maybe
