@@ -49,3 +49,13 @@ def test_copies_of_different_states_may_differ_in_all() -> None:
     assert set(earlier.differing(Names(names))) >= {"a"}
     assert set(earlier.differing(names)) >= {"a"}
     assert set(names.differing(Names({"c": 1}))) >= {"a", "b", "c"}
+
+
+def test_names_that_are_set_together_are_changed_too() -> None:
+    names = Names({"x": 1, "x.a": 2})
+    copy = Names(names)
+    copy.update({"x": 3, "y.b": 4})
+    copy |= {"z": 5}
+    assert set(copy.differing(names)) == {"x", "y.b", "z"}
+    copy.forget_parts("y")
+    assert copy == {"x": 3, "x.a": 2, "z": 5}

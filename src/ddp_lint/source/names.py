@@ -57,6 +57,14 @@ class Names(dict[str, T]):
         self._changed[name] = None
         super().__delitem__(name)
 
+    def update(self, names: Mapping[str, T]) -> None:  # type: ignore[override]
+        for name, value in names.items():
+            self[name] = value
+
+    def __ior__(self, names: Mapping[str, T]) -> Names[T]:  # type: ignore[override, misc]
+        self.update(names)
+        return self
+
     def pop(self, name: str, default: Any = None) -> Any:
         found = self.get(name, default)
         if name in self:
