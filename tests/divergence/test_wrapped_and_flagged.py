@@ -18,6 +18,13 @@ WRAPPING = """
 """
 
 PARTING = {
+    "a rank that fails behind a loop in which it waits": """
+        def main(x, rank):
+            for _ in range(rank + 1):
+                dist.all_reduce(x)  # !loop-count
+            if rank != 0:
+                raise RuntimeError("written for one process")
+    """,
     "a hook that the only trainer of the project puts itself into": """
         from torch.distributed.fsdp import FullyShardedDataParallel
 

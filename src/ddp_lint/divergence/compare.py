@@ -652,10 +652,11 @@ class Comparison:
                 truth = self._projection.truth(node.condition, world) if world is not None else None
                 ways = (node.yes, node.no) if not isinstance(truth, bool) else (node.yes if truth else node.no,)
                 doomed.append(all(doomed[way.number] for way in ways))
-            elif isinstance(node, EventNode) and self._projection.holds(node.event):
-                doomed.append(False)
             else:
-                doomed.append(doomed[node.after.number])
+                waits = isinstance(node, EventNode) and self._projection.holds(node.event)
+                # Of a loop it is only known for a rank of this world that it may wait in it.
+                waits = waits or (isinstance(node, Loop) and world is not None and self._projection.is_live(node))
+                doomed.append(not waits and doomed[node.after.number])
         return doomed
 
     def _split(self, one: Side, two: Side, matched: int) -> Iterator[tuple[Side, Side, int]]:
