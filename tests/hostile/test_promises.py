@@ -396,6 +396,7 @@ def test_a_killed_run_leaves_each_file_old_or_new_and_the_next_cleans_up(tmp_pat
         process.wait()
         assert {path.read_text() for path in names} <= {new, new.replace("x = 1\n", FIXABLE)}
     (tmp_path / ".ddp-lint-999999999-00.tmp").write_text("left by one that is gone")
+    names[0].write_text(new.replace("x = 1\n", FIXABLE))  # a run that has nothing to fix looks for nothing
     assert run("check", "--fix", "-q", cwd=tmp_path).returncode == 0
     assert not [p for p in tmp_path.rglob("*") if p.name.endswith(".tmp")]
 
