@@ -292,8 +292,7 @@ def _narrowed_arm(frame: Frame, node: ast.If, test: Test) -> tuple[list[Effect],
         return _arm(frame, node.body, test)
     narrowed = dict(_narrowed_classes(frame, node.test))
     before = {name: frame.env[name] for name in narrowed if name in frame.env}
-    for name, value in narrowed.items():
-        frame.env[name] = value
+    frame.env.update(narrowed)
     effects, env, alive = _arm(frame, node.body, test)
     for scope in (frame.env, env):
         for name in [name for name in narrowed if scope.get(name) is narrowed[name]]:

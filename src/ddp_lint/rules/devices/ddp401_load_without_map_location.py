@@ -399,12 +399,18 @@ class LoadWithoutMapLocation(Rule):
         text, facts = self.module.file.text, self.module.facts
         if facts is None or any(word in text for word in _known("offloaded")):
             return facts is not None
-        if saved_from_cpu(facts, facts.tree) or self._partner_saves_from_cpu(call, facts):
+        if self._file_saves_from_cpu or self._partner_saves_from_cpu(call, facts):
             return True
         names = (self._target(call).rpartition(".")[2], *self._receivers(call))
         words = {*_words_in(call), *(word for name in names for word in words_of(name))}
         project = self.module.project
         return project is not None and not words & _known("optimizers") and models_saved_from_cpu(project)
+
+    @functools.cached_property
+    def _file_saves_from_cpu(self) -> bool:
+        """Whether all that the file saves comes from the CPU: asked for each of its loads."""
+        facts = self.module.facts
+        return facts is not None and saved_from_cpu(facts, facts.tree)
 
     def _partner_saves_from_cpu(self, call: cst.Call, facts: ModuleFacts) -> bool:
         """Whether the `save_network` of the same class saves from the CPU what `load_network` loads."""
