@@ -11,7 +11,8 @@ import pytest
 
 from ddp_lint.verify.child.loops import rounds
 from ddp_lint.verify.compare import compared
-from ddp_lint.verify.discovery import discover, placed
+from ddp_lint.verify.discoveries import discover
+from ddp_lint.verify.discoveries.places import placed
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.results import Discovery, Evidence
@@ -926,14 +927,14 @@ def test_every_discovery_has_a_place(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "net.py"
     path.write_text("class Other:\n    pass\nclass Net:\n    def __init__(self):\n        self.head = Linear()\n")
 
-    def line(message: str) -> int:
-        evidence = Evidence("ddp", 0, "exception", message, model="Net")
-        (found,) = placed([Discovery("exception", message, evidence=(evidence,))], path)
+    def line(*names: str) -> int:
+        evidence = Evidence("ddp", 0, "exception", "raised", model="Net")
+        (found,) = placed([Discovery("exception", "raised", evidence=(evidence,), names=names)], path)
         assert pathlib.Path(found.path).name == "net.py"
         return found.line
 
-    assert line("parameters without a gradient: head.weight, head.bias") == 5
-    assert line("something else") == 3
+    assert line("head.weight", "head.bias") == 5
+    assert line("scale") == 3
 
 
 def test_arms_of_a_branch_before_a_mismatch_are_not_where_the_ranks_part(tmp_path: pathlib.Path) -> None:

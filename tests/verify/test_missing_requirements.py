@@ -10,7 +10,7 @@ import torch
 
 from ddp_lint.output import Sources
 from ddp_lint.verify import frames
-from ddp_lint.verify.discovery import discover
+from ddp_lint.verify.discoveries import discover
 from ddp_lint.verify.missing_requirements import lacking, last_lines, missing_module
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.report import render

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddp_lint.verify.discovery import discover
+from ddp_lint.verify.discoveries import discover
 from ddp_lint.verify.trace import Call, Collective, Evaluates, Event, Frame, Hashes
 
 from .traces import call, run

@@ -13,7 +13,7 @@ import pytest
 from ddp_lint.findings import Cause, Confidence, Finding, Label, RankTrace, Span
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
-from ddp_lint.verify.discovery import discover
+from ddp_lint.verify.discoveries import discover
 from ddp_lint.verify.finding_context import Situation, situation
 from ddp_lint.verify.results import Examined, Judged, Verdict
 from ddp_lint.verify.trace import (

@@ -68,6 +68,8 @@ class Discovery:
     cause: str = ""
     fix: str = ""
     evidence: tuple[Evidence, ...] = ()
+    #: The parameters that it concerns, as far as they are known.
+    names: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:

@@ -15,7 +15,8 @@ from ddp_lint.project import Project
 from ddp_lint.project.dependents import imported_files
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import dry_run, launch
-from ddp_lint.verify.discovery import discover, placed
+from ddp_lint.verify.discoveries import discover
+from ddp_lint.verify.discoveries.places import placed
 from ddp_lint.verify.examine import examine
 from ddp_lint.verify.finding_context import Situation, situation, watch
 from ddp_lint.verify.missing_requirements import lacking

@@ -1,0 +1,60 @@
+"""Ranks that died by a signal, for lack of memory, or by their own exit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddp_lint.knowledge.signatures import explain
+from ddp_lint.verify.cpu_limits import on_one_line
+from ddp_lint.verify.discoveries._evidence import evidence_of
+from ddp_lint.verify.discoveries.exceptions import of_signature
+from ddp_lint.verify.discoveries.mismatches import LUCK, SAME_CALLS, cause_and_fix, since_origin
+from ddp_lint.verify.match import Kind, place
+from ddp_lint.verify.options import RankOutcome
+from ddp_lint.verify.results import Discovery, Examined
+
+_UNLIKE_CALLS = f"calls of different lines met, which do not belong together ({LUCK})"
+#: What gloo aborts over, as tensors of different size meet.
+_UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)
+#: The rule of ranks that meet in one collective with different numbers of bytes.
+_SIZES = "DDP105"
+#: Signals by which the ranks of a run are ended that the user interrupts.
+_ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
+
+
+def deaths_of(examined: Examined) -> Iterator[Discovery]:
+    for outcome in examined.run.ranks:
+        if outcome.how in ("signal", "oom", "exit", "not_started"):
+            if examined.run.outcome == "interrupted" and (
+                outcome.how == "not_started" or outcome.signal in _ENDED_BY_US
+            ):
+                continue
+            known = explain(f"{outcome.message}\n{outcome.log}")
+            met = examined.mismatches[0] if examined.mismatches else None
+            how = _how(outcome)
+            code, cause, fix = of_signature(known)
+            frame = outcome.last.frame
+            if known is not None and known.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
+                origin = examined.origin(met)
+                # Torch's own words name no line, and no peer.
+                how = f"died of {outcome.signal}: {since_origin(origin, met)}"
+                why, remedy = cause_and_fix(examined, origin)
+                calls = [call for call in origin.calls.values() if call is not None]
+                if len(set(map(place, calls))) > 1:
+                    code, cause, fix = "", _UNLIKE_CALLS, SAME_CALLS
+                if origin is not met:
+                    frame = calls[0].site
+                cause, fix = (f"{why} ({LUCK})", remedy or fix) if why else (cause, fix)
+            message = f"rank {outcome.rank} {how}"
+            evidence = evidence_of(examined, outcome.rank, "exception", message, frame)
+            yield Discovery("death", message, code, cause, fix, (evidence,))
+
+
+def _how(outcome: RankOutcome) -> str:
+    end = {
+        "signal": f"died of {outcome.signal}",
+        "oom": "was killed by the system's out-of-memory killer",
+        "exit": f"ended itself with status {outcome.exit} before its end",
+        "not_started": "never started",
+    }[outcome.how]
+    return f"{end}: {on_one_line(outcome.message)}" if outcome.message else end

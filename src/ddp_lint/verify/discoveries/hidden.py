@@ -1,0 +1,129 @@
+"""Faults that raised nothing in this run: races, overwritten results, hidden exits, shared GPUs, clocks."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+
+from ddp_lint.verify.discoveries._evidence import evidence_of
+from ddp_lint.verify.options import RankOutcome
+from ddp_lint.verify.results import Discovery, Examined
+from ddp_lint.verify.trace import Call, Clocked, Collective, Environment, Exit, Mapped, Race, Unordered
+
+#: Cause and fix where each rank reads its own time.
+_CLOCK = (
+    "the clock of each rank decides whether it continues: this time all left in the same iteration; a rank that "
+    "runs one more waits for the others forever",
+    "let one rank decide, and broadcast it in each iteration; or all_reduce the flag",
+)
+#: Cause and fix where ranks share a GPU.
+_OWN_DEVICE = (
+    'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun passes the local rank in the '
+    "environment, not as --local_rank",
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless the launcher shows each rank only its own GPU',
+)
+_NO_DEVICE = (
+    'no rank chooses a GPU, so all use the first one: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
+    'detected"',
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is created, unless the launcher shows each '
+    "rank only its own GPU",
+)
+
+
+def hidden_failures(examined: Examined) -> Iterator[Discovery]:
+    """An exit with status 0 while an exception is in flight, and a tensor that is used before its collective ends."""
+    for outcome in examined.run.ranks:
+        for event in outcome.trace.of(Exit):
+            if event.status == 0 and event.pending:
+                message = f"rank {outcome.rank} calls {event.how}(0) while {event.pending} is in flight"
+                evidence = evidence_of(examined, outcome.rank, "exit", message, event.site)
+                cause = "the launcher reports success despite a failure"
+                yield Discovery("exit", message, "", cause, "re-raise the exception, or exit with 1", (evidence,))
+        for race in outcome.trace.of(Race):
+            if not race.waited and (race.access != "never" or outcome.how == "completed"):
+                message = f"rank {outcome.rank} uses a tensor ({race.op}) before the wait() of the collective on it"
+                evidence = evidence_of(examined, outcome.rank, "value", message, race.site)
+                yield Discovery("race", message, "", "", "call wait() on the handle first", (evidence,))
+                return
+
+
+def overwritten(examined: Examined) -> Iterator[Discovery]:
+    """A gather that was given one tensor for what comes from several ranks."""
+    for outcome in examined.run.ranks:
+        call = next((call for call in outcome.trace.of(Collective) if call.overlapping), None)
+        if call is not None:
+            message = f"{call.api or call.op} puts what comes from {len(call.outputs)} ranks into one tensor"
+            evidence = evidence_of(examined, outcome.rank, "value", message, call.site)
+            cause = "the output list has one tensor several times, as in `[tensor] * world_size`: the last one wins"
+            fix = "create a tensor for each rank: [torch.empty_like(x) for _ in range(world_size)]"
+            yield Discovery("overwritten", message, "", cause, fix, (evidence,))
+            return
+
+
+def unordered(examined: Examined) -> Iterator[Discovery]:
+    """Memory that two CUDA streams use, one of them writing, with nothing that orders them: the first of them."""
+    for outcome in examined.run.ranks:
+        for event in outcome.trace.of(Unordered):
+            if event.site is None or not event.earlier:
+                continue
+            earlier = f"{event.earlier_op} of line {event.earlier[0].line} on {event.streams[0]}"
+            message = (
+                f"rank {outcome.rank}: {event.op} on {event.streams[1]} uses memory of {earlier}; nothing orders them"
+            )
+            evidence = evidence_of(examined, outcome.rank, "streams", message, event.site)
+            fix = "wait_stream() (or wait for an event) before the tensor is used on another stream"
+            yield Discovery(
+                "race", message, "", "the order of the streams decides which value is read", fix, (evidence,)
+            )
+            return
+
+
+def one_device(examined: Examined) -> Iterator[Discovery]:
+    """A script that requests NCCL gives one GPU to all ranks: NCCL refuses that. On the CPU, and where ranks share
+    GPUs, nothing else shows it."""
+    ranks = examined.run.ranks
+    speaks = all(any(event.requested.startswith("nccl") for event in one.trace.of(Mapped)) for one in ranks)
+    shares = examined.run.shared_gpus and examined.run.wrap == "script"
+    hides = any(e.name == "CUDA_VISIBLE_DEVICES" for one in ranks for e in one.trace.of(Environment))
+    if len(ranks) == 1 or hides or not (speaks or shares):
+        return
+    chosen = [next(iter(_chosen_devices(one, bool(shares))), None) for one in ranks]
+    if None not in chosen and len(set(chosen)) == 1:
+        message = f"all ranks of this machine choose device {chosen[0]}"
+        calls = (call.site for call in ranks[0].trace.of(Call) if call.name in ("set_device", "init_process_group"))
+        evidence = evidence_of(examined, None, "device", message, next(calls, None))
+        chooses = any(call.name == "set_device" for call in ranks[0].trace.of(Call))
+        yield Discovery("device", message, "", *(_OWN_DEVICE if chooses else _NO_DEVICE), evidence=(evidence,))
+
+
+def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
+    """The index of the GPU that a rank has chosen. A tensor on one index is a choice, too, and who names none has the
+    first; FSDP2 gives each rank a GPU of its own."""
+    for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
+        yield call.arguments["device"].rpartition(":")[2]
+    named = {event.requested for event in outcome.trace.of(Mapped) if event.requested.partition(":")[0] == "cuda"}
+    tensors = (tensor for call in outcome.trace.of(Collective) for tensor in call.tensors)
+    uses = any(tensor.device.startswith("cuda") for tensor in tensors) if shares else bool(named)
+    indices = sorted(named - {"cuda"})
+    if uses and len(indices) < 2 and not any(call.name == "fully_shard" for call in outcome.trace.of(Call)):
+        yield indices[0].rpartition(":")[2] if indices else "0"
+
+
+def by_the_clock(examined: Examined) -> Iterator[Discovery]:
+    """A loop with collectives in it whose end depends on the time: in this run all ranks left in the same round."""
+    for outcome in examined.run.ranks if examined.completed and examined.run.nproc > 1 else ():
+        calls = [call for call in outcome.trace.of(Collective) if len(call.ranks) > 1]
+        for event in outcome.trace.of(Clocked):
+            at, (first, last) = event.asked[0], event.body
+            lines = {
+                call.n: [f.line for f in call.frames if (f.path, f.function) == (at.path, at.function)]
+                for call in calls
+            }
+            inside = [n for n, found in lines.items() if any(line in range(first, last + 1) for line in found)]
+            agreed = any(at.line in found for found in lines.values())
+            if inside and not agreed and max(inside) < event.since:
+                left = f"rank {outcome.rank} left a loop because of its own clock (line {at.line})"
+                message = f"{left}, and ranks communicate in it"
+                evidence = evidence_of(examined, outcome.rank, "sequence", message, at)
+                yield Discovery("clock", message, "", *_CLOCK, evidence=(evidence,))
+                return

@@ -1,0 +1,42 @@
+"""A place in the target for discoveries that a run shows without one."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.results import Discovery
+
+
+def placed(discoveries: Sequence[Discovery], path: pathlib.Path) -> list[Discovery]:
+    """The discoveries, each with a place: where a run shows none, the line of the target that creates the parameter
+    or defines the model."""
+    return [_placed(discovery, path) for discovery in discoveries]
+
+
+def _placed(discovery: Discovery, path: pathlib.Path) -> Discovery:
+    if discovery.line or not discovery.evidence:
+        return discovery
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return discovery
+    first, *rest = discovery.evidence
+    line = _defined(tree, discovery.names, first.model) or 1
+    first = dataclasses.replace(first, path=shown(str(path)), line=line)
+    return dataclasses.replace(discovery, evidence=(first, *rest))
+
+
+def _defined(tree: ast.Module, names: Sequence[str], model: str) -> int:
+    """The line that assigns `self.NAME` for one of the parameters, which is called NAME.weight, else the class's."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and model in ("", node.name)]
+    modules = {module for module, dot, _ in (name.partition(".") for name in names) if dot}
+    for node in (inner for cls in classes for inner in ast.walk(cls)):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Attribute) and t.attr in modules for t in node.targets
+        ):
+            return node.lineno
+    return classes[0].lineno if classes else 0
