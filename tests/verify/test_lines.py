@@ -83,3 +83,32 @@ def test_counts_guards_and_swallowed_exceptions(tmp_path: pathlib.Path) -> None:
     assert last.values[str(path)][11] == {"n": "0"}
     assert last.early[str(path)] == (11,), "the others were tested when a model had run, too"
     assert [(event.type, event.where) for event in events.of(trace.Raised)] == [("ValueError", "caught")]
+
+
+ASKING = """
+import statistics
+class Stop:
+    def good(self, value):
+        return value > 1
+def measure(n):
+    return n / 2
+def run(n):
+    stop = Stop()
+    measure(7)
+    statistics.mean([8])
+    if stop.good(measure(n)) and statistics.mean([n, n]) > 1:
+        n += 1
+    return n
+"""
+
+
+def test_what_the_functions_of_a_guard_returned_is_recorded(tmp_path: pathlib.Path) -> None:
+    """Those of other files, too, which may have returned before; calls elsewhere do not count."""
+    path = tmp_path / "watched.py"
+    path.write_text(ASKING)
+    program = PROGRAM.replace("(3, 5, 11)", "(12,)").replace("watched.run(5)", "")
+    program = program.replace("watched.run(2)", "watched.run(5); watched.measure(9)")
+    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(path)], check=True)
+    last = trace.Trace.load(tmp_path, 0).last(trace.Lines)
+    assert last is not None
+    assert last.values[str(path)][12] == {"n": "5", "measure()": "2.5", "good()": "True", "mean()": "5"}

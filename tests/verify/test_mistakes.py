@@ -1164,15 +1164,57 @@ while True:
         break
 """
 
+#: The condition is an attribute, of which no number is known.
+UNTIL_SLOW = """
+class Stop:
+    def __init__(self):
+        self.now, self.best = False, 1000.0
+    def see(self, loss):
+        self.now = bool(loss > self.best)
+        self.best = 0.0
+
+model = DDP(nn.Linear(4, 1))
+stop = Stop()
+for _ in range(9):
+    loss = model(torch.randn(4, 4)).square().mean()
+    loss.backward()
+    stop.see(loss)
+    if stop.now:
+        break
+"""
+#: A function of the file gives the condition the loss of this rank.
+UNTIL_DONE = """
+data = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)))
+loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+def evaluate(model):
+    total = 0.0
+    with torch.no_grad():
+        for x, in loader:
+            total += model.module(x).abs().sum().item()
+    return total
+
+model = DDP(nn.Linear(4, 1))
+seen = []
+def enough(value):
+    seen.append(value)
+    return len(seen) > 2 and value > 0
+for _ in range(9):
+    model(torch.randn(4, 4)).square().mean().backward()
+    if enough(evaluate(model)):
+        break
+"""
+
 
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
         (UNTIL_WORSE, "each rank left a loop by the condition of line 25, this time in the same iteration"),
+        (UNTIL_SLOW, "each rank left a loop by the condition of line 28, this time in the same iteration"),
+        (UNTIL_DONE, "`evaluate()` in the condition of line 31 was "),
         (FETCHED, "another line causes that: aten.copy_ at line 31 writes weight on rank 0 only"),
         (SLOT, "left a loop because of its own clock (line 24): this time all left in the same iteration"),
     ],
-    ids=["left", "another line", "luck"],
+    ids=["endless", "left", "returned", "another line", "luck"],
 )
 def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_luck(
     tmp_path: pathlib.Path, program: str, reason: str

@@ -333,6 +333,20 @@ def test_a_condition_that_went_another_way_on_each_rank_as_often_refutes_nothing
     assert verdict(situation, run(ranks[0], ranks[0])).verdict is Verdict.REFUTED
 
 
+def test_a_condition_of_numbers_that_differ_between_the_ranks_refutes_nothing(path: str) -> None:
+    """The ranks went the same way this time, because their losses happened to be on one side of the bound."""
+    situation = at(rule_with("sequence"), ALL_REDUCE, TEST)
+    tested = lines(path, {ALL_REDUCE: 2}, (2, 1))
+    ranks = [
+        [dataclasses.replace(tested, values={path: {TEST: {"loss": loss, "evaluate()": "True"}}}), call(7, path=path)]
+        for loss in ("3.5", "4e-05")
+    ]
+    judged = verdict(situation, run(*ranks))
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "`loss` in the condition of line 6 was 3.5 on rank 0 and 4e-05 on rank 1" in judged.reason
+    assert verdict(situation, run(ranks[0], ranks[0])).verdict is Verdict.REFUTED
+
+
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:
     nothing = [Lines(counts={path: {4: 1}})]
     judged = verdict(at(rule_with("sequence"), BARRIER), run(nothing, nothing))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
 from ddp_lint.verify.finding_context import Guard
 from ddp_lint.verify.oracles import Case, line_counts, real
 from ddp_lint.verify.trace import Lines, Trace
+
+#: A number as `repr` writes it.
+_NUMBER = re.compile(r"-?(\d[\d.e+-]*|inf|nan)")
 
 
 def unmet(case: Case) -> str:
@@ -83,7 +87,21 @@ def one_sided(case: Case) -> str:
 
 def by_luck(case: Case) -> str:
     """How the ranks went the same way by conditions that let each go its own; '' where that is not known."""
-    return _left_by_luck(case) or _equally_often(case)
+    return _unlike_values(case) or _left_by_luck(case) or _equally_often(case)
+
+
+def _unlike_values(case: Case) -> str:
+    """A condition of a number that differs between the ranks, which had both outcomes, the same ones on all ranks."""
+    at = case.situation
+    for line in sorted({guard.line for guard in at.guards if guard.wanted is not None} | at.tests):
+        if any(result is None or not all(result) for result in (_tested(trace, case, line) for trace in case.traces)):
+            continue
+        by_rank = {trace.rank: _numbers_of(trace, case, line) for trace in case.traces}
+        for name in sorted(set.intersection(*map(set, by_rank.values()))):
+            if len({found[name] for found in by_rank.values()}) > 1:
+                each = " and ".join(f"{found[name]} on rank {rank}" for rank, found in by_rank.items())
+                return f"`{name}` in the condition of line {line} was {each}: that they went the same way is luck"
+    return ""
 
 
 def _equally_often(case: Case) -> str:
@@ -102,20 +120,29 @@ def _order(trace: Trace, case: Case, line: int) -> int:
 
 
 def _left_by_luck(case: Case) -> str:
-    """The condition by which a rank leaves an endless loop, where it let each rank do so once: it has had both outcomes
-    in any case, and that they came in the same iteration proves nothing. '' without such a condition."""
+    """The condition by which a rank leaves a loop, where it let each rank do so once: it has had both outcomes in any
+    case, and that they came in the same iteration proves nothing. '' without such a condition, and where a loop that
+    ends anyway is left because of numbers that are equal on all ranks."""
     try:
         tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return ""
-    loops = [n for n in ast.walk(tree) if isinstance(n, ast.While) and isinstance(n.test, ast.Constant)]
-    for node in (test for loop in loops for test in ast.walk(loop)):
+    loops = [n for n in ast.walk(tree) if isinstance(n, ast.While | ast.For | ast.AsyncFor)]
+    for loop, node in ((around, inner) for around in loops for inner in ast.walk(around)):
         leaves = isinstance(node, ast.If) and any(isinstance(last, ast.Break | ast.Return) for last in node.body[-1:])
         if leaves and isinstance(node, ast.If) and node.lineno in case.situation.tests:
+            endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
             seen = [_tested(trace, case, node.lineno) for trace in case.traces]
-            if all(result is not None and result[0] == 1 for result in seen):
+            once = all(result is not None and result[0] == 1 for result in seen)
+            if once and (endless or not _of_equal_numbers(case, node.lineno)):
                 return f"each rank left a loop by the condition of line {node.lineno}, this time in the same iteration"
     return ""
+
+
+def _of_equal_numbers(case: Case, line: int) -> bool:
+    """All values of a condition that are known are numbers, the same ones on all ranks."""
+    values = [_values_of(trace, case, line) for trace in case.traces]
+    return all(values) and values.count(values[0]) == len(values) and all(map(_NUMBER.fullmatch, values[0].values()))
 
 
 def _entries(case: Case) -> tuple[int, ...]:
@@ -180,12 +207,20 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _values(case: Case, line: int) -> Mapping[str, str]:
-    for trace in case.traces:
-        last = trace.last(Lines)
-        for path, by_line in (last.values if last else {}).items():
-            if real(path) == case.situation.path and by_line.get(line):
-                return by_line[line]
+    return next((found for trace in case.traces if (found := _values_of(trace, case, line))), {})
+
+
+def _values_of(trace: Trace, case: Case, line: int) -> Mapping[str, str]:
+    last = trace.last(Lines)
+    for path, by_line in (last.values if last else {}).items():
+        if real(path) == case.situation.path and by_line.get(line):
+            return by_line[line]
     return {}
+
+
+def _numbers_of(trace: Trace, case: Case, line: int) -> dict[str, str]:
+    """The values that a condition was computed from, without the truth values, which are its outcome."""
+    return {name: text for name, text in _values_of(trace, case, line).items() if _NUMBER.fullmatch(text)}
 
 
 def _tested(trace: Trace, case: Case, line: int) -> tuple[int, int] | None:

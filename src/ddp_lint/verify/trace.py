@@ -575,8 +575,9 @@ class Lines(Event):
     """How often lines ran since the start: `counts` maps a path to {line: times}, for the watched lines.
 
     `guards` maps a path to {line: [times true, times false]}; `values` to {line: {name: repr}} of the names in the
-    guard when it was last tested (a guard whose body is on its own line has no outcome). Written every second
-    that changed something, before a death, and at the end; the last one counts.
+    guard, and as NAME() of what the functions in it returned, when it was last tested (a guard whose body is on its
+    own line has no outcome). Written every second that changed something, before a death, and at the end; the last
+    one counts.
     """
 
     kind: ClassVar[str] = "lines"

@@ -9,12 +9,15 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
+import inspect
 import pathlib
 import sys
 import threading
-from types import CodeType, FrameType
+from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
@@ -28,13 +31,15 @@ _PRIME = (1 << 61) - 1
 
 @dataclasses.dataclass(frozen=True)
 class _Guard:
-    """An `if` or `while` test: its lines, the lines of its body, and the names in the test."""
+    """An `if` or `while` test: its lines, the lines of its body, and the names and the called functions in the test."""
 
     line: int
     end: int
     body_first: int
     body_last: int
     names: tuple[str, ...]
+    #: The names of each called function: ("self", "stopper", "should_stop").
+    calls: tuple[tuple[str, ...], ...]
     #: The body returns or raises: any other line that runs next says that the test was false.
     leaves: bool
 
@@ -55,6 +60,10 @@ class Lines(Observer):
         self._values: dict[str, dict[int, dict[str, str]]] = collections.defaultdict(dict)
         #: The guard that a frame has just tested.
         self._tested: dict[FrameType, _Guard] = {}
+        #: The functions that a guard calls: what they return is recorded while it is tested.
+        self._called: set[CodeType] = set()
+        #: Makes returns of a function events (from Python 3.12 on).
+        self._watch_returns: Callable[[CodeType], None] | None = None
         #: The exception that a frame may be handling, and the lines that it has run since.
         self._handling: dict[FrameType, tuple[BaseException, int]] = {}
         self._changed = False
@@ -88,10 +97,13 @@ class Lines(Observer):
             self._line(sys._getframe(1), path, line)
             return None
 
-        def on_return(code: CodeType, _offset: int, _value: Any) -> Any:
-            if absolute(code.co_filename) not in files:
+        def on_return(code: CodeType, _offset: int, value: Any) -> Any:
+            frame = sys._getframe(1)
+            if code in self._called:
+                self._returned(frame, value)
+            elif absolute(code.co_filename) not in files:
                 return monitoring.DISABLE
-            self._leave(sys._getframe(1))
+            self._leave(frame)
             return None
 
         def on_unwind(code: CodeType, _offset: int, error: BaseException) -> None:
@@ -102,6 +114,11 @@ class Lines(Observer):
             if absolute(code.co_filename) in files:
                 self._caught_soon(sys._getframe(1), error)
 
+        def watch_returns(code: CodeType) -> None:
+            if absolute(code.co_filename) not in files:
+                monitoring.restart_events()  # it may have returned before, which has disabled this event of it
+
+        self._watch_returns = watch_returns
         monitoring.register_callback(tool, events.LINE, on_line)
         monitoring.register_callback(tool, events.PY_RETURN, on_return)
         monitoring.register_callback(tool, events.PY_UNWIND, on_unwind)
@@ -112,12 +129,21 @@ class Lines(Observer):
 
     def _trace(self, files: set[str]) -> None:
         def on_call(frame: FrameType, event: str, _arg: Any) -> Any:
-            return on_event if absolute(frame.f_code.co_filename) in files else None
+            if absolute(frame.f_code.co_filename) in files:
+                return on_event
+            return on_end if frame.f_code in self._called else None
+
+        def on_end(frame: FrameType, event: str, arg: Any) -> Any:
+            if event == "return":
+                self._returned(frame, arg)
+            return on_end
 
         def on_event(frame: FrameType, event: str, arg: Any) -> Any:
             if event == "line":
                 self._line(frame, absolute(frame.f_code.co_filename), frame.f_lineno)
             elif event == "return":
+                if frame.f_code in self._called:
+                    self._returned(frame, arg)
                 self._leave(frame)
             elif event == "exception":
                 if frame.f_back is not None:
@@ -143,10 +169,28 @@ class Lines(Observer):
         self._decide(frame, line)
         guard = self._guards.get(path, {}).get(line)
         if guard is not None:
-            self._tested[frame] = guard
-            self._values[path][line] = {name: text for name in guard.names if (text := _show(name, frame)) is not None}
+            self._test(frame, path, guard)
         if self._handling:
             self._handled_line(frame)
+
+    def _test(self, frame: FrameType, path: str, guard: _Guard) -> None:
+        self._tested[frame] = guard
+        found = {name: _show(_value(name, frame)) for name in guard.names}
+        self._values[path][guard.line] = {name: text for name, text in found.items() if text is not None}
+        for names in guard.calls:
+            code = _code(names, frame)
+            if code is not None and code not in self._called:
+                self._called.add(code)
+                if self._watch_returns is not None:
+                    self._watch_returns(code)
+
+    def _returned(self, frame: FrameType, value: object) -> None:
+        """A function returns to the guard that calls it."""
+        caller = frame.f_back
+        guard = self._tested.get(caller) if caller is not None else None
+        text = _show(value)
+        if caller is not None and guard is not None and value is not None and text is not None:
+            self._values[absolute(caller.f_code.co_filename)][guard.line][f"{frame.f_code.co_name}()"] = text
 
     def _decide(self, frame: FrameType, line: int) -> None:
         """The guard that the frame tested last went the way of the line that runs now."""
@@ -231,16 +275,29 @@ def _guards(path: str, lines: frozenset[int]) -> dict[int, _Guard]:
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.While) and node.test.lineno in lines:
             names = tuple(dict.fromkeys(inner.id for inner in ast.walk(node.test) if isinstance(inner, ast.Name)))
+            called = (dotted_ast(inner.func) for inner in ast.walk(node.test) if isinstance(inner, ast.Call))
+            calls = tuple(dict.fromkeys(tuple(name.split(".")) for name in called if name))
             body_last = node.body[-1].end_lineno or node.body[-1].lineno
             leaves = isinstance(node.body[-1], ast.Return | ast.Raise)
             end = node.test.end_lineno or node.test.lineno
-            found[node.test.lineno] = _Guard(node.test.lineno, end, node.body[0].lineno, body_last, names, leaves)
+            first = node.body[0].lineno
+            found[node.test.lineno] = _Guard(node.test.lineno, end, first, body_last, names, calls, leaves)
     return found
 
 
-def _show(name: str, frame: FrameType) -> str | None:
-    """The value of a name where it is a plain number, string or None."""
-    value = frame.f_locals.get(name, frame.f_globals.get(name))
-    if isinstance(value, bool | int | float | str) or (value is None and name in frame.f_locals):
-        return repr(value)[:_REPR_LIMIT]
-    return None
+def _value(name: str, frame: FrameType) -> object:
+    return frame.f_locals.get(name, frame.f_globals.get(name, inspect.Parameter.empty))
+
+
+def _show(value: object) -> str | None:
+    """A plain number, string or None as text."""
+    return repr(value)[:_REPR_LIMIT] if value is None or isinstance(value, bool | int | float | str) else None
+
+
+def _code(names: tuple[str, ...], frame: FrameType) -> CodeType | None:
+    """The code of a Python function that is called by these names; no property runs to find it."""
+    found = _value(names[0], frame)
+    for name in names[1:]:
+        found = inspect.getattr_static(found, name, None)
+    found = found.__func__ if isinstance(found, staticmethod | classmethod | MethodType) else found
+    return found.__code__ if isinstance(found, FunctionType) else None
