@@ -444,7 +444,12 @@ def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) 
     """Whether what a call hands over is None except on the first rank: by its own test, by those around what its name
     is assigned, or by the test around the call, where others hand over nothing."""
     own = own_ranks(module)
-    on_first = {node for node, one_rank in _expressions(site.facts.tree.body, own) if one_rank}
+    assert module.project is not None
+    on_first: frozenset[ast.AST] = module.project.remember(
+        ("on the first rank", site.facts.name),
+        lambda: frozenset(node for node, one_rank in _expressions(site.facts.tree.body, own) if one_rank),
+        site.facts.kept,
+    )
     if calls > 1 and site.node in on_first:
         return True
     scope = site.around or site.facts.tree

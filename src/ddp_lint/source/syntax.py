@@ -114,6 +114,14 @@ def parameters(function: Definition) -> list[ast.arg]:
     return [*positional(function), *function.args.kwonlyargs]
 
 
+def argument_at(call: ast.Call, place: int, name: str) -> ast.expr | None:
+    """The value of an argument by keyword, else by its place; None when absent or hidden behind a star."""
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    before = call.args[: place + 1]
+    by_place = len(before) > place and not any(isinstance(argument, ast.Starred) for argument in before)
+    return named if named is not None or not by_place else before[place]
+
+
 def first_name(function: Definition) -> str:
     """The name of the first parameter, by which a method knows its object; empty without one."""
     return next((parameter.arg for parameter in positional(function)), "")

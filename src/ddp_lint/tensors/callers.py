@@ -16,7 +16,7 @@ from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import parameters, walk
+from ddp_lint.source.syntax import argument_at, parameters, walk
 from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import names
 
@@ -42,15 +42,8 @@ class CallSite:
 
     def given(self, function: cst.FunctionDef, name: str) -> ast.expr | None:
         """What the call gives a parameter; None when it leaves it to the default, or a star hides it."""
-        for keyword in self.node.keywords:
-            if keyword.arg == name:
-                return keyword.value
         positional = [p.name.value for p in positional_of(function)][self.bound :]
-        place = positional.index(name) if name in positional else len(self.node.args)
-        before = self.node.args[: place + 1]
-        if len(before) <= place or any(isinstance(a, ast.Starred) for a in before):
-            return None
-        return before[place]
+        return argument_at(self.node, positional.index(name) if name in positional else len(self.node.args), name)
 
 
 def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:

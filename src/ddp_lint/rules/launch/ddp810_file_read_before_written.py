@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, on_one_rank, several_ranks
+from ddp_lint.launch.file_access import Accesses
+from ddp_lint.launch.helpers import helper_of
+from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, first_rank_test, on_one_rank, own_ranks, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -16,25 +18,32 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
-#: Functions that write a file, with the place and name of the path; `open` writes by its mode.
-_WRITES = {
-    "torch.save": (1, "f"),
-    "numpy.save": (0, "file"),
-    "numpy.savez": (0, "file"),
-    "joblib.dump": (1, "filename"),
-    "safetensors.torch.save_file": (1, "filename"),
-}
-_READS = {
-    "torch.load": (0, "f"),
-    "numpy.load": (0, "file"),
-    "joblib.load": (0, "filename"),
-    "safetensors.torch.load_file": (0, "filename"),
-    "pandas.read_csv": (0, "filepath_or_buffer"),
-    "pandas.read_parquet": (0, "path"),
-}
+_WRITES = Accesses(
+    functions={
+        "torch.save": (1, "f"),
+        "numpy.save": (0, "file"),
+        "numpy.savez": (0, "file"),
+        "joblib.dump": (1, "filename"),
+        "safetensors.torch.save_file": (1, "filename"),
+    },
+    methods={"write_text": None, "write_bytes": None, "to_csv": (0, "path_or_buf"), "to_parquet": (0, "path"),
+             "save_pretrained": (0, "save_directory")},
+    modes="wx",
+)  # fmt: skip
+_READS = Accesses(
+    functions={
+        "torch.load": (0, "f"),
+        "numpy.load": (0, "file"),
+        "joblib.load": (0, "filename"),
+        "safetensors.torch.load_file": (0, "filename"),
+        "pandas.read_csv": (0, "filepath_or_buffer"),
+        "pandas.read_parquet": (0, "path"),
+    },
+    methods={"read_text": None, "read_bytes": None, "from_pretrained": (0, "pretrained_model_name_or_path")},
+    modes="r",
+)
 #: Words of calls after which the ranks have met, or a rank has waited for the file.
 _WAITS = re.compile(
     r"barrier|wait|sync|broadcast|all_reduce|allreduce|all_gather|allgather|reduce|gather|scatter|rendezvous|exists|"
@@ -53,7 +62,8 @@ class FileReadBeforeWritten(Rule):
     ## What it does
 
     Finds `torch.save`, `numpy.save` or `open(.., "w")` under a test for the first rank, and later in the same function
-    a read of the same path outside of any such test, with no barrier and no other collective in between.
+    a read of the same path outside of any such test, with no barrier and no other collective in between. Either of the
+    two may be in a function that is called there with the path.
 
     Finds caches that every rank builds as well: a function that writes a path where it is missing and reads it where it
     exists, and that a program of several ranks calls (or makes an object whose constructor does so), on all ranks.
@@ -136,22 +146,22 @@ class FileReadBeforeWritten(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("save", "open", "dump", "savez", "save_file", file=("torch",), tests=False)
+    triggers = Triggers(
+        *("save", "open", "dump", "savez", "save_file", "write_text", "write_bytes", "to_csv", "to_parquet"),
+        *("load", "load_file", "read_csv", "read_parquet", "read_text", "read_bytes", "save_pretrained"),
+        *("from_pretrained", "rank", "get_rank", "local_rank", "is_main_process"),
+        file=("torch",),
+        tests=False,
+    )
     oracles = ("exception",)
 
-    def start(self) -> None:
-        calls = self.module.of_type(cst.Call)
-        self._writing = {self.module.function_of(call) for call in calls if self._path(call, _WRITES, "wx") is not None}
-
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        if node not in self._writing:
-            return
         calls = list(calls_in(node.body))
         written = dict(self._written(calls))
         self._visit_cache(node, calls)
         for call in calls if written else ():
-            path = self._read(call)
-            if path not in written or not path:
+            path = next((path for path in sorted(self._read(call)) if path in written), None)
+            if path is None:
                 continue
             write = written[path]
             if self._is_raced(calls, write, call) and several_ranks(self.module) is not None:
@@ -166,15 +176,15 @@ class FileReadBeforeWritten(Rule):
     def _visit_cache(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
         """Report what a function reads where it is there, and else writes, on all ranks."""
         for write in calls:
-            path = self._path(write, _WRITES, "wx")
+            path = _WRITES.path(self.module, write)
             name = self.module.code(path) if path is not None else ""
             around = (self.module.code(test) for test, _ in conditions(self.module, write) if name)
-            if on_one_rank(self.module, write) or not any(name in test and _LOOKS.search(test) for test in around):
+            if not any(name in test and _LOOKS.search(test) for test in around) or on_one_rank(self.module, write):
                 continue
             made = self.module.assignments(path) if path is not None else ()
             if any(map(_OWN.search, (name, *map(self.module.code, made)))):
                 continue
-            read = next((call for call in calls if self._read(call) == name), None)
+            read = next((call for call in calls if self._reads(call, name)), None)
             if read is None or any(map(self._waits, calls)):
                 continue
             project = self.module.project
@@ -212,27 +222,24 @@ class FileReadBeforeWritten(Rule):
 
     def _written(self, calls: list[cst.Call]) -> Iterator[tuple[str, cst.Call]]:
         for call in calls:
-            path = self._path(call, _WRITES, "wx")
-            if path is not None and on_one_rank(self.module, call):
-                yield self.module.code(path), call
+            paths = _WRITES.paths(self.module, call) if any(conditions(self.module, call)) else set()
+            if paths and on_one_rank(self.module, call):
+                yield from ((path, call) for path in paths)
 
-    def _path(self, call: cst.Call, known: dict[str, tuple[int, str]], modes: str) -> cst.BaseExpression | None:
-        """The path of the file that a call of the `known` functions, or `open` in one of the modes, is for."""
-        place = known.get(self.module.qualified(call.func))
-        return argument(call, *place) if place is not None else self._opened(call, modes)
+    def _read(self, call: cst.Call) -> set[str]:
+        """What all ranks read here; not in a function that has a test for the first rank."""
+        found = _READS.paths(self.module, call)
+        if not found or on_one_rank(self.module, call):
+            return set()
+        helper = helper_of(self.module, call)
+        tests = (n.test for n in walk(helper.function) if isinstance(n, ast.If | ast.IfExp)) if helper else ()
+        own = own_ranks(self.module)
+        kept = any(first_rank_test(ast.unparse(test), taken, own) for test in tests for taken in (True, False))
+        return set() if kept else found
 
-    def _read(self, call: cst.Call) -> str:
-        path = self._path(call, _READS, "r")
-        if path is None or on_one_rank(self.module, call):
-            return ""
-        return self.module.code(path)
-
-    def _opened(self, call: cst.Call, modes: str) -> cst.BaseExpression | None:
-        if not isinstance(call.func, cst.Name) or call.func.value != "open":
-            return None
-        mode = argument(call, 1, "mode")
-        text = str(mode.evaluated_value) if isinstance(mode, cst.SimpleString) else "r" if mode is None else ""
-        return argument(call, 0, "file") if set(text) & set(modes) else None
+    def _reads(self, call: cst.Call, name: str) -> bool:
+        path = _READS.path(self.module, call)
+        return path is not None and self.module.code(path) == name and not on_one_rank(self.module, call)
 
     def _is_raced(self, calls: list[cst.Call], write: cst.Call, read: cst.Call) -> bool:
         """Whether the read is behind the write, on a way from it, and nothing between the two waits."""
@@ -241,6 +248,10 @@ class FileReadBeforeWritten(Rule):
             return False
         between = [c for c in calls if wraps.follows(c, write) and not wraps.follows(c, read) and c is not read]
         if any(_WAITS.search(called(c)) or _WAITS.search(self.module.code(c.func)) for c in between):
+            return False
+        helpers = filter(None, (helper_of(self.module, call) for call in (write, *between, read)))
+        inner = (n.func for helper in helpers for n in walk(helper.function) if isinstance(n, ast.Call))
+        if any(_WAITS.search(ast.unparse(function)) for function in inner):
             return False
         tests = (up.test for up in self.module.ancestors(read) if isinstance(up, cst.If))
         return not any(_WAITS.search(self.module.code(test)) for test in tests)
