@@ -14,7 +14,7 @@ from ddp_lint.findings import Cause, Confidence, Finding, Label, RankTrace, Span
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify.discoveries import discover
-from ddp_lint.verify.finding_context import Situation, situation
+from ddp_lint.verify.finding_context import Loop, Situation, situation
 from ddp_lint.verify.results import Examined, Judged, Verdict
 from ddp_lint.verify.trace import (
     Call,
@@ -33,6 +33,7 @@ from ddp_lint.verify.trace import (
     Raised,
     Reference,
     Round,
+    Samples,
     Searched,
     Stall,
     Start,
@@ -345,6 +346,26 @@ def test_a_condition_of_numbers_that_differ_between_the_ranks_refutes_nothing(pa
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert "`loss` in the condition of line 6 was 3.5 on rank 0 and 4e-05 on rank 1" in judged.reason
     assert verdict(situation, run(ranks[0], ranks[0])).verdict is Verdict.REFUTED
+
+
+def test_a_loop_that_is_equally_long_on_all_ranks_by_their_own_data_refutes_nothing(path: str) -> None:
+    """A DistributedSampler makes it so with any data, and so do the same samples on all ranks."""
+    around = dataclasses.replace(at(rule_with("sequence"), BARRIER), loop=Loop(TEST, ALL_REDUCE, range(7, 10)))
+    counted = [lines(path, {ALL_REDUCE: 4, BARRIER: 4}), call(BARRIER, path=path)]
+
+    def fed(*batches: str, replicas: int = 0) -> Judged:
+        epochs = [
+            Samples(count=8, dataset=8, batches=(each,), replicas=replicas, frames=frames(path, TEST))
+            for each in batches
+        ]
+        return verdict(around, run(*([*counted, epoch] for epoch in epochs)))
+
+    judged = verdict(around, run(counted, counted))
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "the loop of line 6 ran 4 times on each rank with the data of this run" in judged.reason
+    assert fed("one", "other").verdict is Verdict.INCONCLUSIVE
+    assert fed("one", "one").verdict is Verdict.REFUTED
+    assert fed("one", "other", replicas=2).verdict is Verdict.REFUTED
 
 
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from ddp_lint.source.imports import last_part
 from ddp_lint.verify.finding_context import Guard
 from ddp_lint.verify.oracles import Case, line_counts, real
-from ddp_lint.verify.trace import Lines, Trace
+from ddp_lint.verify.trace import Lines, Samples, Trace
 
 #: A number as `repr` writes it.
 _NUMBER = re.compile(r"-?(\d[\d.e+-]*|inf|nan)")
@@ -87,7 +87,7 @@ def one_sided(case: Case) -> str:
 
 def by_luck(case: Case) -> str:
     """How the ranks went the same way by conditions that let each go its own; '' where that is not known."""
-    return _unlike_values(case) or _left_by_luck(case) or _equally_often(case)
+    return _unlike_values(case) or _left_by_luck(case) or _equally_often(case) or _equally_long(case)
 
 
 def _unlike_values(case: Case) -> str:
@@ -111,6 +111,32 @@ def _equally_often(case: Case) -> str:
         if rank is None and len(orders) > 1:
             return f"{text}, but in another order on each: that they were equally often is luck"
     return ""
+
+
+def _equally_long(case: Case) -> str:
+    """The loop whose rounds the finding is about, where each rank made as many with data of its own. '' where a
+    DistributedSampler made it so, or all ranks were given the same samples."""
+    loop, path = case.situation.loop, case.situation.path
+    if loop is None:
+        return ""
+    rounds = [next(line_counts(trace, path, (loop.each,))) for trace in case.traces]
+    fed = [next(_fed_by(trace, path, loop.header), None) for trace in case.traces]
+    samples = [event for event in fed if event is not None]
+    if len(samples) == len(fed):
+        same = {(event.dataset, event.batches or event.rows) for event in samples}
+        if all(event.replicas > 1 for event in samples) or (len(same) == 1 and samples[0].batches):
+            return ""
+    if len(set(rounds)) != 1 or not rounds[0]:
+        return ""
+    often = f"{how_often(rounds[0])} on each rank with the data of this run"
+    return f"the loop of line {loop.header} ran {often}: with other data one rank may have more"
+
+
+def _fed_by(trace: Trace, path: str, line: int) -> Iterator[Samples]:
+    """What loaders gave a loop."""
+    for event in trace.of(Samples):
+        if event.site is not None and (real(event.site.path), event.site.line) == (path, line):
+            yield event
 
 
 def _order(trace: Trace, case: Case, line: int) -> int:
