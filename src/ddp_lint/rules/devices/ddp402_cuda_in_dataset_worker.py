@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.launch.cuda import surely_cuda
+from ddp_lint.launch.cuda import Initialiser, surely_cuda
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.rules.base import Rule
@@ -190,6 +191,15 @@ class CudaInDatasetWorker(Rule):
                 yield node, "makes a tensor on a GPU"
             elif name == "torch.load" and self._keeps_device(node):
                 yield node, "loads a tensor onto the GPU that it was saved from"
+            elif self._uses_gpu_inside(node):
+                yield node, "uses a GPU"
+
+    def _uses_gpu_inside(self, call: cst.Call) -> bool:
+        """Whether the function of the project that is called surely puts something on a GPU."""
+        helper, project = helper_of(self.module, call), self.module.project
+        if helper is None or project is None:
+            return False
+        return Initialiser(project).within(helper.facts, helper.function.body) is not None
 
     def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
         """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors show."""

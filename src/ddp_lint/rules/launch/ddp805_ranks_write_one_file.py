@@ -244,9 +244,9 @@ class RanksWriteOneFile(Rule):
                 self._report(call, every)
 
     def _visit_helper(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
-        """Report folders that a helper makes for a function of another file that every rank runs."""
+        """Report folders that a helper makes or removes for a function of another file that every rank runs."""
         for call in calls:
-            path = self._written(call) if self._outcome(call) in (_Outcome.MADE, _Outcome.DOWNLOADED) else None
+            path = self._written(call) if self._outcome(call) is not _Outcome.WRITTEN else None
             if path is None or on_one_rank(self.module, call) or self._own_path(path):
                 continue
             downloads = self._outcome(call) is _Outcome.DOWNLOADED

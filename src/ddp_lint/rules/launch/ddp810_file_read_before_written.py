@@ -7,14 +7,16 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, on_one_rank, several_ranks
+from ddp_lint.project.handed_on import given_for
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, opposed
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
@@ -219,7 +221,26 @@ class FileReadBeforeWritten(Rule):
     def _path(self, call: cst.Call, known: dict[str, tuple[int, str]], modes: str) -> cst.BaseExpression | None:
         """The path of the file that a call of the `known` functions, or `open` in one of the modes, is for."""
         place = known.get(self.module.qualified(call.func))
-        return argument(call, *place) if place is not None else self._opened(call, modes)
+        opened = argument(call, *place) if place is not None else self._opened(call, modes)
+        return opened or self._opened_by_function(call, known, modes)
+
+    def _opened_by_function(
+        self, call: cst.Call, known: dict[str, tuple[int, str]], modes: str
+    ) -> cst.BaseExpression | None:
+        """The argument of which a function of the project that is called writes, or reads, the file."""
+        helper = helper_of(self.module, call) if isinstance(call.func, cst.Name) and call.args else None
+        if helper is None:
+            return None
+        names = [p.arg for p in parameters(helper.function)]
+        inside = [n for n in walk(helper.function) if isinstance(n, ast.Call)]
+        if any(_WAITS.search(dotted_ast(n.func)) for n in inside):
+            return None
+        for node in inside:
+            opens = dotted_ast(node.func) == "open" and set(_mode_of(node)) & set(modes)
+            place = (0, "file") if opens else known.get(helper.facts.qualified(node.func) or "")
+            if place is not None and (path := given_for(place, node)) in names:
+                return argument(call, names.index(path), path)
+        return None
 
     def _read(self, call: cst.Call) -> str:
         path = self._path(call, _READS, "r")
@@ -244,3 +265,11 @@ class FileReadBeforeWritten(Rule):
             return False
         tests = (up.test for up in self.module.ancestors(read) if isinstance(up, cst.If))
         return not any(_WAITS.search(self.module.code(test)) for test in tests)
+
+
+def _mode_of(call: ast.Call) -> str:
+    """The mode of a call of `open`, '' where it cannot be seen."""
+    given = [k.value for k in call.keywords if k.arg == "mode"] or call.args[1:2]
+    if not given:
+        return "r"
+    return str(given[0].value) if isinstance(given[0], ast.Constant) else ""

@@ -180,7 +180,7 @@ class ForwardBypassesWrapper(Rule):
             return
         labels: list[tuple[cst.CSTNode, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
-            labels.insert(0, (wrap.call, f"`{head}` is wrapped here"))
+            labels.insert(0, (wrap.place, f"`{head}` is wrapped here"))
         self.report(
             node,
             f"`{name}(...)` runs the module inside `{head}`: its gradients are not averaged",
@@ -216,7 +216,7 @@ class ForwardBypassesWrapper(Rule):
                     f"`{name}(...)` bypasses its wrapper `{wrap.outer}`: its gradients are not averaged",
                     notes=["rank 0 and rank 1 each train a separate model"],
                     labels=[
-                        (wrap.call, f"`{name}` is wrapped as `{wrap.outer}` here"),
+                        (wrap.place, f"`{name}` is wrapped as `{wrap.outer}` here"),
                         (backward, "this backward averages nothing"),
                     ],
                     help=f"call `{wrap.outer}(...)`",

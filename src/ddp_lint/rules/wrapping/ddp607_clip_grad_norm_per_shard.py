@@ -89,9 +89,7 @@ class ClipGradNormPerShard(CallOnSharded):
     - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_
     """
 
-    triggers = Triggers(
-        "clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("FullyShardedDataParallel",)
-    )
+    triggers = Triggers("clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("torch",))
     oracles = ("value",)
 
     kinds = ("fsdp1",)
@@ -107,7 +105,7 @@ class ClipGradNormPerShard(CallOnSharded):
             node,
             f"each rank's shard of `{name}` is clipped by its own norm: the direction of the update is wrong",
             notes=["rank 0 and rank 1 scale their shards differently"],
-            labels=[(wrap.call, "sharded with FSDP1 here")],
+            labels=[(wrap.place, "sharded with FSDP1 here")],
             help=f"call `{name}.clip_grad_norm_(max_norm)`, which sums the norm over all ranks",
             fix=self._fix(node, name),
         )

@@ -98,7 +98,7 @@ class ForwardSkipsHooks(CallOnSharded):
                 self._report(node, "self.module", [], Confidence.MEDIUM)
 
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
-        self._report(node, name, [(wrap.call, "wrapped with fully_shard here")], Confidence.HIGH)
+        self._report(node, name, [(wrap.place, "wrapped with fully_shard here")], Confidence.HIGH)
 
     def _in_forward(self, node: cst.CSTNode) -> bool:
         function, owner = self.module.function_of(node), self.module.class_of(node)

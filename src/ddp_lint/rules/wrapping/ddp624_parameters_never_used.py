@@ -33,6 +33,8 @@ _SEARCHES = ("find_unused_parameters", "static_graph", "ddp_find_unused")
 _OFF = frozenset({"False", "None", "0"})
 _DEPTH = 4
 _CLASSES = 400
+#: Methods that constructors call to make layers.
+_BUILDS = re.compile(r"_*(make|build|create)_")
 
 
 class ParametersNeverUsed(Rule):
@@ -340,12 +342,23 @@ def _kinds(
 
 
 def _parts(project: Project, name: str) -> Iterator[str]:
-    """The classes of the modules that a class makes in its constructor."""
+    """The classes of the modules that a class makes in its constructor, or by its methods and the functions that this
+    one calls."""
     for ancestor in project.lineage(name):
         facts = project.class_facts(ancestor)
-        constructor = facts.methods.get("__init__") if facts is not None else None
-        for node in walk(constructor) if facts is not None and constructor is not None else ():
-            if isinstance(node, ast.Call):
-                made = project.meaning(facts.module, node.func) if facts is not None else ""
-                if project.class_facts(made) is not None and is_module_class(project, made):
-                    yield made
+        for method in facts.methods.values() if facts is not None else ():
+            if facts is not None and (method.name == "__init__" or _BUILDS.match(method.name)):
+                yield from _made_in(project, facts.module, method, _DEPTH)
+
+
+def _made_in(project: Project, facts: ModuleFacts, function: ast.AST, depth: int) -> Iterator[str]:
+    """The classes of the modules that a function makes, itself or by functions of the project that it calls or that it
+    gives the class: ``self._make_layer(Bottleneck, 64)``."""
+    for node in walk(function):
+        for part in (node.func, *node.args) if isinstance(node, ast.Call) else ():
+            made = project.meaning(facts, part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
+            found = project.definition(made) if made else None
+            if found is not None and isinstance(found[1], ast.ClassDef) and is_module_class(project, made):
+                yield made
+            elif found is not None and part is node.func and depth and found[1] is not function:
+                yield from _made_in(project, *found, depth - 1)

@@ -171,7 +171,7 @@ class KeysOfAnotherWrap(Rule):
             f"the keys of this checkpoint {keys}: {outcome}",
             labels=[
                 (save.call, f"saved from {'the inner module' if save.inside else 'the DDP wrapper'}"),
-                *([(wrap.call, "the wrapper")] if wrap is not None else ()),
+                *([(wrap.place, "the wrapper")] if wrap is not None else ()),
             ],
             help="save model.module.state_dict(), and load it into the model before the wrap or into model.module",
         )
