@@ -41,7 +41,7 @@ class Handed:
 
 @dataclasses.dataclass(frozen=True)
 class Wrapping:
-    """What a function of the project wraps. `returned`: where in what it returns the wrapped model is, -1 for the value
+    """What a function of the project wraps. `returned`: where in what it returns the wrapped model is, -1 for the whole
     itself, the numbers of places in a tuple; `of`: the parameter that comes back wrapped, if one does; `in_place`: those
     that are wrapped when it has run. A parameter is its place and its name."""
 
@@ -85,7 +85,7 @@ def reads_of(project: Project, facts: ModuleFacts, function: FunctionNode, param
     """The attributes that a function reads of a wrapped model that it gets, where no test asks how it is wrapped."""
     found: list[ast.Attribute] = []
     others = frozenset(p.arg for p in parameters(function))
-    reading = _Walk(project, facts, None, "ddp", {}, read=found.append, parameters=others)
+    reading = _Walk(project, facts, None, "ddp", {}, _Told(read=found.append), others)
     reading.block(function.body, frozenset({parameter}))
     return iter(found)
 
@@ -135,15 +135,14 @@ def _scopes(project: Project, facts: ModuleFacts) -> Iterator[tuple[FunctionNode
             yield node, None
 
 
-def _wrappings(
-    project: Project, facts: ModuleFacts, kind: Kind, known: Wrappings
-) -> Iterator[tuple[str, Wrapping]]:
+def _wrappings(project: Project, facts: ModuleFacts, kind: Kind, known: Wrappings) -> Iterator[tuple[str, Wrapping]]:
     """The functions of a file that wrap, with those that are `known`."""
     for name, node in facts.definitions.items():
         if isinstance(node, ast.FunctionDef):
             places: set[int] = set()
             of: list[str] = []
-            reading = _Walk(project, facts, None, kind, known, returned=places.add, wrapped=of.append)
+            told = _Told(returned=places.add, wrapped=of.append)
+            reading = _Walk(project, facts, None, kind, known, told)
             left = reading.block(node.body, frozenset())
             taken = [(place, p.arg) for place, p in enumerate(parameters(node))]
             placed = tuple(each for each in taken if each[1] in left and each[1] in reading.placed)
@@ -160,7 +159,7 @@ def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrapp
         def handed(to: tuple[str, str], call: ast.Call) -> None:
             found.append((to, Handed(facts, call)))
 
-        return _Walk(project, facts, owner, kind, wrapping, handed=handed)
+        return _Walk(project, facts, owner, kind, wrapping, _Told(handed=handed))
 
     reading(None).block(facts.tree.body, frozenset())
     kept: dict[str, frozenset[str]] = {}
@@ -176,9 +175,7 @@ def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrapp
     return found
 
 
-def _handed_on(
-    project: Project, key: tuple[str, str], by: Handed, kind: Kind, wrapping: Wrappings
-) -> list[_Found]:
+def _handed_on(project: Project, key: tuple[str, str], by: Handed, kind: Kind, wrapping: Wrappings) -> list[_Found]:
     """What a function that gets a model hands it on to; what a constructor keeps is handed to all methods."""
     place = function_of(project, key[0])
     if place is None:
@@ -189,7 +186,7 @@ def _handed_on(
     def handed(to: tuple[str, str], call: ast.Call) -> None:
         found.append((to, Handed(facts, call)))
 
-    reading = _Walk(project, facts, owner, kind, wrapping, handed=handed)
+    reading = _Walk(project, facts, owner, kind, wrapping, _Told(handed=handed))
     left = reading.block(function.body, frozenset({key[1]}))
     if owner is not None and function.name == "__init__":
         own = frozenset(name for name in left if name.startswith("self."))
@@ -213,6 +210,17 @@ def function_of(project: Project, name: str) -> tuple[ModuleFacts, FunctionNode,
 def _nothing(*_: object) -> None: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """What wants to know of the attributes that are read of a wrapped model, of the parameters that get it, of the
+    places of what is returned, and of the names of what is wrapped."""
+
+    read: Callable[[ast.Attribute], object] = _nothing
+    handed: Callable[[tuple[str, str], ast.Call], object] = _nothing
+    returned: Callable[[int], object] = _nothing
+    wrapped: Callable[[str], object] = _nothing
+
+
 class _Walk:
     """One pass through a block in source order. The state is the names that hold a wrapped model."""
 
@@ -223,17 +231,11 @@ class _Walk:
         owner: ClassFacts | None,
         kind: Kind,
         wrapping: Wrappings,
-        *,
-        read: Callable[[ast.Attribute], object] = _nothing,
-        handed: Callable[[tuple[str, str], ast.Call], object] = _nothing,
-        returned: Callable[[int], object] = _nothing,
-        wrapped: Callable[[str], object] = _nothing,
+        told: _Told,
         parameters: frozenset[str] = frozenset(),
     ) -> None:
         self._project, self._facts, self._owner, self._wrapping = project, facts, owner, wrapping
-        self._calls = _calls(kind)
-        self._read, self._handed, self._returned, self._wrapped = read, handed, returned, wrapped
-        self._parameters = parameters
+        self._calls, self._told, self._parameters = _calls(kind), told, parameters
         #: The names of what was wrapped in place.
         self.placed: set[str] = set()
         last = {name.rpartition(".")[2] for name in (*wrapping, *self._calls)}
@@ -266,15 +268,18 @@ class _Walk:
         for call in (n for n in ast.iter_child_nodes(node) if isinstance(n, ast.Call)):
             state = state | self._placed(call)
         if isinstance(node, ast.Return) and node.value is not None:
-            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-            for place, value in enumerate(values):
-                if self._is_wrapped(value, state) is not None:
-                    self._returned(place if isinstance(node.value, ast.Tuple) else -1)
+            self._return(node.value, state)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 state = self._assigned(target, node.value, state)
         return state
+
+    def _return(self, returned: ast.expr, state: frozenset[str]) -> None:
+        values = returned.elts if isinstance(returned, ast.Tuple) else [returned]
+        for place, value in enumerate(values):
+            if self._is_wrapped(value, state) is not None:
+                self._told.returned(place if isinstance(returned, ast.Tuple) else -1)
 
     def _branches(self, node: ast.If, state: frozenset[str], muted: frozenset[str]) -> frozenset[str]:
         self._expression(node.test, state - muted)
@@ -309,10 +314,10 @@ class _Walk:
             return frozenset({-1}) if dotted_ast(value) in state else None
         meaning = self._meaning(value)
         if meaning in self._calls:
-            self._wrapped(dotted_ast(value.args[0]) if value.args else "")
+            self._told.wrapped(dotted_ast(value.args[0]) if value.args else "")
             return frozenset({-1})
         if meaning in self._wrapping:
-            self._wrapped(given_for(self._wrapping[meaning].of, value))
+            self._told.wrapped(given_for(self._wrapping[meaning].of, value))
             return self._wrapping[meaning].returned
         moved = value.func.value if isinstance(value.func, ast.Attribute) else None
         if moved is not None and last_part(value.func) in ("to", "cuda", "train", "eval"):
@@ -339,7 +344,7 @@ class _Walk:
         if not state or (isinstance(node, (ast.IfExp, ast.BoolOp)) and _asks(node)):
             return
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and dotted_ast(node.value) in state:
-            self._read(node)
+            self._told.read(node)
         if isinstance(node, ast.Call):
             self._call(node, state)
         for child in ast.iter_child_nodes(node):
@@ -355,7 +360,7 @@ class _Walk:
             return
         names = [p.arg for p in parameters(found[1])][found[2] is not None :]
         for parameter in (*itertools.compress(names, positional), *keywords):
-            self._handed((name, parameter), call)
+            self._told.handed((name, parameter), call)
 
     def _callee(self, call: ast.Call) -> str:
         if self._owner is not None and dotted_ast(call.func) == f"self.{last_part(call.func)}":

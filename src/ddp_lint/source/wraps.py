@@ -13,13 +13,13 @@ import libcst as cst
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import Kind, wrappers
 from ddp_lint.project.handed_on import ASKING, ASKS, given_wrapped, keywords_given, wrapping_functions
+from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
 from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants, names_in, positional_of
 
 if TYPE_CHECKING:
     from ddp_lint.findings import Span
-    from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
     from ddp_lint.project.project_names import Wrapping
 
 _KINDS: tuple[Kind, ...] = ("ddp", "fsdp1", "fsdp2")
@@ -119,20 +119,22 @@ class Wraps:
 
     @functools.cached_property
     def _functions(self) -> dict[str, tuple[Kind, FunctionWrapping]]:
-        """The functions of the project that wrap models, by their canonical names."""
-        project = self._module.project
-        kinds = _KINDS if project is not None else ()
-        each = ((kind, wrapping_functions(project, kind)) for kind in kinds) if project is not None else ()
-        return {name: (kind, wrapping) for kind, functions in each for name, wrapping in functions.items()}
+        """The functions of the project that wrap models in one way, by their canonical names."""
+        project, found = self._module.project, collections.defaultdict[str, list[tuple[Kind, FunctionWrapping]]](list)
+        for kind in _KINDS if project is not None else ():
+            for name, wrapping in wrapping_functions(project, kind).items() if project is not None else ():
+                found[name].append((kind, wrapping))
+        return {name: ways[0] for name, ways in found.items() if len(ways) == 1}
 
     def _by_function(self, call: cst.Call) -> Iterator[Wrap]:
         """The wraps by a function of the project that wraps what it is given, or returns what it has wrapped."""
         name = self._module.qualified(call.func)
         if not name and isinstance(call.func, cst.Name) and call.func.value in self._last_names:
             name = self._module.callee(call)
-        kind, function = self._functions.get(name, ("ddp", None)) if name else ("ddp", None)
-        if function is None or self._module.project is None:
+        found = self._functions.get(name) if name else None
+        if found is None or self._module.project is None:
             return
+        kind, function = found
         given = keywords_given(self._module.project, kind)
         outer = assigned_name(self._module, _moved(self._module, call))
         for place in function.in_place:
@@ -184,7 +186,7 @@ class Wraps:
         """The wrap of what another function of the project gives the one around for the parameter `name`, or the
         constructor of the class around for an attribute, unless a test asks how it is wrapped."""
         project, function, owner = self._module.project, self._module.function_of(at), self._module.class_of(at)
-        if project is None or function is None or not name.isidentifier() and not name.startswith("self."):
+        if project is None or function is None or (not name.isidentifier() and not name.startswith("self.")):
             return None
         around = owner if owner is not None and (name.startswith("self.") or is_init(function)) else function
         key = (self._module.name_of(around), name)

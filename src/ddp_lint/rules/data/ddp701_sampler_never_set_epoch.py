@@ -171,10 +171,11 @@ class SamplerNeverSetEpoch(Rule):
         if project is None:
             return False
         users = list(programs(project, self.module.name, holding=joining_words(project)))
-        tables = (self.module.imports, *(user.imports for user in users))
-        return any(re.search(pattern, user.file.code) for user in users) or any(
-            self._trains(pattern, project, table) for table in tables
-        )
+        if any(re.search(pattern, user.file.code) for user in users):
+            return True
+        # What a program imports besides is another part of it, perhaps the one that sets the epoch.
+        beside = [user.imports for user in users] if not project.holding("set_epoch") else []
+        return any(self._trains(pattern, project, table) for table in (self.module.imports, *beside))
 
     def _trains(self, pattern: str, project: Project, imports: ImportTable) -> bool:
         """Whether a file of the project that is imported trains for several epochs: it is handed the loader."""

@@ -111,7 +111,9 @@ class LoaderNotDivided(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=("DataLoader", "StatefulDataLoader"))
+    triggers = Triggers(
+        "DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=("DataLoader", "StatefulDataLoader")
+    )
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 

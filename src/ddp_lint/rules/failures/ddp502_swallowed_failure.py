@@ -196,7 +196,7 @@ class SwallowedFailure(Rule):
         status = node.args[0].value if node.args else None
         bound = self.module.bindings(status) if isinstance(status, cst.Name) else []
         handlers = (enclosing(self.module, each.node, cst.ExceptHandler) for each in bound)
-        reached = [each for each, around in zip(bound, handlers) if around in (None, dropped)]
+        reached = [each for each, around in zip(bound, handlers, strict=True) if around in (None, dropped)]
         return bool(reached) and all(b.kind == "assign" and self.module.code(b.value or b.node) == "0" for b in reached)
 
     def _is_step(self, node: cst.Try, work: cst.Call) -> bool:
