@@ -41,9 +41,9 @@ class Handed:
 
 @dataclasses.dataclass(frozen=True)
 class Wrapping:
-    """What a function of the project wraps. `returned`: where in what it returns the wrapped model is, -1 for the whole
-    itself, the numbers of places in a tuple; `of`: the parameter that comes back wrapped, if one does; `in_place`: those
-    that are wrapped when it has run. A parameter is its place and its name."""
+    """What a function of the project wraps. `returned`: where in what it returns the wrapped model is, -1 for all of
+    it, else the places in a tuple; `of`: the parameter that comes back wrapped, if one does; `in_place`: those that are
+    wrapped when it has run. A parameter is its place and its name."""
 
     returned: frozenset[int]
     of: tuple[int, str] | None

@@ -45,7 +45,8 @@ class BestOfOneRank(Rule):
 
     ## What it does
 
-    Finds a metric that a rank computes over a loader with a `DistributedSampler`, and that is compared with the best
+    Finds a metric that a rank computes over a loader with a `DistributedSampler` (made there or
+    by a function of the project), and that is compared with the best
     one so far to decide whether the model is saved, if the metrics of the ranks are never combined.
 
     ## Why it breaks

@@ -18,6 +18,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of
@@ -40,8 +41,8 @@ class CudaInDatasetWorker(Rule):
     ## What it does
 
     Finds, in the methods of a Dataset (or a collate function) that DataLoader workers run: `.cuda()`, `.to("cuda")`,
-    `device="cuda"`, `torch.load` without `map_location`; and tensors that `__init__` put on the GPU and `__getitem__`
-    returns. Only where a DataLoader in the file or the project uses workers.
+    `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; and tensors
+    that `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project uses workers.
 
     ## Why it breaks
 
@@ -130,7 +131,7 @@ class CudaInDatasetWorker(Rule):
                 return
         elif not node.name.value.startswith("collate"):
             return
-        for call, what in self._on_gpu(node):
+        for call, what in (*self._on_gpu(node), *self._through_functions(node)):
             if self._runs_in_worker(call):
                 self._report(call, what, (node.name, "runs in the workers"))
         if isinstance(owner, cst.ClassDef) and node.name.value in _SAMPLES:
@@ -191,15 +192,16 @@ class CudaInDatasetWorker(Rule):
                 yield node, "makes a tensor on a GPU"
             elif name == "torch.load" and self._keeps_device(node):
                 yield node, "loads a tensor onto the GPU that it was saved from"
-            elif self._uses_gpu_inside(node):
-                yield node, "uses a GPU"
 
-    def _uses_gpu_inside(self, call: cst.Call) -> bool:
-        """Whether the function of the project that is called surely puts something on a GPU."""
-        helper, project = helper_of(self.module, call), self.module.project
-        if helper is None or project is None:
-            return False
-        return Initialiser(project).within(helper.facts, helper.function.body) is not None
+    def _through_functions(self, function: cst.FunctionDef) -> Iterator[tuple[cst.Call, str]]:
+        """The calls of functions of the project that surely put something on a GPU."""
+        project = self.module.project
+        for call in calls_in(function.body) if project is not None else ():
+            helper = helper_of(self.module, call)
+            if project is None or helper is None:
+                continue
+            if Initialiser(project).within(helper.facts, helper.function.body) is not None:
+                yield call, "uses a GPU"
 
     def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
         """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors show."""

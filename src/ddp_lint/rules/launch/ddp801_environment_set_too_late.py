@@ -40,7 +40,8 @@ class EnvironmentSetTooLate(WriteRule):
     shows that they were read before: `TORCH_DISTRIBUTED_DEBUG`, `OMP_NUM_THREADS`, `TORCH_LOGS` after `import torch`;
     `TORCHINDUCTOR_*` after `DDP(...)` or `torch.compile`; `TORCH_NCCL_*` after `init_process_group`; `NCCL_*` after
     the first collective; `CUDA_VISIBLE_DEVICES` after the first query of GPUs (`torch.cuda.is_available()` is one),
-    and the allocator's settings after CUDA was used, also by a call into the project or by a file that an import runs.
+    and the allocator's settings after CUDA was used, also by a call into the project or by a file that an import runs,
+    and in a function that is called only after that.
 
     ## Why it breaks
 

@@ -56,6 +56,7 @@ class FileReadBeforeWritten(Rule):
 
     Finds `torch.save`, `numpy.save` or `open(.., "w")` under a test for the first rank, and later in the same function
     a read of the same path outside of any such test, with no barrier and no other collective in between.
+    Functions of the project that write or read the path that they are given count as such.
 
     Finds caches that every rank builds as well: a function that writes a path where it is missing and reads it where it
     exists, and that a program of several ranks calls (or makes an object whose constructor does so), on all ranks.

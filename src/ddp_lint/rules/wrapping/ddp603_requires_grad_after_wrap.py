@@ -115,7 +115,7 @@ class RequiresGradAfterWrap(Rule):
         "requires_grad",
         "requires_grad_",
         "find_unused_parameters",
-        file=("torch",),
+        file=("torch", "DistributedDataParallel"),
     )
     oracles = ("gradient", "parameter", "exception")
 

@@ -102,6 +102,7 @@ class OptimizerBeforeShard(Rule):
 
     Finds an optimizer that takes `model.parameters()` before `fully_shard(model)`, or before `FSDP(model)` without
     `use_orig_params=True`, in the same function or in a method of the class that the function calls afterwards.
+    Functions of the project that build the optimizer, or shard the model, count as what they do.
 
     ## Why it breaks
 

@@ -13,7 +13,8 @@ class ClipGradNormPerShard(CallOnSharded):
 
     ## What it does
 
-    Finds `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` where `model` is a FullyShardedDataParallel.
+    Finds `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` where `model` is a FullyShardedDataParallel,
+    also one that another file wraps and hands over.
 
     ## Why it breaks
 
@@ -89,7 +90,9 @@ class ClipGradNormPerShard(CallOnSharded):
     - https://pytorch.org/docs/stable/fsdp.html#torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_
     """
 
-    triggers = Triggers("clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("torch",))
+    triggers = Triggers(
+        "clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("torch", "FullyShardedDataParallel")
+    )
     oracles = ("value",)
 
     kinds = ("fsdp1",)

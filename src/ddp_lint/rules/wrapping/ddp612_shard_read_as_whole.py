@@ -49,7 +49,8 @@ class ShardReadAsWhole(Rule):
     ## What it does
 
     Finds `p.norm().item()`, `p.grad.sum().item()`, `float(p.abs().max())`, `torch.isnan(p).any()` and the like,
-    with `p` from the parameters of a model that FSDP wrapped in the same scope, or named as `model.fc.weight`.
+    with `p` from the parameters of a model that FSDP wrapped in the same scope, or that comes wrapped from another
+    file, or named as `model.fc.weight`.
 
     ## Why it breaks
 
@@ -127,7 +128,7 @@ class ShardReadAsWhole(Rule):
         "named_parameters",
         "fully_shard",
         "FullyShardedDataParallel",
-        file=("torch",),
+        file=("torch", "FullyShardedDataParallel"),
     )
     oracles = ("value",)
 

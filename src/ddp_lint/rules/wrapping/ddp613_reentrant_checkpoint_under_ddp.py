@@ -23,7 +23,7 @@ class ReentrantCheckpointUnderDdp(Rule):
     ## What it does
 
     Finds `checkpoint(..., use_reentrant=True)` of one layer twice in a forward, and `use_reentrant=True` in a file
-    that wraps with `find_unused_parameters=True`.
+    that wraps with `find_unused_parameters=True`, or in a module that the project wraps in this way alone.
 
     ## Why it breaks
 

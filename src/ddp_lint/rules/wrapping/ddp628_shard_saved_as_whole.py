@@ -23,7 +23,8 @@ class ShardSavedAsWhole(Rule):
     ## What it does
 
     Finds `torch.save(model.state_dict(), path)` on one rank, with the state dict given directly, by a name, or in a
-    dictionary, for a model that `fully_shard` has sharded in the same function or class.
+    dictionary, for a model that `fully_shard` has sharded in the same function or class, or that
+    another file has sharded and hands over.
 
     ## Why it breaks
 
