@@ -42,7 +42,8 @@ class CudaInDatasetWorker(Rule):
 
     Finds, in the methods of a Dataset (or a collate function) that DataLoader workers run: `.cuda()`, `.to("cuda")`,
     `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; and tensors
-    that `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project uses workers.
+    that `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project
+    uses workers.
 
     ## Why it breaks
 
