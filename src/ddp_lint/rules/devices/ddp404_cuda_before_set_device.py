@@ -49,7 +49,8 @@ class CudaBeforeSetDevice(Rule):
     Finds CUDA work that names no GPU (`.cuda()`, `device="cuda"`, object collectives, `barrier()`) before the rank
     calls `torch.cuda.set_device`, in code that several ranks run, by itself or by functions of the project; the same
     in scripts that use NCCL and never choose a GPU; `torch.cuda.device(local_rank)` as a statement, which is a
-    context manager that nothing enters; and spawned workers that get a rank and CUDA tensors but never call `set_device`.
+    context manager that nothing enters; and spawned workers that get a rank and CUDA tensors but never call
+    `set_device`.
 
     ## Why it breaks
 
