@@ -8,7 +8,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import libcst as cst
 
@@ -57,6 +57,8 @@ def writes(module: Module, node: cst.CSTNode) -> Iterator[Write]:
     if isinstance(node, cst.Assign):
         for target in node.targets:
             yield from _subscript(module, target.target, node)
+            if _is_environment(target.target) and _extends_environment(module, node.value):
+                yield from _entries(node.value, node.value, own=False)
     elif isinstance(node, cst.Call):
         yield from _call(module, node)
 
@@ -85,8 +87,47 @@ def _subscript(module: Module, target: cst.BaseExpression, node: cst.Assign) -> 
     index = target.slice[0].slice
     name = text_of(index.value) if isinstance(index, cst.Index) else ""
     own = module.qualified(target.value) == "os.environ"
-    if name and isinstance(index, cst.Index) and (own or "env" in dotted(target.value).lower()):
+    if name and isinstance(index, cst.Index) and (own or _is_environment(target.value)):
         yield Write(name, index.value, node.value, node, own)
+    elif own and isinstance(index, cst.Index):
+        yield from _looped_over(module, index.value)
+
+
+def _is_environment(node: cst.BaseExpression) -> bool:
+    """Whether a name is that of variables: ``child_env``."""
+    return "env" in dotted(node).rpartition(".")[2].lower()
+
+
+def _extends_environment(module: Module, value: cst.BaseExpression) -> bool:
+    """Whether a dictionary is a copy of this process's environment with more: ``{**os.environ, "NAME": "1"}``."""
+    starred = [e.value for e in value.elements if isinstance(e, cst.StarredDictElement)] if _is_dict(value) else []
+    return any(module.qualified(getattr(e, "func", e)).startswith("os.environ") for e in starred)
+
+
+def _is_dict(value: cst.BaseExpression | None) -> TypeGuard[cst.Dict]:
+    return isinstance(value, cst.Dict)
+
+
+def _entries(value: cst.BaseExpression | None, node: cst.CSTNode, *, own: bool) -> Iterator[Write]:
+    """The variables that a dictionary holds, set by a node."""
+    for element in value.elements if _is_dict(value) else ():
+        if isinstance(element, cst.DictElement) and text_of(element.key):
+            yield Write(text_of(element.key), element.key, element.value, node, own)
+
+
+def _looped_over(module: Module, name: cst.BaseExpression) -> Iterator[Write]:
+    """What a loop sets for which a name holds the keys: ``for name, value in settings.items()``."""
+    for up in module.ancestors(name):
+        if isinstance(up, cst.For) and isinstance(up.target, cst.Tuple) and isinstance(up.iter, cst.Call):
+            over, first = up.iter.func, dotted(up.target.elements[0].value)
+            if first and first == dotted(name) and isinstance(over, cst.Attribute) and over.attr.value == "items":
+                yield from _entries(_dictionary(module, over.value), up.iter, own=True)
+
+
+def _dictionary(module: Module, value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """A dictionary as it is written, or as a name is given it once."""
+    given = module.assignments(value) if dotted(value) else [value]
+    return given[0] if len(given) == 1 else None
 
 
 def _call(module: Module, node: cst.Call) -> Iterator[Write]:
@@ -96,13 +137,15 @@ def _call(module: Module, node: cst.Call) -> Iterator[Write]:
         yield Write(text_of(node.args[0].value), node.args[0].value, value, node, True, name == _SETTERS[0])
         return
     own = name == "os.environ.update"
+    updates = isinstance(node.func, cst.Attribute) and node.func.attr.value == "update"
+    copies = updates and isinstance(node.func, cst.Attribute) and _is_environment(node.func.value)
     for arg in node.args:
         if arg.keyword is not None and arg.keyword.value.isupper():
             yield Write(arg.keyword.value, arg.keyword, arg.value, node, own)
-        elif own and isinstance(arg.value, cst.Dict):
-            for element in arg.value.elements:
-                if isinstance(element, cst.DictElement) and text_of(element.key):
-                    yield Write(text_of(element.key), element.key, element.value, node, own)
+        elif own or copies:
+            yield from _entries(_dictionary(module, arg.value), node, own=own)
+        elif arg.keyword is not None and arg.keyword.value == "env":  # ``subprocess.run(command, env={..})``
+            yield from _entries(arg.value, node, own=False)
 
 
 def text_of(node: cst.CSTNode) -> str:

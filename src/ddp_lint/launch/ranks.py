@@ -362,12 +362,14 @@ def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool
     """Whether an outcome of a test keeps what follows to one rank: by its text, by what a function of the project
     returns, or by the test that a name was given: ``writes = get_rank() == 0``."""
     own = own_ranks(module)
-    if first_rank_test(module.code(test), taken, own) or (taken and _asks_for_first(module, test)):
+    if first_rank_test(module.code(test), taken, own):
         return True
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test, taken = test.expression, not taken
     return any(
-        _is_given_one(module, part, taken, own) or _is_made_on_one(module, part, taken, own)
+        _is_given_one(module, part, taken, own)
+        or _is_made_on_one(module, part, taken, own)
+        or (taken and _asks_for_first(module, part))
         for part in (conjuncts(test) if taken else (test,))
     )
 

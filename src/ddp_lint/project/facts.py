@@ -224,12 +224,22 @@ def statements_of(function: FunctionNode) -> Iterator[ast.stmt]:
 
 
 def _assigned(node: ast.stmt, of: Callable[[ast.expr], str] = dotted_ast) -> list[tuple[str, ast.expr]]:
-    """(dotted target, value) of an assignment; the annotation where there is no value. Unpacking is left out."""
+    """(dotted target, value) of an assignment; the annotation where there is no value. What is unpacked is left out,
+    but for ``a, b = x, y``."""
     if isinstance(node, ast.Assign):
-        return [(of(target), node.value) for target in node.targets if of(target)]
+        pairs = [pair for target in node.targets for pair in _paired(target, node.value)]
+        return [(of(target), value) for target, value in pairs if of(target)]
     if isinstance(node, ast.AnnAssign) and of(node.target):
         return [(of(node.target), node.value or node.annotation)]
     return []
+
+
+def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """What an assignment gives each of its targets; one that unpacks something else is left whole."""
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple) or len(target.elts) != len(value.elts):
+        return [(target, value)]
+    starred = any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))
+    return [(target, value)] if starred else list(zip(target.elts, value.elts, strict=True))
 
 
 def _assigned_below(function: FunctionNode, prefix: str) -> Iterator[tuple[str, ast.expr]]:

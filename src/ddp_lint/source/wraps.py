@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.knowledge.frameworks import Kind, wrappers
+from ddp_lint.project.handed_on import ASKING, ASKS, given_wrapped, keywords_given, wrapping_functions
+from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
 from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants, names_in, positional_of
 
 if TYPE_CHECKING:
+    from ddp_lint.findings import Span
     from ddp_lint.project.project_names import Wrapping
+
+_KINDS: tuple[Kind, ...] = ("ddp", "fsdp1", "fsdp2")
+#: Stands for a wrap that is in no function of the file.
+_ELSEWHERE = cst.Call(cst.Name("wrapped_elsewhere"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +34,8 @@ class Wrap:
     `outer == inner` when the name is rebound or the wrap is in place; otherwise `inner` is the unwrapped twin.
     A test ``isinstance(model, DDP)`` counts as a wrap of that name, which is `tested`: where it holds, the name is
     wrapped, though not here. `given` are the keywords that a wrapper of the project's own adds to those of the call,
-    None where they cannot be seen (`project.own.Wrapping`).
+    None where they cannot be seen (`project.own.Wrapping`). `elsewhere`: where another function hands the wrapped
+    model over; `call` is then none of the file's.
     """
 
     kind: str
@@ -36,6 +44,12 @@ class Wrap:
     outer: str
     tested: bool = False
     given: frozenset[str] | None = frozenset()
+    elsewhere: Span | None = None
+
+    @property
+    def place(self) -> Span | cst.Call:
+        """What a reader is shown as the wrap."""
+        return self.elsewhere or self.call
 
     def lacks(self, keyword: str) -> bool:
         """Whether the wrapper was surely made without an argument."""
@@ -94,12 +108,45 @@ class Wraps:
     def _by_own_wrapper(self, call: cst.Call) -> Iterator[Wrap]:
         """The wrap by a wrapper of the project's own."""
         own = self._own(call)
-        if own is not None:
+        if own is None:
+            yield from self._by_function(call)
+        else:
             given = (argument(call, 0, keyword) for keyword in ("module", "model"))
             inner = dotted(next(filter(None, given), None))
             in_place = own.kind == "fsdp2" and isinstance(self._module.parent(call), cst.Expr)
             outer = inner if in_place else assigned_name(self._module, _moved(self._module, call))
             yield Wrap(own.kind, call, inner, outer, given=own.given)
+
+    @functools.cached_property
+    def _functions(self) -> dict[str, tuple[Kind, FunctionWrapping]]:
+        """The functions of the project that wrap models in one way, by their canonical names."""
+        project, found = self._module.project, collections.defaultdict[str, list[tuple[Kind, FunctionWrapping]]](list)
+        for kind in _KINDS if project is not None else ():
+            for name, wrapping in wrapping_functions(project, kind).items() if project is not None else ():
+                found[name].append((kind, wrapping))
+        return {name: ways[0] for name, ways in found.items() if len(ways) == 1}
+
+    def _by_function(self, call: cst.Call) -> Iterator[Wrap]:
+        """The wraps by a function of the project that wraps what it is given, or returns what it has wrapped."""
+        name = self._module.qualified(call.func)
+        if not name and isinstance(call.func, cst.Name) and call.func.value in self._last_names:
+            name = self._module.callee(call)
+        found = self._functions.get(name) if name else None
+        if found is None or self._module.project is None:
+            return
+        kind, function = found
+        given = keywords_given(self._module.project, kind)
+        outer = assigned_name(self._module, _moved(self._module, call))
+        for place in function.in_place:
+            model = dotted(argument(call, *place))
+            yield from (Wrap(kind, call, each, each, given=given) for each in {model, outer or model} - {""})
+        if -1 in function.returned and outer and not function.in_place:
+            inner = dotted(unmoved(argument(call, *function.of))) if function.of is not None else ""
+            yield Wrap(kind, call, inner, outer, given=given)
+
+    @functools.cached_property
+    def _last_names(self) -> frozenset[str]:
+        return frozenset(name.rpartition(".")[2] for name in self._functions)
 
     def of(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap that made the object that `name` (dotted) refers to at `at`, None when there is none before."""
@@ -107,7 +154,7 @@ class Wraps:
             return None
         wrap = next((w for w in reversed(self.named(name)) if self.after(w, at)), None)
         if wrap is None:
-            return self._given(name, at)
+            return self._given(name, at) or self._handed(name, at)
         return None if self._is_another_one(name, wrap, at) or self._is_excluded(wrap, at) else wrap
 
     def _is_excluded(self, wrap: Wrap, at: cst.CSTNode) -> bool:
@@ -134,6 +181,30 @@ class Wraps:
         found = [self._made(argument(call, places.index(name), name), call) for call in calls]
         first = found[0] if found else None
         return first if first is not None and all(w is not None and w.kind == first.kind for w in found) else None
+
+    def _handed(self, name: str, at: cst.CSTNode) -> Wrap | None:
+        """The wrap of what another function of the project gives the one around for the parameter `name`, or the
+        constructor of the class around for an attribute, unless a test asks how it is wrapped."""
+        project, function, owner = self._module.project, self._module.function_of(at), self._module.class_of(at)
+        if project is None or function is None or (not name.isidentifier() and not name.startswith("self.")):
+            return None
+        around = owner if owner is not None and (name.startswith("self.") or is_init(function)) else function
+        key = (self._module.name_of(around), name)
+        found = {kind: given for kind in _KINDS if (given := given_wrapped(project, kind).get(key)) is not None}
+        if len(found) != 1 or self._rebinds(name, function) or self._asks(at):
+            return None
+        kind, handed = next(iter(found.items()))
+        return Wrap(kind, _ELSEWHERE, name, name, given=keywords_given(project, kind), elsewhere=handed.span)
+
+    def _rebinds(self, name: str, function: cst.FunctionDef) -> bool:
+        """Whether a function gives a name to something else than it got."""
+        own = [b for b in self._module.bindings(name, function.body) if self._module.function_of(b.node) is function]
+        return any(b.kind != "parameter" for b in own) and not is_init(function)
+
+    def _asks(self, at: cst.CSTNode) -> bool:
+        """Whether a test around a place asks how a model is wrapped, or how many ranks there are."""
+        texts = (self._module.code(test).lower() for test, _ in conditions(self._module, at))
+        return any(word in text for text in texts for word in (*ASKS, *ASKING))
 
     def _made(self, value: cst.BaseExpression | None, call: cst.Call) -> Wrap | None:
         name = dotted(value)
@@ -272,6 +343,10 @@ def assigned_name(module: Module, value: cst.CSTNode) -> str:
     if isinstance(up, cst.AnnAssign):
         return dotted(up.target)
     return ""
+
+
+def is_init(function: cst.FunctionDef) -> bool:
+    return function.name.value == "__init__"
 
 
 def is_constructor(name: str) -> bool:

@@ -16,6 +16,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.queries import is_false, returned_values
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
@@ -162,19 +163,23 @@ class SamplerNeverSetEpoch(Rule):
 
     def _several_passes(self) -> bool:
         """The data is read more than once: here, in a program of several ranks that imports this helper, maybe
-        through another one, or in a file that trains and that this one imports."""
+        through another one, or in a file that trains and that this one or such a program imports."""
         pattern = table("data")["several_passes"]
         if self._loops or re.search(pattern, self.module.file.code):
             return True
         project = self.module.project
         if project is None:
             return False
-        users = programs(project, self.module.name, holding=joining_words(project))
-        return any(re.search(pattern, user.file.code) for user in users) or self._trained_elsewhere(pattern, project)
+        users = list(programs(project, self.module.name, holding=joining_words(project)))
+        if any(re.search(pattern, user.file.code) for user in users):
+            return True
+        # What a program imports besides is another part of it, perhaps the one that sets the epoch.
+        beside = [user.imports for user in users] if not project.holding("set_epoch") else []
+        return any(self._trains(pattern, project, table) for table in (self.module.imports, *beside))
 
-    def _trained_elsewhere(self, pattern: str, project: Project) -> bool:
-        """Whether this file imports one of the project that trains for several epochs: it hands its loader on."""
-        targets = (project.split(project.canonical(target)) for target in self.module.imports.names.values())
+    def _trains(self, pattern: str, project: Project, imports: ImportTable) -> bool:
+        """Whether a file of the project that is imported trains for several epochs: it is handed the loader."""
+        targets = (project.split(project.canonical(target)) for target in imports.names.values())
         files = {found[0].name: found[0].file for found in targets if found is not None}
         return any("backward(" in file.code and re.search(pattern, file.code) for file in files.values())
 

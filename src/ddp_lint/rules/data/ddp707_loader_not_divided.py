@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import ast
 import re
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Span
+from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.launch.ranks import mentions_own_rank
+from ddp_lint.project.facts import FunctionNode
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
-from ddp_lint.source.tree import called, descendants, subtree
+from ddp_lint.source.syntax import walk
+from ddp_lint.source.tree import called, descendants, parameters_of, subtree
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
+from ddp_lint.tensors.callers import CallSite, call_sites
 
 #: What a function says that gives each rank its part.
 _BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")
@@ -106,7 +111,9 @@ class LoaderNotDivided(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=(*_WRAPS, "DistributedSampler"))
+    triggers = Triggers(
+        "DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=("DataLoader", "StatefulDataLoader")
+    )
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 
@@ -121,8 +128,15 @@ class LoaderNotDivided(Rule):
             return
         if (left_out := self._sampler_left_out(node)) is not None:
             self._report_left_out(node, left_out)
-        elif is_true(argument(node, 2, "shuffle")) and not self._is_divided(node):
+        elif self._shuffles(node) and not self._is_divided(node):
             self._report_whole(node)
+
+    def _shuffles(self, node: cst.Call) -> bool:
+        """Whether a loader shuffles, as training data is: always, or by a parameter that is true by default."""
+        shuffle, function = argument(node, 2, "shuffle"), self.module.function_of(node)
+        taken = parameters_of(function) if function is not None and isinstance(shuffle, cst.Name) else ()
+        default = next((p.default for p in taken if p.name.value == dotted(shuffle)), None)
+        return is_true(shuffle) or is_true(default)
 
     def _report_left_out(self, node: cst.Call, sampler: cst.Call) -> None:
         name = assigned_name(self.module, sampler)
@@ -164,13 +178,14 @@ class LoaderNotDivided(Rule):
 
     def _report_whole(self, node: cst.Call) -> None:
         wrap = self._wrap_beside(node)
-        if wrap is None:
+        place = wrap.place if wrap is not None else self._wrapped_by_caller(node)
+        if place is None:
             return
         self.report(
             node,
             "no sampler divides this data: every rank reads all of it",
             notes=["rank 0 and rank 1 each read all of it, and an epoch takes world size times as long"],
-            labels=[(wrap.call, "the model that it feeds is wrapped here")],
+            labels=[(place, "the model that it feeds is wrapped here")],
             help="pass sampler=DistributedSampler(dataset) and call set_epoch in the epoch loop",
         )
 
@@ -183,6 +198,29 @@ class LoaderNotDivided(Rule):
             if not wrap.tested and here is not None and there is not None and self._belong_together(node, here, there):
                 return wrap
         return None
+
+    def _wrapped_by_caller(self, node: cst.Call) -> Span | None:
+        """Where another file wraps the model, in a function with a backward that calls the one around for training data
+        whatever it is given, and divides nothing by ranks either."""
+        here, project = self.module.function_of(node), self.module.project
+        if here is None or project is None or self.module.class_of(here) is not None or is_evaluation(here.name.value):
+            return None
+        for site in call_sites(self.module, here):
+            around, code = site.around, site.facts.file.code
+            if around is None or _divides(code) or "backward" not in code or is_evaluation(ast.unparse(site.node)):
+                continue
+            if framework_loads(site.facts) or not _is_run_always(around, site.node) or self._is_ordered(node, site):
+                continue
+            for call in (n for n in walk(around) if isinstance(n, ast.Call)):
+                if project.meaning(site.facts, call.func) in wrappers():
+                    return site.facts.file.span_of(call)
+        return None
+
+    def _is_ordered(self, node: cst.Call, site: CallSite) -> bool:
+        """Whether a call of the function around a loader may give it no shuffling."""
+        shuffle, function = argument(node, 2, "shuffle"), self.module.function_of(node)
+        given = site.given(function, dotted(shuffle)) if function is not None else None
+        return given is not None and not (isinstance(given, ast.Constant) and given.value is True)
 
     def _belong_together(self, node: cst.Call, here: cst.FunctionDef, there: cst.FunctionDef) -> bool:
         """Whether the loader is made, with any options, by another method of the class that wraps the model and
@@ -200,8 +238,8 @@ class LoaderNotDivided(Rule):
 
     def _is_divided(self, node: cst.Call) -> bool:
         """Whether the rest of the file divides data: any of the words that do so, outside of the device set-up."""
-        text = re.sub(r"(?m)^(from|import) .*$", "", self.module.file.code)  # an import alone divides nothing
-        if re.search(r"Sampler|split_dataset_by_node|split_by_node|\.shard\(|num_replicas", text):
+        text = self.module.file.code
+        if _divides(text):
             return True
         function = self.module.function_of(node)
         scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", self.module.code(function) if function is not None else text)
@@ -235,3 +273,15 @@ class LoaderNotDivided(Rule):
         facts, definition = found
         words = "\n".join(facts.file.lines[definition.lineno - 1 : definition.end_lineno])
         return _BY_RANK.search(words) is not None or mentions_own_rank(self.module, words)
+
+
+def _divides(code: str) -> bool:
+    """Whether a file has a word that divides data; an import alone divides nothing."""
+    text = re.sub(r"(?m)^(from|import) .*$", "", code)
+    return re.search(r"Sampler|split_dataset_by_node|split_by_node|\.shard\(|num_replicas", text) is not None
+
+
+def _is_run_always(around: FunctionNode, call: ast.Call) -> bool:
+    """Whether a call is in no branch of a function."""
+    branches = (n for n in walk(around) if isinstance(n, (ast.If, ast.IfExp)))
+    return not any(n is call for branch in branches for n in walk(branch))

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADERS, is_sampler
+from ddp_lint.rules.data.loading import LOADERS, SAMPLER, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
@@ -44,7 +45,8 @@ class BestOfOneRank(Rule):
 
     ## What it does
 
-    Finds a metric that a rank computes over a loader with a `DistributedSampler`, and that is compared with the best
+    Finds a metric that a rank computes over a loader with a `DistributedSampler` (made there or
+    by a function of the project), and that is compared with the best
     one so far to decide whether the model is saved, if the metrics of the ranks are never combined.
 
     ## Why it breaks
@@ -138,7 +140,7 @@ class BestOfOneRank(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("DistributedSampler", file=("save", "state_dict"), tests=False)
+    triggers = Triggers("DistributedSampler", "save", "state_dict", file=("save", "state_dict"), tests=False)
     oracles = ("metric",)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
@@ -195,6 +197,13 @@ class BestOfOneRank(Rule):
                 values = [sampler, *self.module.assignments(sampler)] if sampler is not None else []
                 if any(isinstance(v, cst.Call) and is_sampler(self.module, v) for v in values):
                     return made
+        project = self.module.project
+        for binding in self.module.bindings(loader, at) if project is not None else ():
+            helper = helper_of(self.module, binding.value) if isinstance(binding.value, cst.Call) else None
+            if project is None or helper is None or not isinstance(binding.value, cst.Call):
+                continue
+            if _returns_divided(project, helper, binding.index):
+                return binding.value
         return None
 
     def _read_by(self, made: cst.BaseExpression, function: cst.FunctionDef) -> cst.Call | None:
@@ -236,6 +245,27 @@ class BestOfOneRank(Rule):
         around = _named(project, name) if project is not None else None
         same = around is not None and around.function.name == function.name.value and around.function.lineno == line
         return not same or around is None or around.joins(0)
+
+
+def _returns_divided(project: Project, helper: Helper, index: tuple[int, ...]) -> bool:
+    """Whether all that a function of the project returns at a place are loaders with a sampler for ranks."""
+    returned = [helper.part(value, index) for value in helper.returned]
+    return bool(returned) and all(value is not None and _is_divided(project, helper, value) for value in returned)
+
+
+def _is_divided(project: Project, helper: Helper, value: ast.expr) -> bool:
+    made = _given_to(helper, value)
+    if not isinstance(made, ast.Call) or project.meaning(helper.facts, made.func) not in LOADERS:
+        return False
+    given = [k.value for k in made.keywords if k.arg == "sampler"] or made.args[3:4]
+    sampler = _given_to(helper, given[0]) if given else None
+    return isinstance(sampler, ast.Call) and project.meaning(helper.facts, sampler.func) == SAMPLER
+
+
+def _given_to(helper: Helper, value: ast.expr) -> ast.expr:
+    """What a name of a function was given where it was given one thing alone; any other expression itself."""
+    given = assigned_in(helper.function, value.id) if isinstance(value, ast.Name) else []
+    return given[0] if len(given) == 1 else value
 
 
 def _takes(binding: Binding, metric: str, best: str) -> bool:

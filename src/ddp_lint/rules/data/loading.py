@@ -38,7 +38,7 @@ def is_sampler(module: Module, call: cst.Call) -> bool:
     return any(module.qualified(option) == SAMPLER for option in options(values))
 
 
-def framework_loads(module: Module) -> bool:
+def framework_loads(module: Module | ModuleFacts) -> bool:
     """Whether the file hands its loaders to a framework that sets the epoch (`Framework.sets_epoch`)."""
     setting = frameworks.packages(lambda framework: framework.sets_epoch)
     return not setting.isdisjoint(module.imports.packages)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.launch.cuda import surely_cuda
+from ddp_lint.launch.cuda import Initialiser, surely_cuda
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.rules.base import Rule
@@ -17,6 +18,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of
@@ -39,8 +41,9 @@ class CudaInDatasetWorker(Rule):
     ## What it does
 
     Finds, in the methods of a Dataset (or a collate function) that DataLoader workers run: `.cuda()`, `.to("cuda")`,
-    `device="cuda"`, `torch.load` without `map_location`; and tensors that `__init__` put on the GPU and `__getitem__`
-    returns. Only where a DataLoader in the file or the project uses workers.
+    `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; and tensors
+    that `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project
+    uses workers.
 
     ## Why it breaks
 
@@ -129,7 +132,7 @@ class CudaInDatasetWorker(Rule):
                 return
         elif not node.name.value.startswith("collate"):
             return
-        for call, what in self._on_gpu(node):
+        for call, what in (*self._on_gpu(node), *self._through_functions(node)):
             if self._runs_in_worker(call):
                 self._report(call, what, (node.name, "runs in the workers"))
         if isinstance(owner, cst.ClassDef) and node.name.value in _SAMPLES:
@@ -190,6 +193,16 @@ class CudaInDatasetWorker(Rule):
                 yield node, "makes a tensor on a GPU"
             elif name == "torch.load" and self._keeps_device(node):
                 yield node, "loads a tensor onto the GPU that it was saved from"
+
+    def _through_functions(self, function: cst.FunctionDef) -> Iterator[tuple[cst.Call, str]]:
+        """The calls of functions of the project that surely put something on a GPU."""
+        project = self.module.project
+        for call in calls_in(function.body) if project is not None else ():
+            helper = helper_of(self.module, call)
+            if project is None or helper is None:
+                continue
+            if Initialiser(project).within(helper.facts, helper.function.body) is not None:
+                yield call, "uses a GPU"
 
     def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
         """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors show."""

@@ -2,19 +2,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks
+from ddp_lint.launch.cuda import Initialiser, Place, makes_context
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.origin import is_constant
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.search import importers
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import parameters, statements
 from ddp_lint.source.wraps import argument
@@ -43,9 +47,10 @@ class CudaBeforeSetDevice(Rule):
     ## What it does
 
     Finds CUDA work that names no GPU (`.cuda()`, `device="cuda"`, object collectives, `barrier()`) before the rank
-    calls `torch.cuda.set_device`, in code that several ranks run; the same in scripts that use NCCL and never choose
-    a GPU; `torch.cuda.device(local_rank)` as a statement, which is a context manager that nothing enters; and spawned
-    workers that get a rank and CUDA tensors but never call `set_device`.
+    calls `torch.cuda.set_device`, in code that several ranks run, by itself or by functions of the project; the same
+    in scripts that use NCCL and never choose a GPU; `torch.cuda.device(local_rank)` as a statement, which is a
+    context manager that nothing enters; and spawned workers that get a rank and CUDA tensors but never call
+    `set_device`.
 
     ## Why it breaks
 
@@ -130,7 +135,8 @@ class CudaBeforeSetDevice(Rule):
 
     def visit_Module(self, node: cst.Module) -> None:
         switches = self._switches()
-        if not (switches or _CHOOSES.search(self.module.file.code)) or several_ranks(self.module) is None:
+        chooses = switches or _CHOOSES.search(self.module.file.code) or self._imports_setter()
+        if not chooses or several_ranks(self.module) is None:
             return
         scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
         scopes += self.module.of_type(cst.FunctionDef)
@@ -147,7 +153,7 @@ class CudaBeforeSetDevice(Rule):
     def _visit_scope(self, scope: cst.FunctionDef | cst.Module) -> bool:
         body = scope.body if isinstance(scope, cst.FunctionDef) else scope
         calls = list(calls_in(body))
-        setting = next((i for i, call in enumerate(calls) if self.module.qualified(call.func) in _SETS), None)
+        setting = next((i for i, call in enumerate(calls) if self._sets(call)), None)
         label = calls[setting] if setting is not None else None
         if label is None and scope is self.module.tree:
             label = next((c for c in self._all_calls() if self.module.qualified(c.func) in _SETS), None)
@@ -160,6 +166,17 @@ class CudaBeforeSetDevice(Rule):
                 self._report(call, what, label)
                 return True
         return False
+
+    def _sets(self, call: cst.Call) -> bool:
+        """Whether a call chooses the rank's GPU, by itself or by the function of the project that it calls."""
+        return self.module.qualified(call.func) in _SETS or self._runs(call, _chooses_gpu) is not None
+
+    def _runs(self, call: cst.Call, counts: Callable[[ModuleFacts, ast.Call], bool]) -> Place | None:
+        """The first such call that a call of a function of the project surely leads to."""
+        helper, project = helper_of(self.module, call), self.module.project
+        if helper is None or project is None:
+            return None
+        return Initialiser(project, counts).within(helper.facts, helper.function.body)
 
     def _all_calls(self) -> Iterator[cst.Call]:
         return iter(self.module.of_type(cst.Call))
@@ -178,6 +195,8 @@ class CudaBeforeSetDevice(Rule):
             started = any(self.module.qualified(c.func) == "torch.distributed.init_process_group" for c in before)
             named = argument(call, None, "device_ids") or argument(call, None, "device")
             return "" if named is not None or not started else f"`{name.rpartition('.')[2]}` uses cuda:0 on every rank"
+        if self._runs(call, _chooses_gpu) is None and self._runs(call, _uses_current_gpu) is not None:
+            return f"{self.module.quoted(call.func)} puts a tensor on cuda:0 on every rank"
         if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value in _TENSOR_METHODS:
             if self._holds_no_tensor(call.func.value):
                 return ""
@@ -310,6 +329,21 @@ class CudaBeforeSetDevice(Rule):
             help="call torch.cuda.set_device with the rank's device before the worker uses a tensor",
             confidence=Confidence.LOW,
         )
+
+
+def _chooses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
+    return (facts.imports.resolve(dotted_ast(call.func)) or "") in _SETS
+
+
+def _uses_current_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call puts a tensor on the current GPU without naming it; a loss may have none."""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    on = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if isinstance(on, ast.Call) and last_part(on.func).endswith("Loss"):
+        return False
+    places = [a for a in call.args[:1] if method == "to"] + [k.value for k in call.keywords if k.arg == "device"]
+    bare = any(isinstance(place, ast.Constant) and place.value == "cuda" for place in places)
+    return makes_context(facts, call) and (bare or (method == "cuda" and not call.args and not call.keywords))
 
 
 def _needs_device(worker: ast.FunctionDef) -> bool:

@@ -8,10 +8,10 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.failure_handling import caught, does_work, only_logs
+from ddp_lint.rules.failures.failure_handling import caught, does_work, exits_with_success, only_logs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
-from ddp_lint.source.queries import calls_in, last_name, statements
+from ddp_lint.source.queries import calls_in, enclosing, last_name, statements
 from ddp_lint.source.tree import descendants, subtree
 
 
@@ -114,7 +114,7 @@ class SwallowedFailure(Rule):
             ):
                 continue
             work = next((call for call in calls_in(node.body) if does_work(self.module, call)), None)
-            if work is not None and self._ends_here(node):
+            if work is not None and self._ends_here(node, handler):
                 self._report(handler, work, "continues as after a success and ends with status 0")
             elif work is not None and self._is_step(node, work) and several_ranks(self.module) is not None:
                 self._report(handler, work, "continues with the next step")
@@ -161,14 +161,14 @@ class SwallowedFailure(Rule):
     def _raises(self, block: cst.Finally) -> bool:
         return any(isinstance(n, cst.Raise) for n in descendants(block))
 
-    def _ends_here(self, node: cst.Try) -> bool:
-        """Whether the `try` is what a script or a `main` ends with: nothing after it does work or can fail."""
+    def _ends_here(self, node: cst.Try, handler: cst.ExceptHandler) -> bool:
+        """Whether the `try` is what a script or a `main` ends with: nothing after it says that a failure happened."""
         function = self.module.function_of(node)
         if function is not None and function.name.value not in _ENTRIES and not _is_entry(function.name.value):
             return False
         if any(isinstance(a, (cst.For, cst.While)) for a in self.module.ancestors(node)):
             return False
-        return not any(self._reports_failure(later) for later in self._later(node))
+        return not any(self._reports_failure(later, handler) for later in self._later(node))
 
     def _later(self, node: cst.Try) -> Iterator[cst.CSTNode]:
         """The statements after the `try` in its own and the enclosing blocks, up to the function."""
@@ -180,13 +180,24 @@ class SwallowedFailure(Rule):
                 return
             below = up
 
-    def _reports_failure(self, statement: cst.CSTNode) -> bool:
+    def _reports_failure(self, statement: cst.CSTNode, dropped: cst.ExceptHandler | None = None) -> bool:
+        """Whether a statement raises or exits; `dropped`: with another status than 0, behind that handler."""
         for node in subtree(statement):
-            if isinstance(node, cst.Raise) or (
-                isinstance(node, cst.Call) and last_name(node.func) in ("exit", "_exit")
-            ):
+            if isinstance(node, cst.Raise):
                 return True
+            if isinstance(node, cst.Call) and last_name(node.func) in ("exit", "_exit"):
+                return dropped is None or not self._succeeds(node, dropped)
         return False
+
+    def _succeeds(self, node: cst.Call, dropped: cst.ExceptHandler) -> bool:
+        """Whether an exit has status 0 behind a handler: of a name, nothing but 0 is assigned outside of others."""
+        if exits_with_success(self.module, node):
+            return True
+        status = node.args[0].value if node.args else None
+        bound = self.module.bindings(status) if isinstance(status, cst.Name) else []
+        handlers = (enclosing(self.module, each.node, cst.ExceptHandler) for each in bound)
+        reached = [each for each, around in zip(bound, handlers, strict=True) if around in (None, dropped)]
+        return bool(reached) and all(b.kind == "assign" and self.module.code(b.value or b.node) == "0" for b in reached)
 
     def _is_step(self, node: cst.Try, work: cst.Call) -> bool:
         """Whether the `try` holds the backward pass of one step of a loop."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import last_name, literal_text, statements
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.operations import words_of
@@ -83,11 +87,16 @@ def _words(kind: str) -> frozenset[str]:
 
 
 def does_work(module: Module, call: cst.Call) -> bool:
-    """Whether a call does the job's work or starts it, by its name: `train`, or a `main` that several ranks run."""
+    """Whether a call does the job's work or starts it: by its name (`train`, or a `main` that several ranks run), or
+    because it is of a function of the project with a backward pass."""
     name = last_name(call.func)
     if name in _words("work"):
         return not _sets_mode(call)
-    return name in _words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text))
+    if name in _words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text)):
+        return True
+    helper = helper_of(module, call)
+    inside = walk(helper.function) if helper is not None and helper.facts.file.holds("backward") else ()
+    return any(isinstance(n, ast.Call) and last_part(n.func) == "backward" for n in inside)
 
 
 def _sets_mode(call: cst.Call) -> bool:

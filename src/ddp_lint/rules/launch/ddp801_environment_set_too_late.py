@@ -12,10 +12,12 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.cuda import Initialiser, asks_driver, makes_context, runs_before
 from ddp_lint.launch.environment import Write, read_at
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.launch.variables import WriteRule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
+from ddp_lint.tensors.callers import call_sites
 
 #: What starts fresh processes, which read the variable when they start.
 _STARTS = re.compile(
@@ -38,7 +40,8 @@ class EnvironmentSetTooLate(WriteRule):
     shows that they were read before: `TORCH_DISTRIBUTED_DEBUG`, `OMP_NUM_THREADS`, `TORCH_LOGS` after `import torch`;
     `TORCHINDUCTOR_*` after `DDP(...)` or `torch.compile`; `TORCH_NCCL_*` after `init_process_group`; `NCCL_*` after
     the first collective; `CUDA_VISIBLE_DEVICES` after the first query of GPUs (`torch.cuda.is_available()` is one),
-    and the allocator's settings after CUDA was used, also by a call into the project or by a file that an import runs.
+    and the allocator's settings after CUDA was used, also by a call into the project or by a file that an import runs,
+    and in a function that is called only after that.
 
     ## Why it breaks
 
@@ -196,13 +199,25 @@ class EnvironmentSetTooLate(WriteRule):
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None or self._starts_processes():
             return None
+        found = self._used_above(facts, self.module.span(write.node).line, point)
+        function = self.module.function_of(write.node)
+        if found is None and function is not None:  # a helper that is called too late by all who call it
+            sites = call_sites(self.module, function)
+            used = [self._used_above(site.facts, site.node.lineno, point) for site in sites]
+            found = used[0] if all(used) and used else None
+        return found
+
+    def _used_above(self, facts: ModuleFacts, line: int, point: dict[str, Any]) -> tuple[Span, str] | None:
+        project = self.module.project
+        if project is None or _STARTS.search(facts.file.text):
+            return None
         initialiser = Initialiser(project, _ON_GPU[point["at"]])
-        for statement in runs_before(facts.tree, self.module.span(write.node).line):
+        for statement in runs_before(facts.tree, line):
             found = initialiser.of(facts, statement)
             if found is not None:
                 owner, place = found
                 there = f" ({owner.file.path}:{getattr(place, 'lineno', 1)})" if owner is not facts else ""
-                return self.module.file.span_of(statement), f"{point['point']}{there}: it was read here"
+                return facts.file.span_of(statement), f"{point['point']}{there}: it was read here"
         return None
 
     # ---- in a forked worker

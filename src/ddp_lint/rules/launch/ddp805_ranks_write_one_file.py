@@ -91,7 +91,7 @@ class RanksWriteOneFile(Rule):
     rank, in a function that every rank runs: it creates the process group or wraps the model, or the training loop of
     its file calls it without such a test (with a path that it gets from there, if all ranks give it the same one), or
     it calls `backward()` in a file that shows that several ranks run it. For folders and removals it is enough that the
-    function reads its rank, calls `accelerator.prepare`, or communicates itself; for folders also that a function of
+    function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function of
     another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path` are
     read as well, and `download=True` of a data set of torchvision counts like the making of a folder.
 
@@ -244,9 +244,9 @@ class RanksWriteOneFile(Rule):
                 self._report(call, every)
 
     def _visit_helper(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
-        """Report folders that a helper makes for a function of another file that every rank runs."""
+        """Report folders that a helper makes or removes for a function of another file that every rank runs."""
         for call in calls:
-            path = self._written(call) if self._outcome(call) in (_Outcome.MADE, _Outcome.DOWNLOADED) else None
+            path = self._written(call) if self._outcome(call) is not _Outcome.WRITTEN else None
             if path is None or on_one_rank(self.module, call) or self._own_path(path):
                 continue
             downloads = self._outcome(call) is _Outcome.DOWNLOADED

@@ -139,6 +139,6 @@ class ParameterReplacedAfterWrap(InPlaceRule):
             node,
             f"a parameter is replaced after `{wrap.outer}` was wrapped: the new one is not synchronised",
             notes=[what],
-            labels=[(wrap.call, "the wrapper registers the parameters here")],
+            labels=[(wrap.place, "the wrapper registers the parameters here")],
             help="replace parameters first, wrap last",
         )

@@ -114,7 +114,7 @@ class ParameterWrittenByRank(InPlaceRule):
             f"the parameters of `{wrap.outer}` are written with {self.module.quoted(rank)}: the replicas "
             "differ afterwards",
             notes=["rank 0 and rank 1 have different values, and nothing synchronises them"],
-            labels=[(wrap.call, "parameters were the same on all ranks after the wrap")],
+            labels=[(wrap.place, "parameters were the same on all ranks after the wrap")],
             help="write the same value on every rank, or before the wrap",
         )
 

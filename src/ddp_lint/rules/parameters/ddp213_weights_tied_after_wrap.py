@@ -107,7 +107,7 @@ class WeightsTiedAfterWrap(Rule):
             node,
             f"weights are tied after `{wrap.outer}` was wrapped: the second step raises",
             notes=["the wrapper waits for a gradient that never arrives"],
-            labels=[(wrap.call, "the wrapper registers the parameters here")],
+            labels=[(wrap.place, "the wrapper registers the parameters here")],
             help="tie first, wrap last",
         )
 

@@ -4,7 +4,7 @@ import re
 
 import libcst as cst
 
-from ddp_lint.findings import Cause, Confidence
+from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.launch.ranks import several_ranks
@@ -178,9 +178,9 @@ class ForwardBypassesWrapper(Rule):
             return
         if (wrap is None or wrap.kind == "ddp") and self._is_armed(node, head, backward):
             return
-        labels: list[tuple[cst.CSTNode, str]] = [(backward, "this backward averages nothing")]
+        labels: list[tuple[cst.CSTNode | Span, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
-            labels.insert(0, (wrap.call, f"`{head}` is wrapped here"))
+            labels.insert(0, (wrap.place, f"`{head}` is wrapped here"))
         self.report(
             node,
             f"`{name}(...)` runs the module inside `{head}`: its gradients are not averaged",
@@ -216,7 +216,7 @@ class ForwardBypassesWrapper(Rule):
                     f"`{name}(...)` bypasses its wrapper `{wrap.outer}`: its gradients are not averaged",
                     notes=["rank 0 and rank 1 each train a separate model"],
                     labels=[
-                        (wrap.call, f"`{name}` is wrapped as `{wrap.outer}` here"),
+                        (wrap.place, f"`{name}` is wrapped as `{wrap.outer}` here"),
                         (backward, "this backward averages nothing"),
                     ],
                     help=f"call `{wrap.outer}(...)`",

@@ -156,6 +156,6 @@ class LayersChangeAfterWrap(Rule):
             node,
             f"{what} after `{wrap.outer}` was wrapped, which has no hook for it: the replicas drift apart",
             notes=["rank 0 and rank 1 train it on their own batches, without an error"],
-            labels=[(wrap.call, "the wrapper registers the parameters here")],
+            labels=[(wrap.place, "the wrapper registers the parameters here")],
             help="change the model first, wrap it last",
         )

@@ -115,7 +115,7 @@ class RequiresGradAfterWrap(Rule):
         "requires_grad",
         "requires_grad_",
         "find_unused_parameters",
-        file=("DistributedDataParallel",),
+        file=("torch", "DistributedDataParallel"),
     )
     oracles = ("gradient", "parameter", "exception")
 
@@ -142,7 +142,7 @@ class RequiresGradAfterWrap(Rule):
                     node,
                     f"find_unused_parameters on the existing DDP object `{owner}` has no effect: its reducer "
                     "keeps the old value",
-                    labels=[(wrap.call, "known to be DDP here")],
+                    labels=[(wrap.place, "known to be DDP here")],
                     help="pass it to the constructor, or wrap again",
                 )
 
@@ -190,7 +190,7 @@ class RequiresGradAfterWrap(Rule):
         self.report(
             node,
             f"{what} after the DDP wrap, whose hooks are already placed: {effect}",
-            labels=[*labels, (wrap.call, "DDP places its gradient hooks here")],
+            labels=[*labels, (wrap.place, "DDP places its gradient hooks here")],
             help="change requires_grad first, wrap last",
         )
 

@@ -1,16 +1,26 @@
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Fix
+from ddp_lint.launch.helpers import Helper, helper_of
+from ddp_lint.project import Project
+from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.handed_on import given_for
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.edits import move_below
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import is_false
+from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
+_TAKES = ("parameters", "named_parameters")
 _NAMES = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "fully_shard"}
 
 
@@ -24,8 +34,54 @@ def _models(module: Module, call: cst.Call) -> set[str]:
         for node in (n for given in (arg.value, *named[-1:]) for n in subtree(given)):
             if isinstance(node, cst.Call):
                 owner, _, method = dotted(node.func).rpartition(".")
-                if method in ("parameters", "named_parameters"):
+                if method in _TAKES:
                     found.add(owner)
+    builder = _builder(module, call)
+    if builder is not None and module.project is not None:
+        places = [p.arg for p in parameters(builder.function)]
+        taken = _taken(module.project, builder.facts, builder.function)
+        found |= {dotted(argument(call, places.index(name), name)) for name in taken} - {""}
+    return found
+
+
+def _builder(module: Module, call: cst.Call) -> Helper | None:
+    """The function of the project that is called, if it makes an optimizer and returns it."""
+    helper = helper_of(module, call) if not module.qualified(call.func).startswith("torch.") else None
+    if helper is None or not helper.facts.file.holds("optim"):
+        return None
+    made = {name for name, value in _assigned(helper.function) if _makes_optimizer(helper.facts, value)}
+    returns = any(dotted_ast(value) in made or _makes_optimizer(helper.facts, value) for value in helper.returned)
+    return helper if returns else None
+
+
+def _assigned(function: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
+    for node in walk(function):
+        if isinstance(node, ast.Assign):
+            yield from ((dotted_ast(target), node.value) for target in node.targets)
+
+
+def _makes_optimizer(facts: ModuleFacts, value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and _is_optimizer_name(facts.qualified(value.func) or "")
+
+
+def _is_optimizer_name(name: str) -> bool:
+    return name.startswith("torch.optim.") and "lr_scheduler" not in name
+
+
+def _taken(project: Project, facts: ModuleFacts, function: FunctionNode, depth: int = 2) -> set[str]:
+    """The parameters of a function whose own `parameters()` it takes, or a function that it hands them to."""
+    names = {p.arg for p in parameters(function)}
+    found = set()
+    for call in (n for n in walk(function) if isinstance(n, ast.Call)):
+        owner, _, method = dotted_ast(call.func).rpartition(".")
+        given = {dotted_ast(a) for a in (*call.args, *(k.value for k in call.keywords))} & names
+        if method in _TAKES and owner in names:
+            found.add(owner)
+        inner = project.definition(project.meaning(facts, call.func)) if given and depth else None
+        if inner is not None and isinstance(inner[1], ast.FunctionDef):
+            taken = _taken(project, inner[0], inner[1], depth - 1)
+            places = [p.arg for p in parameters(inner[1])]
+            found |= {given_for((places.index(name), name), call) for name in taken} & names
     return found
 
 
@@ -46,6 +102,7 @@ class OptimizerBeforeShard(Rule):
 
     Finds an optimizer that takes `model.parameters()` before `fully_shard(model)`, or before `FSDP(model)` without
     `use_orig_params=True`, in the same function or in a method of the class that the function calls afterwards.
+    Functions of the project that build the optimizer, or shard the model, count as what they do.
 
     ## Why it breaks
 
@@ -124,11 +181,11 @@ class OptimizerBeforeShard(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = Triggers("fully_shard", "FullyShardedDataParallel")
+    triggers = Triggers("fully_shard", "FullyShardedDataParallel", "optim", "optimizer", file=("torch",))
     oracles = ("identity", "nograd", "reference")
 
     def visit_Call(self, node: cst.Call) -> None:
-        if not self._is_optimizer(node):
+        if not any(map(_replaces_parameters, self.module.wraps.all)) or not self._is_optimizer(node):
             return
         for wrap in self.module.wraps.all:
             if (
@@ -143,7 +200,7 @@ class OptimizerBeforeShard(Rule):
                     f"the optimizer takes the parameters of `{wrap.inner}` before {_NAMES[wrap.kind]} replaces them: "
                     "nothing is trained",
                     notes=["step() changes tensors that no rank's model uses any more"],
-                    labels=[(wrap.call, "the parameters are replaced here")],
+                    labels=[(wrap.place, "the parameters are replaced here")],
                     help="wrap first, then build the optimizer",
                     fix=self._fix(node, wrap),
                 )
@@ -156,8 +213,7 @@ class OptimizerBeforeShard(Rule):
         return Fix("build the optimizer below the wrap", Applicability.DISPLAY, edits) if edits else None
 
     def _is_optimizer(self, node: cst.Call) -> bool:
-        name = self.module.qualified(node.func)
-        return name.startswith("torch.optim.") and "lr_scheduler" not in name
+        return _is_optimizer_name(self.module.qualified(node.func)) or _builder(self.module, node) is not None
 
     def _rebuilt(self, node: cst.Call, wrap: Wrap) -> bool:
         """Whether the same name gets another optimizer after the wrap."""

@@ -123,6 +123,6 @@ class NoSyncMissingOnFsdp2(CallOnSharded):
         self.report(
             node,
             f"`{wrap.outer}` was wrapped with fully_shard and has no `no_sync`: AttributeError on every rank",
-            labels=[(wrap.call, "wrapped with FSDP2 here")],
+            labels=[(wrap.place, "wrapped with FSDP2 here")],
             help="call model.set_requires_gradient_sync(False) and (True) around accumulation",
         )

@@ -13,7 +13,8 @@ class ClipGradNormPerShard(CallOnSharded):
 
     ## What it does
 
-    Finds `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` where `model` is a FullyShardedDataParallel.
+    Finds `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` where `model` is a FullyShardedDataParallel,
+    also one that another file wraps and hands over.
 
     ## Why it breaks
 
@@ -90,7 +91,7 @@ class ClipGradNormPerShard(CallOnSharded):
     """
 
     triggers = Triggers(
-        "clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("FullyShardedDataParallel",)
+        "clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("torch", "FullyShardedDataParallel")
     )
     oracles = ("value",)
 
@@ -107,7 +108,7 @@ class ClipGradNormPerShard(CallOnSharded):
             node,
             f"each rank's shard of `{name}` is clipped by its own norm: the direction of the update is wrong",
             notes=["rank 0 and rank 1 scale their shards differently"],
-            labels=[(wrap.call, "sharded with FSDP1 here")],
+            labels=[(wrap.place, "sharded with FSDP1 here")],
             help=f"call `{name}.clip_grad_norm_(max_norm)`, which sums the norm over all ranks",
             fix=self._fix(node, name),
         )

@@ -83,9 +83,7 @@ class CopyOfShardedModel(CallOnSharded):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = Triggers(
-        "deepcopy", "fully_shard", "FullyShardedDataParallel", file=("fully_shard", "FullyShardedDataParallel")
-    )
+    triggers = Triggers("deepcopy", "fully_shard", "FullyShardedDataParallel", file=("torch",))
     oracles = ("exception",)
 
     def model_of(self, node: cst.Call) -> str:
@@ -95,6 +93,6 @@ class CopyOfShardedModel(CallOnSharded):
         self.report(
             node,
             f"`{name}` is deep-copied, but its parameters are sharded: this raises on every rank",
-            labels=[(wrap.call, "sharded here")],
+            labels=[(wrap.place, "sharded here")],
             help="copy the model before it is wrapped, and wrap both",
         )

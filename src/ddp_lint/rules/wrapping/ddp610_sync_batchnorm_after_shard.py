@@ -95,6 +95,6 @@ class SyncBatchnormAfterShard(CallOnSharded):
         self.report(
             node,
             f"`{name}` is converted after its parameters were sharded: forward or backward fails on every rank",
-            labels=[(wrap.call, "sharded here")],
+            labels=[(wrap.place, "sharded here")],
             help="convert first, wrap last",
         )

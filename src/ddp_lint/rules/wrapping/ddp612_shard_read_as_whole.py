@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import Wrap, root_name
 
 _READS = ("item", "tolist")
@@ -13,20 +15,22 @@ _CASTS = ("float", "bool", "int")
 _REDUCTIONS = frozenset({"norm", "sum", "max", "min", "mean", "any", "all", "amax", "amin"})
 
 
-def _reduced(read: cst.Call) -> cst.Call | None:
-    """The reduction that a host read takes its number from: `p.norm()` of `p.norm().item()` and `float(p.norm())`."""
+def _reduced(read: cst.Call, given: Mapping[str, cst.BaseExpression]) -> cst.Call | None:
+    """The reduction that a host read takes its number from: `p.norm()` of `p.norm().item()` and `float(p.norm())`;
+    `given` are the values of names."""
     if called(read) in _READS and isinstance(read.func, cst.Attribute):
         operand = read.func.value
     elif dotted(read.func) in _CASTS and len(read.args) == 1:
         operand = read.args[0].value
     else:
         return None
+    operand = given.get(dotted(operand), operand)
     # sqrt() and std() redistribute a DTensor first
     return operand if isinstance(operand, cst.Call) and called(operand) in _REDUCTIONS else None
 
 
-def _speaks_of(node: cst.CSTNode, name: str) -> bool:
-    return any(isinstance(n, cst.Name) and n.value == name for n in descendants(node))
+def _speaks_of(node: cst.CSTNode, own: set[str]) -> bool:
+    return any(isinstance(n, cst.Name) and n.value in own for n in subtree(node))
 
 
 def _parameter_of(reduction: cst.Call) -> str:
@@ -45,7 +49,8 @@ class ShardReadAsWhole(Rule):
     ## What it does
 
     Finds `p.norm().item()`, `p.grad.sum().item()`, `float(p.abs().max())`, `torch.isnan(p).any()` and the like,
-    with `p` from the parameters of a model that FSDP wrapped in the same scope, or named as `model.fc.weight`.
+    with `p` from the parameters of a model that FSDP wrapped in the same scope, or that comes wrapped from another
+    file, or named as `model.fc.weight`.
 
     ## Why it breaks
 
@@ -123,7 +128,7 @@ class ShardReadAsWhole(Rule):
         "named_parameters",
         "fully_shard",
         "FullyShardedDataParallel",
-        file=("fully_shard", "FullyShardedDataParallel"),
+        file=("torch", "FullyShardedDataParallel"),
     )
     oracles = ("value",)
 
@@ -135,13 +140,18 @@ class ShardReadAsWhole(Rule):
             return
         elements = node.target.elements if isinstance(node.target, cst.Tuple) else None
         parameter = dotted(elements[-1].value if elements else node.target)
-        for read in descendants(node.body):
-            reduction = _reduced(read) if isinstance(read, cst.Call) else None
-            if reduction is not None and _speaks_of(reduction, parameter):
-                self._report(read, wrap)
+        given: dict[str, cst.BaseExpression] = {}
+        own = {parameter}  # and the names of what is computed from it
+        for part in descendants(node.body):
+            if isinstance(part, cst.Assign) and _speaks_of(part.value, own):
+                own |= {dotted(target.target) for target in part.targets} - {""}
+                given |= {dotted(target.target): part.value for target in part.targets}
+            reduction = _reduced(part, given) if isinstance(part, cst.Call) else None
+            if reduction is not None and isinstance(part, cst.Call) and _speaks_of(reduction, own):
+                self._report(part, wrap)
 
     def visit_Call(self, node: cst.Call) -> None:
-        reduction = _reduced(node)
+        reduction = _reduced(node, {})
         model = _parameter_of(reduction) if reduction is not None else ""
         wrap = self._sharded(model, node) if model else None
         if wrap is not None:
@@ -158,7 +168,7 @@ class ShardReadAsWhole(Rule):
             read,
             f"{self.module.quoted(read)} is the value of this rank's shard, not of the whole parameter",
             notes=["rank 0 and rank 1 read different values"],
-            labels=[(wrap.call, "sharded here")],
+            labels=[(wrap.place, "sharded here")],
             help="compute it from `p.full_tensor()`, or all_reduce the number, on every rank",
         )
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.wrapped_classes import SEARCHES, ddp_calls, wrapped_classes
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_true
 from ddp_lint.source.wraps import Wrap, argument
@@ -21,7 +23,7 @@ class ReentrantCheckpointUnderDdp(Rule):
     ## What it does
 
     Finds `checkpoint(..., use_reentrant=True)` of one layer twice in a forward, and `use_reentrant=True` in a file
-    that wraps with `find_unused_parameters=True`.
+    that wraps with `find_unused_parameters=True`, or in a module that the project wraps in this way alone.
 
     ## Why it breaks
 
@@ -123,7 +125,7 @@ class ReentrantCheckpointUnderDdp(Rule):
     - https://pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.checkpoint
     """
 
-    triggers = Triggers("use_reentrant", "find_unused_parameters", file=("DistributedDataParallel",))
+    triggers = Triggers("use_reentrant", "find_unused_parameters", file=("torch",))
     oracles = ("exception", "gradient")
 
     def start(self) -> None:
@@ -150,11 +152,23 @@ class ReentrantCheckpointUnderDdp(Rule):
                     f"`{layer}` is checkpointed a second time",
                     _TWICE,
                 )
-        unused = next((wrap.call for wrap in self.module.wraps.all if self._looks_for_unused(wrap)), None)
+        unused = next((wrap.place for wrap in self.module.wraps.all if self._looks_for_unused(wrap)), None)
+        unused = self._wrapped_elsewhere() if unused is None and self._all else unused
         if unused is not None and self._all:
             labels = [(unused, "find_unused_parameters=True here")]
             what = "this checkpoint is reentrant under find_unused_parameters=True"
             self._report(self._all[0], self._all, labels, what, _UNUSED)
+
+    def _wrapped_elsewhere(self) -> Span | None:
+        """Where another file wraps the module around the first checkpoint, if all wraps of the project search."""
+        project, owner = self.module.project, self.module.class_of(self._all[0])
+        calls = ddp_calls(project) if project is not None and owner is not None else ()
+        given = [{k.arg: k.value for k in call.keywords if k.arg in SEARCHES} for _, call in calls]
+        searching = all([*each] == [SEARCHES[0]] and ast.unparse(each[SEARCHES[0]]) == "True" for each in given)
+        if project is None or owner is None or not given or not searching:
+            return None
+        facts, call = calls[0]
+        return facts.file.span_of(call) if self.module.name_of(owner) in wrapped_classes(project) else None
 
     def _looks_for_unused(self, wrap: Wrap) -> bool:
         unused = argument(wrap.call, None, "find_unused_parameters")
@@ -165,7 +179,7 @@ class ReentrantCheckpointUnderDdp(Rule):
         self,
         node: cst.Call,
         reentrant: Sequence[cst.Call],
-        labels: Sequence[tuple[cst.CSTNode, str]],
+        labels: Sequence[tuple[cst.CSTNode | Span, str]],
         what: str,
         then: str,
     ) -> None:

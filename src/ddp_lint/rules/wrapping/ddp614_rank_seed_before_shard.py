@@ -189,7 +189,7 @@ class RankSeedBeforeShard(Rule):
             seed,
             "each rank uses another seed before the model is built: FSDP shards a mixture of initial weights",
             notes=["rank 0 and rank 1 each contribute shards of their own initial weights"],
-            labels=[(wrap.call, "sharded here without a broadcast")],
+            labels=[(wrap.place, "sharded here without a broadcast")],
             help="use the same seed until the model is wrapped; for FSDP1 pass sync_module_states=True",
         )
 

@@ -118,7 +118,7 @@ class AutogradGradOfParameters(Rule):
                         "without accumulating them no hook of the wrapper runs: rank 0 and rank 1 keep "
                         "the gradients of their own batches"
                     ],
-                    labels=[(wrap.call, "wrapped here")],
+                    labels=[(wrap.place, "wrapped here")],
                     help="call backward() and read p.grad, or all_reduce the gradients on every rank",
                 )
                 return

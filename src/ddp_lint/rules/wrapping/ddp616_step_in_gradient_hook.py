@@ -121,7 +121,7 @@ class StepInGradientHook(Rule):
                 node,
                 "the hook steps with the gradient before DDP has averaged it: the replicas drift apart",
                 notes=["rank 0 and rank 1 take different steps, without an error"],
-                labels=[(step, "steps here"), (wrap.call, f"`{wrap.outer}` is wrapped here")],
+                labels=[(step, "steps here"), (wrap.place, f"`{wrap.outer}` is wrapped here")],
                 help="step after backward(), or register a DDP communication hook",
             )
 

@@ -118,7 +118,7 @@ class GradScalerPerShard(Rule):
                     node,
                     "the scaler checks this rank's shard only: one rank skips a step that another takes",
                     notes=["rank 0 and rank 1 then continue with different loss scales"],
-                    labels=[(wrap.call, "sharded with FSDP1 here")],
+                    labels=[(wrap.place, "sharded with FSDP1 here")],
                     help="use torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
                 )
                 return

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
 from ddp_lint.source import dotted
@@ -98,7 +98,7 @@ class ForwardSkipsHooks(CallOnSharded):
                 self._report(node, "self.module", [], Confidence.MEDIUM)
 
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
-        self._report(node, name, [(wrap.call, "wrapped with fully_shard here")], Confidence.HIGH)
+        self._report(node, name, [(wrap.place, "wrapped with fully_shard here")], Confidence.HIGH)
 
     def _in_forward(self, node: cst.CSTNode) -> bool:
         function, owner = self.module.function_of(node), self.module.class_of(node)
@@ -110,7 +110,7 @@ class ForwardSkipsHooks(CallOnSharded):
         )
 
     def _report(
-        self, node: cst.Call, owner: str, labels: list[tuple[cst.CSTNode, str]], confidence: Confidence
+        self, node: cst.Call, owner: str, labels: list[tuple[cst.CSTNode | Span, str]], confidence: Confidence
     ) -> None:
         edit = Edit(self.module.span(node.func), owner)
         self.report(

@@ -9,9 +9,9 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import first_rank_test, on_one_rank
+from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.handed_on import ASKING, ASKS
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms

@@ -168,7 +168,7 @@ class SecondBackwardAfterForward(Rule):
             node,
             f"no forward of `{model}` prepares DDP for this backward: its gradients are not averaged",
             notes=["rank 0 and rank 1 step with the gradients of their own batches"],
-            labels=[*labels, (wrap.call, "wrapped here")],
+            labels=[*labels, (wrap.place, "wrapped here")],
             help="add the losses and call backward() once, or run a forward between the two",
         )
 

@@ -9,30 +9,26 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ClassFacts, ModuleFacts
+from ddp_lint.project.facts import ClassFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
+from ddp_lint.rules.wrapping.wrapped_classes import SEARCHES, wrapped_classes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
-from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, parameters_of
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.callers import CallSite, constructions
-from ddp_lint.tensors.classes import PARAMETER_MAKERS, is_module_class
+from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.operations import layer_kind, names
 
-_DDP = "torch.nn.parallel.DistributedDataParallel"
 #: What uses parameters without their names, or says that some get no gradient.
 _BY_OTHER_NAMES = re.compile(
     r"\b(children|named_children|modules|named_modules|_modules|_parameters|__dict__|getattr|setattr|delattr|"
     r"requires_grad_|register_forward_hook)\b|\.requires_grad\b"
 )
-_SEARCHES = ("find_unused_parameters", "static_graph", "ddp_find_unused")
+_SEARCHES = (*SEARCHES, "ddp_find_unused")
 #: What leaves a switch off.
 _OFF = frozenset({"False", "None", "0"})
-_DEPTH = 4
-_CLASSES = 400
 
 
 class ParametersNeverUsed(Rule):
@@ -141,7 +137,11 @@ class ParametersNeverUsed(Rule):
             return
         # Whether a name is read takes a search through the project: tested last.
         name_of_class = self.module.name_of(owner)
-        if name_of_class not in wrapped_classes(project) or not _is_whole(project, name_of_class):
+        if (
+            any(project.holding(word) for word in _SEARCHES)
+            or name_of_class not in wrapped_classes(project)
+            or not _is_whole(project, name_of_class)
+        ):
             return
         for line, name in self._layers(node):
             switch = self._switch_off(node, owner, name) if self._is_read(project, name) else ""
@@ -282,70 +282,3 @@ def _is_whole(project: Project, name: str) -> bool:
 
 def _text_of(cls: ClassFacts) -> str:
     return "\n".join(cls.module.file.lines[cls.node.lineno - 1 : cls.node.end_lineno])
-
-
-def wrapped_classes(project: Project) -> frozenset[str]:
-    """The classes of the project whose instances, or whose parts, a file of it wraps in DDP without a search for unused
-    parameters; none where any file requests the search."""
-    return project.remember(("wrapped classes",), lambda: frozenset(_wrapped(project)))
-
-
-def _wrapped(project: Project) -> list[str]:
-    if any(project.holding(word) for word in _SEARCHES):
-        return []
-    found: dict[str, None] = {}
-    for path in project.holding("DistributedDataParallel"):
-        facts = project.facts_of(path)
-        if facts is not None and not facts.source.is_test:
-            found.update(dict.fromkeys(_given_to_ddp(project, facts)))
-    queue = list(found)
-    while queue and len(found) < _CLASSES:
-        for part in _parts(project, queue.pop()):
-            if part not in found:
-                found[part] = None
-                queue.append(part)
-    return list(found)
-
-
-def _given_to_ddp(project: Project, facts: ModuleFacts) -> Iterator[str]:
-    stack: list[tuple[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef | None, ClassFacts | None]] = [
-        (n, None, None) for n in facts.tree.body
-    ]
-    while stack:
-        node, around, owner = stack.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            around = node
-        elif isinstance(node, ast.ClassDef):
-            around, owner = None, project.class_of(facts, node)
-        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP:
-            yield from _kinds(project, facts, node.args[0], around, owner)
-        stack += [(child, around, owner) for child in ast.iter_child_nodes(node)]
-
-
-def _kinds(
-    project: Project,
-    facts: ModuleFacts,
-    model: ast.expr,
-    around: ast.FunctionDef | ast.AsyncFunctionDef | None,
-    owner: ClassFacts | None,
-) -> Iterator[str]:
-    """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
-    name = dotted_ast(model)
-    scope = around if around is not None else facts.tree
-    given = [n.value for n in walk(scope) if isinstance(n, ast.Assign) and name and dotted_ast(n.targets[0]) == name]
-    for value in (model, *given):
-        kind = project.types.of(value, facts, around, owner, _DEPTH)
-        if kind and kind != _DDP and is_module_class(project, kind):
-            yield kind
-
-
-def _parts(project: Project, name: str) -> Iterator[str]:
-    """The classes of the modules that a class makes in its constructor."""
-    for ancestor in project.lineage(name):
-        facts = project.class_facts(ancestor)
-        constructor = facts.methods.get("__init__") if facts is not None else None
-        for node in walk(constructor) if facts is not None and constructor is not None else ():
-            if isinstance(node, ast.Call):
-                made = project.meaning(facts.module, node.func) if facts is not None else ""
-                if project.class_facts(made) is not None and is_module_class(project, made):
-                    yield made

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -7,15 +8,19 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.project import Project
+from ddp_lint.project.handed_on import given_wrapped
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
-from ddp_lint.tensors.callers import comes_first
+from ddp_lint.tensors.callers import CallSite, call_sites, comes_first
 from ddp_lint.tensors.classes import is_module_class
 
+_DEPTH = 5  # steps from a value to the call that makes it
 #: Code that takes the prefix off, or puts it on.
 _HANDLED = re.compile(r"""["']module\.|consume_prefix|remove_prefix|removeprefix|strip_prefix|startswith\(["']module""")
 
@@ -41,7 +46,7 @@ class KeysOfAnotherWrap(Rule):
 
     ## What it does
 
-    Finds, in one file, `torch.save(model.state_dict(), path)` after `model = DDP(model)` together with
+    Finds, in one file (whose helpers may get the models from others), `torch.save(model.state_dict(), path)` after `model = DDP(model)` together with
     `model.load_state_dict(torch.load(path))` before the wrap (or on `model.module`), and the reverse: saved from
     `model.module`, loaded into the wrapper. Also if the state is one entry of a checkpoint, `checkpoint["model"]`, and
     another entry matches what was saved.
@@ -139,7 +144,11 @@ class KeysOfAnotherWrap(Rule):
 
     confidence = Confidence.MEDIUM
     triggers = Triggers(
-        "load_state_dict", "state_dict", "DistributedDataParallel", file=("DistributedDataParallel",), tests=False
+        "load_state_dict",
+        "state_dict",
+        "DistributedDataParallel",
+        file=("torch", "DistributedDataParallel"),
+        tests=False,
     )
     oracles = ("exception",)
 
@@ -171,7 +180,7 @@ class KeysOfAnotherWrap(Rule):
             f"the keys of this checkpoint {keys}: {outcome}",
             labels=[
                 (save.call, f"saved from {'the inner module' if save.inside else 'the DDP wrapper'}"),
-                *([(wrap.call, "the wrapper")] if wrap is not None else ()),
+                *([(wrap.place, "the wrapper")] if wrap is not None else ()),
             ],
             help="save model.module.state_dict(), and load it into the model before the wrap or into model.module",
         )
@@ -225,7 +234,16 @@ class KeysOfAnotherWrap(Rule):
         if given:  # a helper: what all who call it give it
             sides = [self._side_of(f"{dotted(value)}{dot}{rest}", value) for value in given]
             return sides[0] if all(side == sides[0] for side in sides) else None
-        return self._side_of(dotted(call.func.value), call.func.value)
+        return self._side_of(dotted(call.func.value), call.func.value) or self._plain_elsewhere(call.func.value)
+
+    def _plain_elsewhere(self, model: cst.BaseExpression) -> tuple[None, bool] | None:
+        """The same for a parameter that all who call the function, in other files, give a module that nothing wraps."""
+        function, project, name = self.module.function_of(model), self.module.project, dotted(model)
+        if function is None or project is None or self.module.assignments(model):
+            return None
+        sites = [(site, site.given(function, name)) for site in call_sites(self.module, function)]
+        handed = (self.module.name_of(function), name) in given_wrapped(project)
+        return (None, True) if sites and not handed and all(_is_module(project, *each) for each in sites) else None
 
     def _given(self, name: str, at: cst.CSTNode) -> list[cst.BaseExpression]:
         """What the calls in this file give a function for the parameter `name`; empty where it is none, or one of them
@@ -282,7 +300,18 @@ class KeysOfAnotherWrap(Rule):
     def _path(self, call: cst.CSTNode | None, position: int) -> str:
         path = argument(call, position, "f") if isinstance(call, cst.Call) else None
         given = {self.module.code(value) for value in self._given(dotted(path), path)} if path is not None else set()
+        if not given and path is not None:
+            given = self._given_elsewhere(path)
         return given.pop() if len(given) == 1 else self.module.code(path) if path is not None else ""
+
+    def _given_elsewhere(self, path: cst.BaseExpression) -> set[str]:
+        """What the calls of a function in other files give a parameter."""
+        function = self.module.function_of(path)
+        sites = call_sites(self.module, function) if function is not None and isinstance(path, cst.Name) else ()
+        given = [
+            site.given(function, path.value) for site in sites if function is not None and isinstance(path, cst.Name)
+        ]
+        return {ast.unparse(value) for value in given if value is not None}
 
     def _other_keys(self, save: _State) -> set[str]:
         entries = self.module.parent(self.module.parent(save.call) or save.call)
@@ -298,6 +327,12 @@ class KeysOfAnotherWrap(Rule):
         text = self.module.code(function.body) if function is not None else self.module.file.code
         read = re.findall(rf"""\b{re.escape(name)}(?:\.get\(|\[)["'](\w+)["']""", text) if name else []
         return set(read) - {loaded.key}
+
+
+def _is_module(project: Project, site: CallSite, value: ast.expr | None) -> bool:
+    """Whether what a call gives is surely a module, not the wrapper of one."""
+    kind = project.types.of(value, site.facts, site.around, None, _DEPTH) if value is not None else ""
+    return bool(kind) and kind not in wrappers() and is_module_class(project, kind)
 
 
 def _counts(wrap: Wrap) -> bool:

@@ -6,9 +6,9 @@ import re
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.handed_on import Handed, function_of, given_wrapped, reads_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.handed_on import Handed, function_of, given_wrapped, reads_of
 
 _ANSWERED = frozenset(
     name for kind in ("ddp_attributes", "module_attributes", "engine_attributes") for name in table("wrappers")[kind]

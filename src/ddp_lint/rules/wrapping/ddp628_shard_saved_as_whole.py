@@ -23,7 +23,8 @@ class ShardSavedAsWhole(Rule):
     ## What it does
 
     Finds `torch.save(model.state_dict(), path)` on one rank, with the state dict given directly, by a name, or in a
-    dictionary, for a model that `fully_shard` has sharded in the same function or class.
+    dictionary, for a model that `fully_shard` has sharded in the same function or class, or that
+    another file has sharded and hands over.
 
     ## Why it breaks
 
@@ -97,7 +98,7 @@ class ShardSavedAsWhole(Rule):
     """
 
     confidence = Confidence.HIGH
-    triggers = Triggers("save", "fully_shard", file=("fully_shard",))
+    triggers = Triggers("save", "fully_shard", file=("torch",))
     oracles = ("saved",)
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -111,7 +112,7 @@ class ShardSavedAsWhole(Rule):
             node,
             "the file gets the shard of this rank alone: `state_dict()` of FSDP2 gathers nothing",
             notes=["rank 1 and the others hold the rest of each parameter, and save nothing"],
-            labels=[(wrap.call, "sharded here")],
+            labels=[(wrap.place, "sharded here")],
             help="on every rank call get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
             "cpu_offload=True)), and save the result on one",
         )

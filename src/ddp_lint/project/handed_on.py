@@ -1,21 +1,22 @@
-"""Models that a project wraps in DDP and hands to its functions, and what is read of them: by `ast`, because the
-function and its callers may be in different files."""
+"""Models that a project wraps and hands to its functions, and what is read of them: by `ast`, because the function and
+its callers may be in different files."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ddp_lint.findings import Span
-from ddp_lint.project import Project
+from ddp_lint.knowledge.frameworks import Kind, wrappers
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
+from ddp_lint.project.project import Project
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import parameters
+from ddp_lint.source.syntax import argument_at, parameters, walk
 
-_DDP = "torch.nn.parallel.DistributedDataParallel"
 #: Files that wrap, or call what returns a wrapped model; a project with more is a framework.
 _FILES = 60
 _DEPTH = 3  # calls that hand a model on
@@ -38,36 +39,82 @@ class Handed:
         return self.facts.file.span_of(self.call)
 
 
-#: By the canonical name of a function and its parameter.
+@dataclasses.dataclass(frozen=True)
+class Wrapping:
+    """What a function of the project wraps. `returned`: where in what it returns the wrapped model is, -1 for all of
+    it, else the places in a tuple; `of`: the parameter that comes back wrapped, if one does; `in_place`: those that are
+    wrapped when it has run. A parameter is its place and its name."""
+
+    returned: frozenset[int]
+    of: tuple[int, str] | None
+    in_place: tuple[tuple[int, str], ...]
+
+
+#: By the canonical name of a function and its parameter, or of a class and an attribute of it (``self.model``).
 Given = Mapping[tuple[str, str], Handed]
 _Found = tuple[tuple[str, str], Handed]
-#: The canonical names of functions that return a wrapped model: alone (-1), or at places of a tuple.
-Returning = Mapping[str, frozenset[int]]
+#: By the canonical names of functions.
+Wrappings = Mapping[str, Wrapping]
 
 
-def given_wrapped(project: Project) -> Given:
-    """The parameters that a call in the project gives a model in its DDP wrapper."""
-    return project.remember(("given wrapped",), lambda: _given(project))
+def given_wrapped(project: Project, kind: Kind = "ddp") -> Given:
+    """The parameters that a call in the project gives a model that is wrapped in a way."""
+    return project.remember(("given wrapped", kind), lambda: _given(project, kind))
+
+
+def wrapping_functions(project: Project, kind: Kind) -> Wrappings:
+    """The functions of a project that wrap a model in a way."""
+    return project.remember(("wrapping functions", kind), lambda: _wrapping_functions(project, kind))
+
+
+def keywords_given(project: Project, kind: Kind) -> frozenset[str] | None:
+    """The keywords that any call in the project wraps with in a way, None where one of them cannot be seen."""
+    return project.remember(("keywords of wraps", kind), lambda: _keywords_given(project, kind))
+
+
+def _keywords_given(project: Project, kind: Kind) -> frozenset[str] | None:
+    found: set[str | None] = set()
+    for facts in _files(project, _wrapping_files(project, kind)):
+        for call in (n for n in walk(facts.tree) if isinstance(n, ast.Call)):
+            if project.meaning(facts, call.func) in _calls(kind):
+                found |= {keyword.arg for keyword in call.keywords} | ({None} if len(call.args) > 1 else set())
+    return None if None in found else frozenset(filter(None, found))
 
 
 def reads_of(project: Project, facts: ModuleFacts, function: FunctionNode, parameter: str) -> Iterator[ast.Attribute]:
     """The attributes that a function reads of a wrapped model that it gets, where no test asks how it is wrapped."""
     found: list[ast.Attribute] = []
     others = frozenset(p.arg for p in parameters(function))
-    walk = _Walk(project, facts, None, {}, read=found.append, parameters=others)
-    walk.block(function.body, frozenset({parameter}))
+    reading = _Walk(project, facts, None, "ddp", {}, _Told(read=found.append), others)
+    reading.block(function.body, frozenset({parameter}))
     return iter(found)
 
 
-def _given(project: Project) -> Given:
-    paths = project.holding("DistributedDataParallel")
-    returning = {name: places for facts in _files(project, paths) for name, places in _returning(project, facts)}
-    calling = (path for name in returning for path in project.holding(f"{name.rpartition('.')[2]}("))
+@functools.cache
+def _calls(kind: Kind) -> Mapping[str, bool]:
+    """The calls that wrap in a way, each with whether in place."""
+    return {name: entry.in_place for name, entry in wrappers().items() if entry.kind == kind}
+
+
+def _wrapping_files(project: Project, kind: Kind) -> list[pathlib.Path]:
+    words = dict.fromkeys(name.rpartition(".")[2] for name in _calls(kind))
+    return list(dict.fromkeys(path for word in words for path in project.holding(word)))
+
+
+def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
+    files = list(_files(project, _wrapping_files(project, kind)))
+    found = {name: wrapping for facts in files for name, wrapping in _wrappings(project, facts, kind, {})}
+    return found | {name: wrapping for facts in files for name, wrapping in _wrappings(project, facts, kind, found)}
+
+
+def _given(project: Project, kind: Kind) -> Given:
+    paths, wrapping = _wrapping_files(project, kind), wrapping_functions(project, kind)
+    calling = (path for name in wrapping for path in project.holding(f"{name.rpartition('.')[2]}("))
     found: dict[tuple[str, str], Handed] = {}
-    new = [pair for facts in _files(project, [*paths, *calling]) for pair in _handed_in(project, facts, returning)]
+    new = [pair for facts in _files(project, [*paths, *calling]) for pair in _handed_in(project, facts, kind, wrapping)]
     for _ in range(_DEPTH):
         new = [(key, handed) for key, handed in new if found.setdefault(key, handed) is handed]
-        new = [pair for key, _ in new for pair in _handed_on(project, key, returning)]
+        new = [pair for key, handed in new for pair in _handed_on(project, key, handed, kind, wrapping)]
     return found
 
 
@@ -88,60 +135,90 @@ def _scopes(project: Project, facts: ModuleFacts) -> Iterator[tuple[FunctionNode
             yield node, None
 
 
-def _returning(project: Project, facts: ModuleFacts) -> Iterator[tuple[str, frozenset[int]]]:
-    """The functions of a file that return a model wrapped in DDP: alone (-1), or at a place of a tuple."""
+def _wrappings(project: Project, facts: ModuleFacts, kind: Kind, known: Wrappings) -> Iterator[tuple[str, Wrapping]]:
+    """The functions of a file that wrap, with those that are `known`."""
     for name, node in facts.definitions.items():
         if isinstance(node, ast.FunctionDef):
             places: set[int] = set()
-            _Walk(project, facts, None, {}, returned=places.add).block(node.body, frozenset())
-            if places:
-                yield (f"{facts.name}.{name}" if facts.name else name), frozenset(places)
+            of: list[str] = []
+            told = _Told(returned=places.add, wrapped=of.append)
+            reading = _Walk(project, facts, None, kind, known, told)
+            left = reading.block(node.body, frozenset())
+            taken = [(place, p.arg) for place, p in enumerate(parameters(node))]
+            placed = tuple(each for each in taken if each[1] in left and each[1] in reading.placed)
+            if places or placed:
+                given = next((each for each in taken if each[1] in of), None)
+                yield (f"{facts.name}.{name}" if facts.name else name), Wrapping(frozenset(places), given, placed)
 
 
-def _handed_in(project: Project, facts: ModuleFacts, returning: Returning) -> list[_Found]:
+def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrappings) -> list[_Found]:
     """The calls of a file that give a model which the file wraps, or gets wrapped from a function."""
     found: list[_Found] = []
 
-    def walk(owner: ClassFacts | None) -> _Walk:
-        return _Walk(project, facts, owner, returning, handed=lambda to, call: found.append((to, Handed(facts, call))))
+    def reading(owner: ClassFacts | None) -> _Walk:
+        def handed(to: tuple[str, str], call: ast.Call) -> None:
+            found.append((to, Handed(facts, call)))
 
-    walk(None).block(facts.tree.body, frozenset())
+        return _Walk(project, facts, owner, kind, wrapping, _Told(handed=handed))
+
+    reading(None).block(facts.tree.body, frozenset())
     kept: dict[str, frozenset[str]] = {}
     scopes = list(_scopes(project, facts))
     for function, owner in scopes:
-        left = walk(owner).block(function.body, frozenset())
+        left = reading(owner).block(function.body, frozenset())
         if owner is not None:
             own = frozenset(name for name in left if name.startswith("self."))
             kept[owner.name] = kept.get(owner.name, frozenset()) | own
     for function, owner in scopes:
         if owner is not None and kept[owner.name] and function.name != "__init__":
-            walk(owner).block(function.body, kept[owner.name])
+            reading(owner).block(function.body, kept[owner.name])
     return found
 
 
-def _handed_on(project: Project, key: tuple[str, str], returning: Returning) -> list[_Found]:
-    """What a function that gets a model hands it on to."""
+def _handed_on(project: Project, key: tuple[str, str], by: Handed, kind: Kind, wrapping: Wrappings) -> list[_Found]:
+    """What a function that gets a model hands it on to; what a constructor keeps is handed to all methods."""
     place = function_of(project, key[0])
     if place is None:
         return []
     facts, function, owner = place
     found: list[_Found] = []
-    walk = _Walk(project, facts, owner, returning, handed=lambda to, call: found.append((to, Handed(facts, call))))
-    walk.block(function.body, frozenset({key[1]}))
+
+    def handed(to: tuple[str, str], call: ast.Call) -> None:
+        found.append((to, Handed(facts, call)))
+
+    reading = _Walk(project, facts, owner, kind, wrapping, _Told(handed=handed))
+    left = reading.block(function.body, frozenset({key[1]}))
+    if owner is not None and function.name == "__init__":
+        own = frozenset(name for name in left if name.startswith("self."))
+        found += [((owner.name, name), by) for name in own]
+        for method in owner.methods.values() if own else ():
+            if method is not function:
+                reading.block(method.body, own)
     return found
 
 
 def function_of(project: Project, name: str) -> tuple[ModuleFacts, FunctionNode, ClassFacts | None] | None:
-    """A function by its canonical name, or a method by that of its class."""
+    """A function by its canonical name, a method by that of its class, a constructor by the class."""
     found = project.definition(name)
     if found is not None and isinstance(found[1], ast.FunctionDef):
         return found[0], found[1], None
-    owner, _, method = name.rpartition(".")
+    owner, _, method = name.rpartition(".") if found is None else (name, "", "__init__")
     of_class = project.method(owner, method) if project.class_facts(owner) is not None else None
     return (of_class[0].module, of_class[1], of_class[0]) if of_class is not None else None
 
 
 def _nothing(*_: object) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """What wants to know of the attributes that are read of a wrapped model, of the parameters that get it, of the
+    places of what is returned, and of the names of what is wrapped."""
+
+    read: Callable[[ast.Attribute], object] = _nothing
+    handed: Callable[[tuple[str, str], ast.Call], object] = _nothing
+    returned: Callable[[int], object] = _nothing
+    wrapped: Callable[[str], object] = _nothing
 
 
 class _Walk:
@@ -152,17 +229,18 @@ class _Walk:
         project: Project,
         facts: ModuleFacts,
         owner: ClassFacts | None,
-        returning: Returning,
-        *,
-        read: Callable[[ast.Attribute], object] = _nothing,
-        handed: Callable[[tuple[str, str], ast.Call], object] = _nothing,
-        returned: Callable[[int], object] = _nothing,
+        kind: Kind,
+        wrapping: Wrappings,
+        told: _Told,
         parameters: frozenset[str] = frozenset(),
     ) -> None:
-        self._project, self._facts, self._owner, self._returning = project, facts, owner, returning
-        self._read, self._handed, self._returned = read, handed, returned
-        self._parameters = parameters
-        self._last = frozenset(name.rpartition(".")[2] for name in returning)
+        self._project, self._facts, self._owner, self._wrapping = project, facts, owner, wrapping
+        self._calls, self._told, self._parameters = _calls(kind), told, parameters
+        #: The names of what was wrapped in place.
+        self.placed: set[str] = set()
+        last = {name.rpartition(".")[2] for name in (*wrapping, *self._calls)}
+        imported = (alias for alias, target in facts.imports.names.items() if target.rpartition(".")[2] in last)
+        self._last = frozenset(last | {*imported})
 
     def block(self, body: list[ast.stmt], state: frozenset[str], muted: frozenset[str] = frozenset()) -> frozenset[str]:
         """The state behind a block. Nothing is told of `muted` names: a test around asks how they are wrapped."""
@@ -187,16 +265,21 @@ class _Walk:
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
             state = self.block(node.body, state, muted)
             return self.block(getattr(node, "orelse", []), state, muted)
+        for call in (n for n in ast.iter_child_nodes(node) if isinstance(n, ast.Call)):
+            state = state | self._placed(call)
         if isinstance(node, ast.Return) and node.value is not None:
-            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-            for place, value in enumerate(values):
-                if self._is_wrapped(value, state) is not None:
-                    self._returned(place if isinstance(node.value, ast.Tuple) else -1)
+            self._return(node.value, state)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 state = self._assigned(target, node.value, state)
         return state
+
+    def _return(self, returned: ast.expr, state: frozenset[str]) -> None:
+        values = returned.elts if isinstance(returned, ast.Tuple) else [returned]
+        for place, value in enumerate(values):
+            if self._is_wrapped(value, state) is not None:
+                self._told.returned(place if isinstance(returned, ast.Tuple) else -1)
 
     def _branches(self, node: ast.If, state: frozenset[str], muted: frozenset[str]) -> frozenset[str]:
         self._expression(node.test, state - muted)
@@ -229,19 +312,39 @@ class _Walk:
             return arms[0] if all(arms) else makes
         if not isinstance(value, ast.Call):
             return frozenset({-1}) if dotted_ast(value) in state else None
-        if last_part(value.func) in self._last:
-            return self._returning.get(self._project.meaning(self._facts, value.func))
+        meaning = self._meaning(value)
+        if meaning in self._calls:
+            self._told.wrapped(dotted_ast(value.args[0]) if value.args else "")
+            return frozenset({-1})
+        if meaning in self._wrapping:
+            self._told.wrapped(given_for(self._wrapping[meaning].of, value))
+            return self._wrapping[meaning].returned
         moved = value.func.value if isinstance(value.func, ast.Attribute) else None
         if moved is not None and last_part(value.func) in ("to", "cuda", "train", "eval"):
             return self._is_wrapped(moved, state)
-        return frozenset({-1}) if self._project.meaning(self._facts, value.func) == _DDP else None
+        return None
+
+    def _meaning(self, call: ast.Call) -> str:
+        """The canonical name of what a call wraps with, '' for another call."""
+        return self._project.meaning(self._facts, call.func) if last_part(call.func) in self._last else ""
+
+    def _placed(self, call: ast.Call) -> frozenset[str]:
+        """The names of the models that a call wraps in place."""
+        meaning = self._meaning(call)
+        if meaning in self._calls:
+            found = [dotted_ast(call.args[0])] if self._calls[meaning] and call.args else []
+        else:
+            places = self._wrapping[meaning].in_place if meaning in self._wrapping else ()
+            found = [given_for(place, call) for place in places]
+        self.placed.update(found)
+        return frozenset(found) - {""}
 
     def _expression(self, node: ast.AST, state: frozenset[str]) -> None:
         """Tell what an expression reads of the wrapped models, and which calls it hands them to."""
         if not state or (isinstance(node, (ast.IfExp, ast.BoolOp)) and _asks(node)):
             return
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and dotted_ast(node.value) in state:
-            self._read(node)
+            self._told.read(node)
         if isinstance(node, ast.Call):
             self._call(node, state)
         for child in ast.iter_child_nodes(node):
@@ -257,13 +360,18 @@ class _Walk:
             return
         names = [p.arg for p in parameters(found[1])][found[2] is not None :]
         for parameter in (*itertools.compress(names, positional), *keywords):
-            self._handed((name, parameter), call)
+            self._told.handed((name, parameter), call)
 
     def _callee(self, call: ast.Call) -> str:
         if self._owner is not None and dotted_ast(call.func) == f"self.{last_part(call.func)}":
             found = self._project.method(self._owner.name, last_part(call.func))
             return f"{found[0].name}.{last_part(call.func)}" if found is not None else ""
         return self._project.meaning(self._facts, call.func)
+
+
+def given_for(parameter: tuple[int, str] | None, call: ast.Call) -> str:
+    """The dotted name that a call gives a parameter, '' where it cannot be seen."""
+    return dotted_ast(argument_at(call, *parameter)) if parameter is not None else ""
 
 
 def _asks(test: ast.AST) -> bool:

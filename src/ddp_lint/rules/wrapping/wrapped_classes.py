@@ -1,0 +1,109 @@
+"""The module classes whose objects a project wraps in DDP, or has as parts of what it wraps: by `ast`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ClassFacts, ModuleFacts
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import walk
+from ddp_lint.tensors.classes import is_module_class
+
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+#: Arguments that say how DDP is to deal with parameters without a gradient.
+SEARCHES = ("find_unused_parameters", "static_graph")
+_DEPTH = 4
+_CLASSES = 400
+#: Methods that constructors call to make layers.
+_BUILDS = re.compile(r"_*(make|build|create)_")
+
+
+def wrapped_classes(project: Project) -> frozenset[str]:
+    """The classes of the project whose instances, or whose parts, a file of it wraps in DDP."""
+    return project.remember(("wrapped classes",), lambda: frozenset(_wrapped(project)))
+
+
+def ddp_calls(project: Project) -> tuple[tuple[ModuleFacts, ast.Call], ...]:
+    """The calls of DDP in a project, without those of tests."""
+    return project.remember(("calls of DDP",), lambda: tuple(_ddp_calls(project)))
+
+
+def _ddp_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    for path in project.holding(_DDP.rpartition(".")[2]):
+        facts = project.facts_of(path)
+        for node in walk(facts.tree) if facts is not None and not facts.source.is_test else ():
+            if facts is not None and isinstance(node, ast.Call) and project.meaning(facts, node.func) == _DDP:
+                yield facts, node
+
+
+def _wrapped(project: Project) -> list[str]:
+    found: dict[str, None] = {}
+    for path in project.holding(_DDP.rpartition(".")[2]):
+        facts = project.facts_of(path)
+        if facts is not None and not facts.source.is_test:
+            found.update(dict.fromkeys(_given_to_ddp(project, facts)))
+    queue = list(found)
+    while queue and len(found) < _CLASSES:
+        for part in _parts(project, queue.pop()):
+            if part not in found:
+                found[part] = None
+                queue.append(part)
+    return list(found)
+
+
+def _given_to_ddp(project: Project, facts: ModuleFacts) -> Iterator[str]:
+    stack: list[tuple[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef | None, ClassFacts | None]] = [
+        (n, None, None) for n in facts.tree.body
+    ]
+    while stack:
+        node, around, owner = stack.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            around = node
+        elif isinstance(node, ast.ClassDef):
+            around, owner = None, project.class_of(facts, node)
+        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP:
+            yield from _kinds(project, facts, node.args[0], around, owner)
+        stack += [(child, around, owner) for child in ast.iter_child_nodes(node)]
+
+
+def _kinds(
+    project: Project,
+    facts: ModuleFacts,
+    model: ast.expr,
+    around: ast.FunctionDef | ast.AsyncFunctionDef | None,
+    owner: ClassFacts | None,
+) -> Iterator[str]:
+    """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
+    name = dotted_ast(model)
+    scope = around if around is not None else facts.tree
+    given = [n.value for n in walk(scope) if isinstance(n, ast.Assign) and name and dotted_ast(n.targets[0]) == name]
+    for value in (model, *given):
+        kind = project.types.of(value, facts, around, owner, _DEPTH)
+        if kind and kind != _DDP and is_module_class(project, kind):
+            yield kind
+
+
+def _parts(project: Project, name: str) -> Iterator[str]:
+    """The classes of the modules that a class makes in its constructor, or by its methods and the functions that this
+    one calls."""
+    for ancestor in project.lineage(name):
+        facts = project.class_facts(ancestor)
+        for method in facts.methods.values() if facts is not None else ():
+            if facts is not None and (method.name == "__init__" or _BUILDS.match(method.name)):
+                yield from _made_in(project, facts.module, method, _DEPTH)
+
+
+def _made_in(project: Project, facts: ModuleFacts, function: ast.AST, depth: int) -> Iterator[str]:
+    """The classes of the modules that a function makes, itself or by functions of the project that it calls or that it
+    gives the class: ``self._make_layer(Bottleneck, 64)``."""
+    for call in (n for n in walk(function) if isinstance(n, ast.Call)):
+        for part in (call.func, *call.args):
+            made = project.meaning(facts, part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
+            found = project.definition(made) if made else None
+            if found is not None and isinstance(found[1], ast.ClassDef) and is_module_class(project, made):
+                yield made
+            elif found is not None and part is call.func and depth and found[1] is not function:
+                yield from _made_in(project, *found, depth - 1)
