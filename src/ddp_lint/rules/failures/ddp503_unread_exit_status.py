@@ -22,6 +22,8 @@ _COMMANDS = ("subprocess.run", "subprocess.call", "os.system", "subprocess.Popen
 #: Commands that raise where the status is not 0.
 _CHECKED = ("subprocess.check_call", "subprocess.check_output")
 _RAISED = frozenset({"CalledProcessError", "SubprocessError", "Exception", "BaseException", ""})
+#: What tells a process which rank it is.
+_RANK = re.compile(r"\b(RANK|LOCAL_RANK|WORLD_SIZE)\b")
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
@@ -238,7 +240,7 @@ class UnreadExitStatus(Rule):
         scope = self.module.class_of(node) or self.module.scope_of(node)
         names = set(self._names_of(node))
         for loop in descendants(scope):
-            if isinstance(loop, cst.For) and names & names_in(loop.iter):
+            if isinstance(loop, cst.For) and any(dotted(part) in names - {""} for part in subtree(loop.iter)):
                 names |= names_in(loop.target)
         for call in methods(scope, method):
             if dotted(receiver(call)) in names - {""}:
@@ -350,7 +352,13 @@ class UnreadExitStatus(Rule):
         )
 
     def _starts_ranks(self, node: cst.Call) -> bool:
-        return any(starts_ranks(text) for text in self._command(node))
+        return any(starts_ranks(text) for text in self._command(node)) or self._gives_rank(node)
+
+    def _gives_rank(self, node: cst.Call) -> bool:
+        """Whether the command gets a rank in its environment: ``env={**os.environ, "RANK": str(i)}``."""
+        env = argument(node, None, "env")
+        values = [env, *self.module.assignments(env)] if env is not None else []
+        return any(_RANK.search(self.module.code(value)) for value in values)
 
     def _in_background(self, node: cst.Call) -> bool:
         """``os.system("torchrun train.py &")``: the shell's status is not the ranks'."""

@@ -87,13 +87,13 @@ class RanksWriteOneFile(Rule):
     ## What it does
 
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
-    calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
-    rank, in a function that every rank runs: it creates the process group or wraps the model, or the training loop of
-    its file calls it without such a test (with a path that it gets from there, if all ranks give it the same one), or
-    it calls `backward()` in a file that shows that several ranks run it. For folders and removals it is enough that the
-    function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function of
-    another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path` are
-    read as well, and `download=True` of a data set of torchvision counts like the making of a folder.
+    calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for
+    the rank, in a function that every rank runs: it creates the process group or wraps the model, or the training
+    loop of its file calls it without such a test (with a path that it gets from there, if all ranks give it the same
+    one), or it calls `backward()` in a file that shows that several ranks run it. For folders and removals it is
+    enough that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function
+    of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path`
+    are read as well, and `download=True` of a data set of torchvision counts like the making of a folder.
 
     ## Why it breaks
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.search import importers
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -26,6 +29,7 @@ _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "
 _TAKES = ("gather", "index_select", "squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute")
 _STEPS = 4  # names and parts that are followed
 # What saturates: the advice, and the function that a fix may put instead ("" where none takes the same arguments).
+_LAYERS = {"torch.nn.Softmax": "softmax", "torch.nn.Sigmoid": "sigmoid"}
 _SATURATING = {
     "softmax": ("torch.nn.functional.log_softmax", "log_softmax"),
     "sigmoid": ("torch.nn.functional.logsigmoid", "logsigmoid"),
@@ -62,8 +66,8 @@ class LogOfSaturated(Rule):
     ## What it does
 
     Finds `log(softmax(x))`, `log(sigmoid(x))`, `log(gumbel_softmax(x))` (as functions or methods, also through a
-    variable, also with a tiny constant added), `log(exp(a) + exp(b))`, and the logarithm of a mask that is added to
-    the input of a softmax.
+    variable, a function of the project that returns it, or a model that ends with it, also with a tiny constant
+    added), `log(exp(a) + exp(b))`, and the logarithm of a mask that is added to the input of a softmax.
 
     ## Why it breaks
 
@@ -123,7 +127,7 @@ class LogOfSaturated(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("log", file=("softmax", "sigmoid", "gumbel_softmax", "exp"), tests=False)
+    triggers = Triggers("log", file=("softmax", "sigmoid", "gumbel_softmax", "exp", "Softmax", "Sigmoid"), tests=False)
     oracles = ("finite",)
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -148,6 +152,25 @@ class LogOfSaturated(Rule):
             if argument is not None and not self._is_bounded(argument):
                 fix = self._fix(node, operand, argument, instead)
                 self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
+        made = self._made(operand) if isinstance(operand, cst.Call) else ""
+        if made:
+            what = f"{made} rounds to 0 for a confident input"
+            self._report(node, what, _SATURATING[made][0], None, [(operand, f"ends with a {made}")])
+
+    def _made(self, call: cst.Call) -> str:
+        """Which saturating function gives what a function of the project, or a layer of the class, returns; '' for
+        none."""
+        helper = helper_of(self.module, call)
+        if helper is not None:
+            names = {_function_of(helper.facts, value) for value in helper.returned}
+            name = names.pop() if len(names) == 1 else ""
+            return name if name in _SATURATING else ""
+        made = self.module.assignments(call.func)
+        layer = made[0] if len(made) == 1 else None
+        while isinstance(layer, cst.Call) and self.module.qualified(layer.func) == "torch.nn.Sequential" and layer.args:
+            layer = layer.args[-1].value
+        kind = self.module.qualified(layer.func) if isinstance(layer, cst.Call) else ""
+        return _LAYERS.get(kind, "")
 
     def _is_bounded(self, argument: cst.BaseExpression) -> bool:
         """Whether it lies between -1 and 1, where nothing rounds to 0: a cosine, a tanh."""
@@ -199,10 +222,18 @@ class LogOfSaturated(Rule):
             operand = values[0]
         return operand
 
-    def _report(self, node: cst.Call, what: str, instead: str, fix: Fix | None) -> None:
+    def _report(
+        self,
+        node: cst.Call,
+        what: str,
+        instead: str,
+        fix: Fix | None,
+        labels: Sequence[tuple[cst.CSTNode, str]] = (),
+    ) -> None:
         self.report(
             node,
             f"{what} and its logarithm is infinite: one rank's NaN gradient reaches all",
+            labels=labels,
             notes=["rank 0's NaN reaches rank 1 with the gradient all-reduce"],
             help=f"use {instead}",
             fix=fix,
@@ -218,3 +249,12 @@ class LogOfSaturated(Rule):
         rest = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in inner.args)
         edit = Edit(self.module.span(node), f"torch.nn.functional.{instead}({rest})")
         return Fix(f"use {instead}", Applicability.SAFE, (edit,))
+
+
+def _function_of(facts: ModuleFacts, value: ast.expr) -> str:
+    """The last part of the name of the function of torch, or of the method, that makes a value; '' for others."""
+    if not isinstance(value, ast.Call):
+        return ""
+    name = facts.qualified(value.func)
+    method = value.func.attr if isinstance(value.func, ast.Attribute) and not name else ""
+    return name.rpartition(".")[2] if name.startswith("torch.") else method

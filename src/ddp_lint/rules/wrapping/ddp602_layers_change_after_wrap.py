@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import path_of
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.source.wraps import Wrap
-from ddp_lint.tensors.classes import makes_module
+from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.tensors.classes import is_module_class, makes_module
 
 #: The kinds of wrapper that register parameters when they are made.
 _REGISTERING = ("ddp", "fsdp1")
@@ -20,7 +26,8 @@ class LayersChangeAfterWrap(Rule):
     ## What it does
 
     Finds `model.head = nn.Linear(...)`, `add_module`, `.half()`, `.bfloat16()`, `.double()` and `.to(dtype)` on a
-    model that is already wrapped with DDP, and layers added to a model already wrapped with FSDP1.
+    model that is already wrapped with DDP, and layers added to a model already wrapped with FSDP1; also by a method of
+    the model's own class.
 
     ## Why it breaks
 
@@ -87,8 +94,8 @@ class LayersChangeAfterWrap(Rule):
     ## When it is silent
 
     Changes before the wrap; `.to(device)` and `.float()`, which usually change nothing; casts under FSDP (measured
-    harmless); changes after the last `backward()`, as for evaluation; models whose wrap is not seen in the function
-    or the constructor of the class.
+    harmless); changes after the last `backward()`, as for evaluation; a change after which the model is wrapped
+    again; models whose wrap is not seen in the function or the constructor of the class.
 
     ## How to confirm
 
@@ -125,10 +132,24 @@ class LayersChangeAfterWrap(Rule):
         if wrap is None or wrap.kind not in _REGISTERING:
             return
         grows = method in ("append", "insert") and bool(node.args) and makes_module(self.module, node.args[-1].value)
-        if grows or method in ("add_module", "register_module"):
+        if grows or method in ("add_module", "register_module") or self._grows_by(node, method, wrap):
             self._report(node, wrap, "a layer is added")
         elif wrap.kind == "ddp" and (method in ("half", "bfloat16", "double") or self._casts(node, method)):
             self._report(node, wrap, "the parameters are cast")
+
+    def _grows_by(self, node: cst.Call, method: str, wrap: Wrap) -> bool:
+        """Whether a call is of a method of the wrapped module's own class that adds a layer to it."""
+        project, name = self.module.project, path_of(node.func).rpartition(".")[0]
+        inner = argument(wrap.call, 0, "module")
+        if project is None or inner is None or name not in (f"{wrap.outer}.module", wrap.inner):
+            return False
+        found = project.method(self.module.constructed_by(inner), method)
+        return found is not None and any(_adds_layer(project, found[0].module, part) for part in walk(found[1]))
+
+    def _wrapped_again(self, node: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether the same function wraps the model anew behind a place."""
+        wraps = self.module.wraps
+        return any(w.outer == wrap.outer and not w.tested and wraps.before(node, w) for w in wraps.all)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
@@ -150,7 +171,7 @@ class LayersChangeAfterWrap(Rule):
         return not backwards or any(self.module.wraps.follows(c, node) for c in backwards)
 
     def _report(self, node: cst.CSTNode, wrap: Wrap, what: str) -> None:
-        if not self._trains_afterwards(node):
+        if not self._trains_afterwards(node) or self._wrapped_again(node, wrap):
             return
         self.report(
             node,
@@ -159,3 +180,21 @@ class LayersChangeAfterWrap(Rule):
             labels=[(wrap.place, "the wrapper registers the parameters here")],
             help="change the model first, wrap it last",
         )
+
+
+def _adds_layer(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
+    """Whether a line of a method gives its object a layer: ``self.head = nn.Linear(..)``, ``self.heads.append(..)``."""
+    if isinstance(node, ast.Assign):
+        return dotted_ast(node.targets[0]).startswith("self.") and _is_layer(project, facts, node.value)
+    if not isinstance(node, ast.Call) or not dotted_ast(node.func).startswith("self."):
+        return False
+    method = last_part(node.func)
+    return method == "add_module" or (
+        method in ("append", "insert") and bool(node.args) and _is_layer(project, facts, node.args[-1])
+    )
+
+
+def _is_layer(project: Project, facts: ModuleFacts, value: ast.expr) -> bool:
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda"):
+        value = value.func.value
+    return isinstance(value, ast.Call) and is_module_class(project, project.meaning(facts, value.func))

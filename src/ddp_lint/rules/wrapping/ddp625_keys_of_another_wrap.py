@@ -46,10 +46,10 @@ class KeysOfAnotherWrap(Rule):
 
     ## What it does
 
-    Finds, in one file (whose helpers may get the models from others), `torch.save(model.state_dict(), path)` after `model = DDP(model)` together with
-    `model.load_state_dict(torch.load(path))` before the wrap (or on `model.module`), and the reverse: saved from
-    `model.module`, loaded into the wrapper. Also if the state is one entry of a checkpoint, `checkpoint["model"]`, and
-    another entry matches what was saved.
+    Finds, in one file (whose helpers may get the models from others), `torch.save(model.state_dict(), path)` after
+    `model = DDP(model)` together with `model.load_state_dict(torch.load(path))` before the wrap (or on
+    `model.module`), and the reverse: saved from `model.module`, loaded into the wrapper. Also if the state is one
+    entry of a checkpoint, `checkpoint["model"]`, and another entry matches what was saved.
 
     ## Why it breaks
 
