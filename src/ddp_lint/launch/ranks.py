@@ -13,7 +13,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.joining import joining_call, joining_functions
+from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
@@ -529,8 +529,10 @@ IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduc
 
 
 def all_ranks_call(site: CallSite, project: Project) -> bool:
-    """Whether all ranks of a program come by a call, none of them before the others."""
+    """Whether all ranks of a program come by a call, none of them before the others, nor what starts them."""
     if site.around is None or program_of_ranks(site.facts, project) is None:
+        return False
+    if is_before_ranks(site.facts, project, site.node, site.around):
         return False
     before = (n for n in walk(site.around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
     in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
