@@ -466,7 +466,7 @@ def _is_none(value: ast.expr) -> bool:
 
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
-    r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)distributed(\(\))?|"
+    r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
     r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)"
 )
 _ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)")
