@@ -470,13 +470,19 @@ _SEVERAL = re.compile(
     r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)"
 )
 _ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)")
+#: A test of whether one process has several GPUs, where there is a wrap for that: a rank has one.
+_SEVERAL_GPUS = re.compile(r"[\w.]*n_gpus? *(> *1|>= *2|!= *1)")
+_DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 
 
 def as_one_process(module: Module, node: cst.CSTNode) -> bool:
-    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``."""
+    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``, or
+    ``if n_gpu > 1`` before DataParallel."""
     for test, taken in conditions(module, node):
         for part in conjuncts(test) if taken else (test,):
             text = module.code(part)
+            if taken and _SEVERAL_GPUS.fullmatch(text) and _DATA_PARALLEL.search(module.file.code):
+                return True
             several = text.startswith("not ") != taken if _SEVERAL.fullmatch(text) else not taken
             if not several and (_SEVERAL.fullmatch(text) or _ALONE.fullmatch(text)):
                 return True
