@@ -13,7 +13,7 @@ import pytest
 
 from ddp_lint.cli.check import check
 from ddp_lint.config import Settings
-from ddp_lint.dev.calibration import class_of, toml
+from ddp_lint.dev.calibration import class_of, first_readings, toml
 from ddp_lint.dev.docs import stale
 from ddp_lint.dev.finding_rules import complaints, symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
@@ -116,6 +116,12 @@ def test_a_class_keeps_its_promise(true: int, arguable: int, false: int, expecte
     verdicts = ["true"] * true + ["arguable"] * arguable + ["false"] * false
     rows = [Judgement("owner/name", "0", "a.py:1", "DDP101", verdict, "") for verdict in verdicts]
     assert class_of(rows, (0.9, 0.5)) is expected
+
+
+def test_a_rule_that_was_read_is_high_by_its_readings_alone() -> None:
+    read_rules = {j.code for j in first_readings(ROOT / "docs" / "studies")}
+    unproven = {code: rule.confidence for code, rule in documented().items() if calibrated("rules", code) is None}
+    assert not {code for code, sure in unproven.items() if sure is Confidence.HIGH} & read_rules
 
 
 def test_no_finding_is_surer_than_the_readings(tmp_path: pathlib.Path) -> None:

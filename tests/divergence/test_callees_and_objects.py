@@ -6,6 +6,13 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "what a rank's own batch decides where rank 0 alone comes": """
+        def f(loader, x):
+            if dist.get_rank() == 0:
+                for batch in loader:
+                    if batch.sum() > 0:
+                        dist.all_reduce(x)  # !rank-branch
+    """,
     "a generator over a rank's share": """
         def parts(items):
             for item in items[dist.get_rank()::dist.get_world_size()]:

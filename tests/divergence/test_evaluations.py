@@ -102,9 +102,9 @@ NESTED = """
             dist.all_reduce(y)
         inner(x)
 
-    def f(x):
+    def f(x, z):
         outer(True, x)
-        outer(False, x)
+        outer(False, z)
 """
 
 

@@ -939,6 +939,15 @@ PARTING = {
                 sys.exit(0)
             dist.all_reduce(x)  # !rank-branch
     """,
+    "a process that ends in the arm of the first rank": """
+        def f(args):
+            if dist.get_rank() != 0:
+                dist.barrier()  # !rank-branch
+            else:
+                if args.done:
+                    exit(0)
+                dist.barrier()
+    """,
     "a helper that ends the process": """
         def finish():
             print("nothing to do")
@@ -1808,6 +1817,21 @@ PARTING = {
 }
 
 EQUAL = {
+    "a process that a wrong setting ends before the first rank lets the others go on": """
+        def encoder(args):
+            if args.kind != "bert":
+                print("no such kind")
+                exit(0)
+            return args.kind
+
+        def load(args):
+            if args.local_rank not in [-1, 0]:
+                dist.barrier()
+            model = encoder(args)
+            if args.local_rank == 0:
+                dist.barrier()
+            return model
+    """,
     "lists that are filled on all ranks, or received from one": """
         def fill(load, count):
             names = []

@@ -115,6 +115,27 @@ PARTING = {
             all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
             dist.all_gather(all_of_them, mine)  # !argument
     """,
+    "the bytes of objects, in a helper that has packed keys before": """
+        import pickle
+
+        def packed(held):
+            return torch.ByteTensor(torch.ByteStorage.from_buffer(pickle.dumps(held))).cuda()
+
+        def of_keys(states):
+            dist.broadcast(packed(list(states.keys())), src=0)
+
+        def of_results(results):
+            dist.broadcast(packed(results), src=0)  # !argument
+    """,
+    "buffers of a model that was made by a rank's own batch": """
+        from quantization import prepare
+
+        def synchronise(loader, model):
+            prepared = prepare(model, next(iter(loader)))
+            for name, buffer in prepared.named_buffers():
+                if buffer.sum() > 0:
+                    dist.all_reduce(buffer)  # !data-condition
+    """,
     "a data set that takes a rank's share": """
         from torch.utils.data import DataLoader, Dataset
 
@@ -464,6 +485,15 @@ EQUAL = {
                     with open(other) as file:
                         print(file.read())
                 dist.barrier()
+    """,
+    "names of the parts of a model that was made by a rank's own batch": """
+        from quantization import prepare
+
+        def synchronise(loader, model):
+            prepared = prepare(model, next(iter(loader)))
+            for name, buffer in prepared.named_buffers():
+                if name.endswith("scale"):
+                    dist.all_reduce(buffer)
     """,
     "the bytes of objects in tensors of one size": """
         import pickle

@@ -25,7 +25,8 @@ from ddp_lint.rules.registry import documented
 
 #: What a class promises: the least share that is not false, the least share that is real.
 PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 1 / 3)}
-#: Fewer readings do not suffice to be `high`, nor to be `low`.
+#: Fewer readings do not suffice to be `high`, nor to be `low`; that counts for a rule that has none in this half, too,
+#: if it was ever read: what it finds on public code is not what it was made for, as long as nobody has counted.
 ENOUGH = 8
 #: As many readings of all rules together are added to those of one rule, so that a few do not decide alone. More would
 #: hide what a rule's own readings say: it takes few of them to show that hardly any finding is real.
@@ -57,13 +58,11 @@ def calibrates(judgement: Judgement) -> bool:
 
 def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     """The content of `knowledge/calibration.toml`: the class of each rule and kind of place that has been read."""
-    half = [j for j in judgements(studies) if calibrates(j)]
+    half, first = [j for j in judgements(studies) if calibrates(j)], first_readings(studies)
     prior = _shares(half)
-    doubted = _doubted(first_readings(studies))
-    rules, places = (
-        collections.defaultdict[str, list[Judgement]](list),
-        collections.defaultdict[str, list[Judgement]](list),
-    )
+    doubted = _doubted(first)
+    rules = {j.code: list[Judgement]() for j in first}
+    places = collections.defaultdict[str, list[Judgement]](list)
     for judgement in half:
         kind = _kind(judgement)
         (places[kind] if kind else rules[judgement.code]).append(judgement)

@@ -77,7 +77,7 @@ def build(effects: list[Effect], graph: EventGraph, *, caught: bool = False, who
     """
     if not communicates(effects):
         return graph.end
-    exits = Exits(graph.end, graph.error, graph.end, graph.end, graph.end)
+    exits = Exits(graph.end, graph.error, graph.end, graph.end, graph.exit)
     return _Builder(graph, caught, whole).sequence(effects, graph.end, exits, None)
 
 

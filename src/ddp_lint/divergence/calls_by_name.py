@@ -148,7 +148,7 @@ def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key
     if name in _OF_ENTRIES and (part := _part_of_grown(frame, name, parts, node, key)) is not None:
         return part
     if is_method and name == "keys" and not node.args:
-        return unknown(key)  # what a batch has is the same for all
+        return unknown(key, agreed=True)  # what a batch has is the same for all
     if is_method and name == "get" and node.args:  # ``batch.get("mask")`` is ``batch["mask"]``
         key = ("item", *(part.key for part in parts[:2]))
     value = passed_on(frame, node, parts, key)

@@ -100,7 +100,8 @@ def constant_or_name(value: Value | None) -> Hashable:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class End:
-    """Where a graph stops: 'end' of the function, 'error', 'again' (the loop's next round), 'break'."""
+    """Where a graph stops: 'end' of the function, 'error', 'exit' of the process, 'again' (the loop's next round),
+    'break'."""
 
     number: int
     what: str
@@ -152,6 +153,7 @@ class EventGraph:
         self.nodes: list[Node] = []
         self.end = self.stop("end")
         self.error = self.stop("error")
+        self.exit = self.stop("exit")
 
     def next_number(self) -> int:
         """The number of a node that is added. Raises TooLarge."""

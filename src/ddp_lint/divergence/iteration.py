@@ -71,6 +71,8 @@ _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|
 _PROGRESS = frozenset({"tqdm", "track", "progress_bar", "ProgressBar"})
 _REORDERING = frozenset({"sorted", "list", "tuple", "reversed", "enumerate"})
 _OF_DICTIONARY = frozenset({"values", "items", "keys"})
+#: Methods of a module that give its parts, each behind its name.
+_NAMED = frozenset({"named_parameters", "named_buffers", "named_modules", "named_children"})
 
 
 def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
@@ -213,7 +215,9 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
     if (entry := _entry(frame, node)) is not None:
         return entry
     if iterable.varies is not None and iterable.open:
-        return divergent((ELEMENT, frame.key(node)), iterable.varies)
+        element = divergent((ELEMENT, frame.key(node)), iterable.varies)
+        named = _method_in(node) in _NAMED  # of the same parts on all ranks, whatever these hold
+        return dataclasses.replace(element, items=(unknown(frame.key(node, "name")), element)) if named else element
     if is_loader(iterable, path) or (iterable.reference is None and feeds_training(frame, node)):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)

@@ -441,6 +441,7 @@ class ArgumentKey(NamedTuple):
     reference: Any
     items: Hashable
     entries: Hashable
+    agreed: bool
     even: bool
     made: bool
     missing: Hashable
@@ -453,7 +454,8 @@ def argument_key(value: Value) -> ArgumentKey:
     entries = tuple((k, argument_key(v)) for k, v in value.entries.items()) if value.entries is not None else None
     components = None if plain else value.components
     return ArgumentKey(
-        components, varies, value.open, value.reference, items, entries, value.even, value.made, value.missing
+        components, varies, value.open, value.reference, items, entries, value.agreed, value.even, value.made,
+        value.missing,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from ddp_lint.divergence import file_race, worlds
-from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, varies_of
-from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, Event, EventGraph, EventNode, as_written
+from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, under, varies_of
+from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, End, Event, EventGraph, EventNode, as_written
 from ddp_lint.divergence.groups import OF_MACHINES, shown
 from ddp_lint.divergence.mismatches import Kind, Mismatch
 from ddp_lint.divergence.values import Component, Known, Value, Variation, asks_for_shards
@@ -142,6 +142,8 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
         yield "the ranks of a smaller group usually share their samples"
     if varies.aspect == "gradients" and event.op == "full_tensor":
         yield "all ranks hold a part of a DTensor: either all have a gradient for it, or none"
+    if (decided := _exit_of_all(difference)) is not None:
+        yield f"`{decided.condition.text}` ends every process that comes to it, and is the same on all ranks"
     other_when = difference.other.when if difference.other is not None else ""
     if (event.when or other_when) and _without_sharding(difference):
         yield "the test is off where parameters are sharded, and only there does the call communicate"
@@ -152,6 +154,17 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
 def _goes_round(difference: Difference) -> bool:
     """Do the ranks diverge by going round the loop a different number of times, and not by an exit from it?"""
     return difference.loop is not None and difference.fork.condition is difference.loop.rounds
+
+
+def _exit_of_all(difference: Difference) -> Step | None:
+    """The test, the same on all ranks, by which the rank that others wait for has ended its process before it comes to
+    its own call: ``if args.model not in known: sys.exit()``."""
+    _, second = difference.where or (difference.first, difference.second)
+    last, fork = second.trail, difference.fork.span
+    ended = isinstance(second.node, End) and second.node.what == "exit" and under(difference.event, fork)
+    if not ended or last is None or last.condition.varies is not None or last.span.starts_in(fork):
+        return None
+    return last
 
 
 def needs_shards(difference: Difference) -> bool:

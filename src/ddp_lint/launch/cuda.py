@@ -12,8 +12,10 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, parameters, walk, yields
 
 _DEPTH = 3
-#: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well.
-_HARMLESS = ("is_available", "device_count", "is_initialized", "amp", "nvtx", "GradScaler", "autocast")
+#: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well. What seeds waits
+#: for the first use of a GPU.
+_HARMLESS = ("is_available", "device_count", "is_initialized", "amp", "nvtx", "GradScaler", "autocast", "manual_seed",
+             "manual_seed_all", "seed", "seed_all", "empty_cache")  # fmt: skip
 
 
 def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = _DEPTH) -> ast.AST | None:
@@ -81,10 +83,7 @@ def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[Modul
 
 
 #: Calls below torch.cuda that do not make a context on a GPU.
-_WITHOUT_CONTEXT = (
-    *_HARMLESS, "is_bf16_supported", "memory", "manual_seed", "manual_seed_all", "seed", "seed_all", "empty_cache",
-    "device",
-)  # fmt: skip
+_WITHOUT_CONTEXT = (*_HARMLESS, "is_bf16_supported", "memory", "device")
 #: Calls below torch.cuda after which CUDA_VISIBLE_DEVICES still counts and a forked child may use CUDA: measured on
 #: 2 x H200 with torch 2.11, where `is_available` and all others that were tried query the driver, and settle both.
 _ASKS_NOBODY = frozenset({"device_count", "is_initialized", "manual_seed", "manual_seed_all", "seed", "seed_all",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import function_at, walk
 
 #: Files that name one of the calls; a project with more is a framework, whose own functions say little of one file.
 _FILES = 40
@@ -59,8 +59,26 @@ def spawned_functions(project: Project) -> frozenset[str]:
 def _spawned(project: Project) -> Iterator[str]:
     for path in project.holding(f"{_SPAWN.rpartition('.')[2]}("):
         facts = project.facts_of(path) if "multiprocessing" in (project.text(path) or "") else None
-        calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call)) if facts is not None else ()
-        for call in calls:
-            if facts is not None and last_part(call.func) == "spawn" and project.meaning(facts, call.func) == _SPAWN:
-                given = call.args[:1] or [k.value for k in call.keywords if k.arg == "fn"]
-                yield from filter(None, (project.meaning(facts, target) for target in given))
+        for call in _spawns(facts, project) if facts is not None else ():
+            given = call.args[:1] or [k.value for k in call.keywords if k.arg == "fn"]
+            yield from filter(None, (project.meaning(facts, target) for target in given))
+
+
+def _spawns(facts: ModuleFacts, project: Project) -> Iterator[ast.Call]:
+    for call in (n for n in walk(facts.tree) if isinstance(n, ast.Call)):
+        if last_part(call.func) == "spawn" and project.meaning(facts, call.func) == _SPAWN:
+            yield call
+
+
+def is_before_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
+    """Whether a call in a function is made before there are ranks: above where the function itself spawns them, or in
+    one that is called above that place alone."""
+    if not facts.file.holds("spawn"):
+        return False
+    calls = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and dotted_ast(n.func) == around.name]
+    for spawn in _spawns(facts, project):
+        scope = function_at(facts.tree, spawn.lineno)
+        above = [call] if scope is around else calls
+        if above and all(function_at(facts.tree, c.lineno) is scope and c.lineno < spawn.lineno for c in above):
+            return True
+    return False

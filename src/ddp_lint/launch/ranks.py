@@ -13,7 +13,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.joining import joining_call, joining_functions
+from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
@@ -473,17 +473,23 @@ def _is_none(value: ast.expr) -> bool:
 
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
-    r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)distributed(\(\))?|"
+    r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
     r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)"
 )
 _ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)")
+#: A test of whether one process has several GPUs, where there is a wrap for that: a rank has one.
+_SEVERAL_GPUS = re.compile(r"[\w.]*n_gpus? *(> *1|>= *2|!= *1)")
+_DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 
 
 def as_one_process(module: Module, node: cst.CSTNode) -> bool:
-    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``."""
+    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``, or
+    ``if n_gpu > 1`` before DataParallel."""
     for test, taken in conditions(module, node):
         for part in conjuncts(test) if taken else (test,):
             text = module.code(part)
+            if taken and _SEVERAL_GPUS.fullmatch(text) and _DATA_PARALLEL.search(module.file.code):
+                return True
             several = text.startswith("not ") != taken if _SEVERAL.fullmatch(text) else not taken
             if not several and (_SEVERAL.fullmatch(text) or _ALONE.fullmatch(text)):
                 return True
@@ -536,8 +542,10 @@ IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduc
 
 
 def all_ranks_call(site: CallSite, project: Project) -> bool:
-    """Whether all ranks of a program come by a call, none of them before the others."""
+    """Whether all ranks of a program come by a call, none of them before the others, nor what starts them."""
     if site.around is None or program_of_ranks(site.facts, project) is None:
+        return False
+    if is_before_ranks(site.facts, project, site.node, site.around):
         return False
     before = (n for n in walk(site.around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
     in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)

@@ -8,7 +8,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import importers, programs
 from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
 from ddp_lint.tensors.operations import words_of
@@ -31,14 +31,17 @@ def is_benchmark(module: Module) -> bool:
 
 def on_one_node(module: Module) -> bool:
     """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
-    says that it is started for one node (``torchrun --standalone``); or all files that import it and form a group do.
+    says that it is started for one node (``torchrun --standalone``); or all files that import it and form a group do,
+    or all programs that import a file which forms it.
     """
     if _LOCAL.search(module.file.text) is not None:
         return True
-    if module.project is None or not module.name or _FORMS_GROUP in module.file.text:
+    if module.project is None or not module.name:
         return False
-    forming = list(importers(module.project, module.name, holding=(_FORMS_GROUP,)))
-    return bool(forming) and all(_LOCAL.search(facts.file.text) for facts in forming)
+    forms = _FORMS_GROUP in module.file.text
+    users = programs if forms else importers
+    found = list(users(module.project, module.name, holding=("__main__" if forms else _FORMS_GROUP,)))
+    return bool(found) and all(_LOCAL.search(facts.file.text) for facts in found)
 
 
 def gives_local_ranks(project: Project) -> bool:

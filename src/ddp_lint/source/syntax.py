@@ -104,6 +104,13 @@ def assigned_to(name: str, tree: ast.AST) -> Iterator[ast.expr]:
             yield node.value
 
 
+def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The innermost function that a line is in."""
+    functions = (n for n in statements(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    around = (n for n in functions if n.lineno <= line <= (n.end_lineno or 0))
+    return max(around, key=lambda n: n.lineno, default=None)
+
+
 def positional(function: Definition) -> list[ast.arg]:
     """The parameters that a call can give by position, in order; of a method its object too."""
     return [*function.args.posonlyargs, *function.args.args]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.launch.origin import variable_read
+from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.queries import calls_in
@@ -66,6 +67,21 @@ def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) 
 def _switches(function: cst.FunctionDef) -> frozenset[cst.Call]:
     """The calls in a function that may be ``torch.set_grad_enabled``, by their name alone."""
     return frozenset(call for call in calls_in(function.body) if dotted(call.func).endswith(_SWITCH))
+
+
+#: One of these is in the text of a file that trains, also by a framework.
+_TRAINS = (".backward(", "Trainer", "training_step", "manual_backward(", "autograd.grad")
+
+
+def only_infers(project: Project | None) -> bool:
+    """Whether the programs of a project run models and train none. A project without programs is a library, whose
+    models others train."""
+
+    def found() -> bool:
+        assert project is not None
+        return bool(project.holding("__main__")) and not any(map(project.holding, _TRAINS))
+
+    return project is not None and project.remember(("only infers",), found)
 
 
 def evaluation_only(module: Module, node: cst.CSTNode) -> bool:

@@ -15,7 +15,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.edits import replace
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import appends, receiver
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import function_at, walk
 from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
@@ -209,7 +209,7 @@ class CudaAfterFork(Rule):
         if self.module.file.holds("init_process_group") or self.module.wraps.all:
             return True
         line = self.module.span(node).line
-        own = _innermost(facts.tree, line)
+        own = function_at(facts.tree, line)
         if own is not None and uses_cuda(project, facts, own):
             return True
         lines = [line]
@@ -304,9 +304,3 @@ class CudaAfterFork(Rule):
                 labels=[(evidence.span, evidence.text)],
                 help='get_context("spawn").Manager()',
             )
-
-
-def _innermost(tree: ast.Module, line: int) -> ast.FunctionDef | None:
-    """The function that a line is in."""
-    around = (n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.lineno <= line <= (n.end_lineno or 0))
-    return max(around, key=lambda n: n.lineno, default=None)

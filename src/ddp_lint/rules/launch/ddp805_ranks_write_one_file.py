@@ -22,6 +22,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
@@ -52,6 +53,10 @@ _RANKED = re.compile(
 #: The time to the microsecond, which no two ranks share; a format may cut it to the second.
 _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
+
+
+#: A test of whether a path is there.
+_ASKS_FOR_PATH = re.compile(r"\b(exists|isdir|is_dir|isfile|is_file)\(")
 
 
 class _Outcome(enum.Enum):
@@ -149,7 +154,7 @@ class RanksWriteOneFile(Rule):
     ## When it is silent
 
     Writes under a test for the rank, downloads beside one of the first rank, beside a barrier of some ranks, or in
-    `with main_process_first()`, calls in a `try` that does not raise again, paths with the rank (or a temporary name,
+    `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise again, paths with the rank (or a temporary name,
     or the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which
     are written by all ranks on purpose. A function of the project that returns whether this is the first rank counts as
     such a test.
@@ -350,17 +355,22 @@ class RanksWriteOneFile(Rule):
 
     def _downloaded_into(self, call: cst.Call, name: str) -> cst.BaseExpression | None:
         """The folder of a data set that is downloaded, unless ranks of its function take turns."""
-        download, function = argument(call, None, "download"), self.module.function_of(call)
-        if download is None or dotted(download) != "True":
+        download = argument(call, None, "download")
+        if download is None or dotted(download) != "True" or self._is_in_turn(call, name):
             return None
+        return argument(call, 0, "root")
+
+    def _is_in_turn(self, call: cst.Call, name: str = "") -> bool:
+        """Whether the first rank comes by a call before the others: it alone has a barrier there, or a call of `name`."""
         around = (item.item for up in self.module.ancestors(call) if isinstance(up, cst.With) for item in up.items)
         if any("first" in self.module.code(each) for each in around):  # ``with accelerator.main_process_first():``
-            return None
+            return True
+        function = self.module.function_of(call)
         for other in calls_in(function.body if function is not None else self.module.tree):
-            waits = called(other) in ("barrier", "wait_for_everyone") or self.module.qualified(other.func) == name
-            if waits and on_one_rank(self.module, other):
-                return None
-        return argument(call, 0, "root")
+            waits = called(other) in ("barrier", "wait_for_everyone")
+            if (waits or (name and self.module.qualified(other.func) == name)) and on_one_rank(self.module, other):
+                return True
+        return False
 
     def _path_of(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path whose method a call is, where the method fails if another rank was faster: ``path.mkdir()``."""
@@ -388,11 +398,15 @@ class RanksWriteOneFile(Rule):
         return any(b.kind == "assign" and b.value is not None and self._is_path(b.value, depth - 1) for b in bound)
 
     def _asked_before(self, call: cst.Call) -> bool:
-        """In a `try` that takes FileExistsError, FileNotFoundError or OSError, or under `contextlib.suppress`."""
+        """In a `try` that takes FileExistsError, FileNotFoundError or OSError, or under `contextlib.suppress`, or behind
+        a question for the path that ranks ask in turn."""
         around = list(self.module.ancestors(call))
         held = (item.item for up in around if isinstance(up, cst.With) for item in up.items)
         suppressed = any(isinstance(each, cst.Call) and called(each) == "suppress" for each in held)
-        return suppressed or any(isinstance(up, cst.Try) and _takes(up) for up in around)
+        if suppressed or any(isinstance(up, cst.Try) and _takes(up) for up in around):
+            return True
+        asked = any(_ASKS_FOR_PATH.search(self.module.code(test)) for test, _ in conditions(self.module, call))
+        return asked and self._is_in_turn(call)
 
     def _own_path(self, path: cst.BaseExpression) -> bool:
         """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""

@@ -69,7 +69,8 @@ class GpusPinnedForAllRanks(Rule):
     ## When it is silent
 
     `setdefault`; values that come from the rank, from arguments or from a test that the variable is unset; scripts of
-    one process (a single GPU with an `Accelerator`); an empty value, which hides the GPUs on purpose; tests.
+    one process (a single GPU with an `Accelerator`); scripts that spawn a rank for each GPU that they have chosen; an
+    empty value, which hides the GPUs on purpose; tests.
 
     ## How to confirm
 
@@ -109,6 +110,8 @@ class GpusPinnedForAllRanks(Rule):
         if own is not None:
             if own.word in _ALONE and "," not in self.module.code(write.value or write.key):
                 return  # one GPU for an object that serves one process as well: the script is started without ranks
+            if all(map(self.module.file.holds, ("spawn", "device_count"))):
+                return  # the process that chooses the GPUs starts a rank for each of them
             self._report(
                 write,
                 [(own.span, own.text)],

@@ -11,7 +11,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
-from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.control_flow import chosen_apart, exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.syntax import walk
@@ -138,7 +138,7 @@ class TwoForwardsBeforeBackward(Rule):
                 open_calls.clear()
                 continue
             first = open_calls.get(name)
-            if first is not None and not exclusive(self.module, first, call):
+            if first is not None and not (exclusive(self.module, first, call) or chosen_apart(self.module, first, call)):
                 self._pending[name] = (first, call)
             if first is None and self._keeps_graph(call) and self._is_wrapped(name, call):
                 open_calls[name] = call

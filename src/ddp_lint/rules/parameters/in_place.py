@@ -17,7 +17,7 @@ from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
-from ddp_lint.tensors.contexts import evaluation_only
+from ddp_lint.tensors.contexts import evaluation_only, only_infers
 from ddp_lint.tensors.operations import words_of
 
 _SIGNS = {cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/"}
@@ -60,7 +60,7 @@ class InPlaceRule(Rule):
             return
         tensors = TensorFile.of(self.module)
         writes_here = tensors.writes(node)
-        if not writes_here:
+        if not writes_here or only_infers(self.module.project):
             return
         reached = tensors.reached(node, training_step=self.in_training_step)
         for write in writes_here:

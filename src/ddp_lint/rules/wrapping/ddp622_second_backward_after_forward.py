@@ -129,9 +129,10 @@ class SecondBackwardAfterForward(Rule):
             return
         forwards: dict[str, list[tuple[cst.Call, Wrap]]] = {}
         for call in calls:
-            wrap = self.module.wraps.of(dotted(call.func), call) if dotted(call.func) else None
+            name = dotted(call.func)  # a function may have another one for it than where it is wrapped
+            wrap = self.module.wraps.of(name, call) if name else None
             if wrap is not None and wrap.kind == "ddp" and not without_gradient(self.module, call):
-                forwards.setdefault(wrap.outer, []).append((call, wrap))
+                forwards.setdefault(name, []).append((call, wrap))
         for model, made in forwards.items():
             reached = backwards_of(self.module, [call for call, _ in made])
             ordered = [call for call in calls if call in reached and argument(call, None, "inputs") is None]
