@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
@@ -76,19 +76,28 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     classes = of.items or (of,) if of is not None else ()
     wrapped = arguments.positional[0] if arguments.positional else None
     if wrapped is not None and isinstance(wrapped.reference, ref.OneOf) and wrapped.reference.tests:
-        names = {value.reference.name for value in classes if isinstance(value.reference, ref.External)}
-        return dataclasses.replace(_shapeless(frame, node, arguments), test=_wrapped_in(wrapped, names))
+        of_class = functools.partial(_is_of_class, frame, [value.reference for value in classes])
+        return dataclasses.replace(_shapeless(frame, node, arguments), test=_made_of(wrapped, of_class))
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
         return whether_sharded(frame.text(node), frame.text(node))
     return _shapeless(frame, node, arguments)
 
 
-def _wrapped_in(model: Value, names: Container[str]) -> Test:
-    """When a model that is wrapped in one of several ways is an object of one of these classes."""
-    if not isinstance(model.reference, ref.OneOf):
-        return ALWAYS if model.reference.of in names else NEVER
-    ways = zip(model.reference.tests, model.reference.values, strict=True)
-    return Test("or", tuple(Test("and", (test, _wrapped_in(way, names))) for test, way in ways))
+def _made_of(value: Value, of_class: Callable[[ref.Instance], bool]) -> Test:
+    """When what is one of several objects, or is wrapped in one of several ways, is an object of one of these
+    classes."""
+    if not isinstance(value.reference, ref.OneOf):
+        return ALWAYS if of_class(value.reference) else NEVER
+    each = zip(value.reference.tests, value.reference.values, strict=True)
+    return Test("or", tuple(Test("and", (test, _made_of(one, of_class))) for test, one in each))
+
+
+def _is_of_class(frame: Frame, classes: Sequence[object], one: ref.Instance) -> bool:
+    names = {of.name for of in classes if isinstance(of, ref.External)}
+    if isinstance(one.of, str):
+        return one.of in names
+    above, outside = frame.linker.linearised(one.of)
+    return any(of in above for of in classes) or not names.isdisjoint(outside)
 
 
 def _is_of_shards(frame: Frame, of: object) -> bool:

@@ -19,13 +19,15 @@ from ddp_lint.divergence.calls_by_name import (
     from_source,
     grow,
     is_of_plain_model,
+    is_wrapped,
     sized,
+    ways,
 )
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.draws import draws_its_own
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, passed_on, unordered
+from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, held_in, passed_on, unordered
 from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import Group, along
 from ddp_lint.divergence.inheritance import Question
@@ -38,6 +40,7 @@ from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
     MADE,
     NEVER,
+    Test,
     Value,
     Variation,
     divergent,
@@ -278,16 +281,30 @@ def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
 
 
 def _one_of(frame: Frame, callees: ref.OneOf, arguments: Arguments, node: ast.Call) -> Value:
-    """Any one of several methods is called, the same on all ranks."""
-    tests = callees.tests or (None,) * len(callees.values)
-    for number, (callee, known_test) in enumerate(zip(callees.values, tests, strict=True)):
+    """Any one of several functions is called, the same on all ranks."""
+    tests = callees.tests or tuple(
+        unknown(("one of", frame.key(node), number)).truth("it is this one") for number in range(len(callees.values))
+    )
+    wrapped: list[tuple[Value, Test]] = []
+    results: list[Value] = []
+    alone = frame.values_alone
+    for callee, test in zip(callees.values, tests, strict=True):
+        # Of the classes in a table, all models of a library, only what they make objects of is needed.
+        frame.values_alone = alone or (not callees.tests and isinstance(callee.reference, ref.ClassRef))
         outer, frame.effects = frame.effects, []
-        invoke(frame, callee, arguments, node)
+        results.append(invoke(frame, callee, arguments, node))
         inside, frame.effects = frame.effects, outer
         if matters(inside):
-            test = known_test or unknown(("one of", frame.key(node), number)).truth("the object is of this class")
             frame.effects.append(Branch(test, inside, [], frame.span(node)))
-    return passed_on(frame, node, arguments.values)
+        if is_wrapped(results[-1]):
+            wrapped.append((results[-1], test))
+    frame.values_alone = alone
+    if len(wrapped) > 1:  # ``WRAPPERS[strategy](model)``
+        return unknown(frame.key(node), ref.OneOf(*zip(*wrapped, strict=True)))
+    value = passed_on(frame, node, arguments.values)
+    if callees.tests and all(ways(result, test) for result, test in zip(results, tests, strict=True)):
+        return value.with_reference(ref.OneOf(tuple(results), tests))
+    return value.with_reference(wrapped[0][0].reference if wrapped else held_in(results))
 
 
 def _partial(frame: Frame, partial: ref.Partial, arguments: Arguments, node: ast.Call) -> Value:

@@ -11,7 +11,7 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.expressions import as_long_as, dotted, evaluate, passed_on
+from ddp_lint.divergence.expressions import any_of, as_long_as, container, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
 from ddp_lint.divergence.lengths import (
@@ -26,12 +26,14 @@ from ddp_lint.divergence.lengths import (
 )
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
-from ddp_lint.divergence.values import GROWN, Known, Value, Variation, divergent, filled, unknown
+from ddp_lint.divergence.values import GROWN, Known, Test, Value, Variation, divergent, filled, negated, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
 from ddp_lint.project.parts import children
 
+#: Classes, one of which an object may be of.
+_WAYS = 8
 #: In the name of an unresolved function: what it returns has probably been agreed on by all ranks.
 _AGREED = re.compile(r"reduce|gather|sync|broadcast|(^|_)all_|consensus|agree|average_across")
 #: Methods that run the model that they are given forward and backward, and what the model is called there.
@@ -72,6 +74,36 @@ def is_wrapped(value: Value) -> bool:
         return all(map(is_wrapped, value.reference.values))
     of = value.reference.of if isinstance(value.reference, ref.Instance) else None
     return isinstance(of, str) and known().is_parallel(of)
+
+
+def of_arms(merged: Value, before: Value | None, yes: Value, no: Value, test: Test) -> Value:
+    """What is one of two objects, by a test: ``worker = Learner() if rank == 0 else Actor()``. ``if args.distributed:
+    model = DDP(model)``: in a job of several ranks the model is the wrapped one; wrapped in both arms, in one way each,
+    it is wrapped in the way of the arm that was run."""
+    if merged.reference is not None:
+        return merged
+    if (first := ways(yes, test)) and (second := ways(no, negated(test))):
+        return merged.with_reference(ref.OneOf(*zip(*first, *second, strict=True)))
+    if test.varying() is not None:
+        return merged
+    wrapped = [value.reference for value in (yes, no) if is_wrapped(value)]
+    if len(wrapped) == 2 and (before is None or not is_wrapped(before)):
+        return merged.with_reference(ref.OneOf((yes, no), (test, negated(test))))
+    if len(wrapped) != 1 or before is None or is_wrapped(before):  # ``model = model.module``
+        return merged
+    return merged.with_reference(wrapped[0])
+
+
+def ways(value: Value, test: Test) -> list[tuple[Value, Test]]:
+    """The objects of the project that a value may be, each with the test that makes it this one; none for anything
+    else."""
+    of = value.reference
+    if isinstance(of, ref.Instance) and isinstance(of.of, ref.ClassRef) and not of.guessed:
+        return [(value, test)]
+    if not isinstance(of, ref.OneOf) or not of.tests or len(of.values) > _WAYS:
+        return []
+    each = [ways(one, Test("and", (test, own))) for one, own in zip(of.values, of.tests, strict=True)]
+    return [way for one in each for way in one] if all(each) else []
 
 
 def _is_new_module(frame: Frame, node: ast.expr) -> bool:
@@ -173,7 +205,9 @@ def _entry_that_grows(frame: Frame, node: ast.Call) -> Value | None:
 
 def _part_of_grown(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:
     """What a dictionary gives that has more entries on some ranks: ``hits.items()``, ``results.get("loss", 0)``."""
-    of = _owner_of_entries(frame, node)
+    of = container(frame, node.func.value) if isinstance(node.func, ast.Attribute) else None
+    if of is not None and name == "get" and of.varies is None and (held := any_of(of)) is not None:
+        return unknown(key, held)
     if of is None or of.kind != GROWN or of.varies is None:
         return None
     if name != "get":
@@ -182,14 +216,6 @@ def _part_of_grown(frame: Frame, name: str, parts: Sequence[Value], node: ast.Ca
     if asked is not None and asked.value in (of.entries or {}):
         return (of.entries or {})[asked.value]
     return divergent(key, of.varies) if of.varies.cause == "rank" else None  # ranks that lack it get the default
-
-
-def _owner_of_entries(frame: Frame, node: ast.Call) -> Value | None:
-    """The dictionary that ``hits.items()`` is called on, where this function or its class has made it."""
-    of = node.func.value if isinstance(node.func, ast.Attribute) else None
-    if isinstance(of, ast.Attribute) and getattr(of.value, "id", "") == "self":
-        return evaluate(frame, of)
-    return frame.env.get(dotted(of)) if of is not None else None
 
 
 def _part_of_data(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:

@@ -13,7 +13,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
-from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
+from ddp_lint.divergence.expressions import container, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.group_members import with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
@@ -69,9 +69,7 @@ def communicate(
         return _result(frame, entry, arguments, node, key)
     if _is_of_one_process(frame, entry, node, guessed):
         return passed_on(frame, node, arguments.values, key)
-    model = _inside(frame, node.func) if entry.when == "buffers" else None
-    evidence = frame.summaries.evidence
-    evident = evidence.has_buffers(model) if model else evidence.shows(frame.facts, frame.owner, entry.when)
+    evident = _is_evident(frame, entry, node, guessed)
     if guessed:
         confidence = Confidence.LOW if entry.when and not evident else Confidence.MEDIUM
     elif entry.when:
@@ -100,6 +98,17 @@ def communicate(
         agree(frame, arguments.get(name, entry.takes)[1])
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
+
+
+def _is_evident(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) -> bool:
+    """Is there evidence that the object is one for which the call communicates: here, or where it was made?"""
+    evidence = frame.summaries.evidence
+    if not guessed and known().is_metric(entry.name.rpartition(".")[0]):
+        return True
+    model = reference_of(container(frame, node.func)) if entry.when == "buffers" else None
+    if isinstance(model, ref.Instance) and (model.inside is not None or model.buffered):
+        return model.inside is None or evidence.has_buffers(model.inside)
+    return evidence.shows(frame.facts, frame.owner, entry.when)
 
 
 def _is_of_loaders(entry: Collective, arguments: Arguments) -> bool:
@@ -302,7 +311,7 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
         group = with_members(Group(str(frame.key(node)), axis, own=own), ranks)
         return dataclasses.replace(unknown(frame.key(node), ref.GroupRef(group)), missing=NEVER)
     if len(entry.result) == 1 and entry.result[0]:
-        return unknown(frame.key(node), ref.Instance(entry.result[0], inside=_class_of(arguments.positional[:1])))
+        return unknown(frame.key(node), _made(frame, entry.result[0], arguments.positional[:1]))
     if entry.result:
         items = tuple(
             unknown((key, index), ref.Instance(name) if name else None) for index, name in enumerate(entry.result)
@@ -316,15 +325,18 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     return unknown(key, agreed=entry.returns == "uniform")
 
 
-def _class_of(given: Sequence[Value]) -> ref.ClassRef | None:
+def _made(frame: Frame, wrapper: str, given: Sequence[Value]) -> ref.Instance:
+    """The object of a wrapper, with what is known of the model inside."""
     reference = given[0].reference if given else None
-    of = reference.of if isinstance(reference, ref.Instance) and not reference.guessed else None
-    return of if isinstance(of, ref.ClassRef) else None
-
-
-def _inside(frame: Frame, model: ast.expr) -> ref.ClassRef | None:
-    reference = reference_of(frame.env.get(dotted(model)))
-    return reference.inside if isinstance(reference, ref.Instance) else None
+    each = [value.reference for value in reference.values] if isinstance(reference, ref.OneOf) else [reference]
+    classes = [one.of for one in each if isinstance(one, ref.Instance) and not one.guessed]
+    known_classes = [of for of in classes if isinstance(of, ref.ClassRef)]
+    evidence = frame.summaries.evidence
+    if len(known_classes) < len(each):
+        return ref.Instance(wrapper, buffered=evidence.shows(frame.facts, frame.owner, "buffers"))
+    if len(known_classes) > 1:
+        return ref.Instance(wrapper, buffered=all(map(evidence.has_buffers, known_classes)))
+    return ref.Instance(wrapper, inside=known_classes[0])
 
 
 def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:

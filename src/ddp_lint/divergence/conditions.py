@@ -9,6 +9,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
+from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms
 from ddp_lint.divergence.definitions import counts_of
 from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
@@ -499,7 +500,12 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Value:
         frame.effects = outer
     if any(effects):
         frame.effects.append(Branch(test, effects[0], effects[1], frame.span(node)))
-    return merge(test, arms[0], arms[1], frame.key(node))
+    merged = merge(test, arms[0], arms[1], frame.key(node))
+    # ``DDP(model) if args.distributed else model``, but not ``model.module if args.distributed else model``
+    parts = zip((node.body, node.orelse), arms, strict=True)
+    made = [isinstance(arm, ast.Call) and is_wrapped(value) for arm, value in parts]
+    before = arms[made.index(False)] if any(made) and not all(made) else None
+    return of_arms(merged, before, arms[0], arms[1], test)
 
 
 HANDLERS: Handlers = {

@@ -181,6 +181,13 @@ def declared_in_body(node: ast.ClassDef) -> Mapping[str, ast.expr]:
 Stores = Sequence[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]
 
 
+@kept_by_node(16384)
+def attributes_in(function: ast.AST) -> frozenset[str]:
+    """The names of the attributes that a function reads, of whatever object."""
+    nodes = (node for node in inside(function) if isinstance(node, ast.Attribute))
+    return frozenset(node.attr for node in nodes if isinstance(node.ctx, ast.Load))
+
+
 def stores_in(node: ast.ClassDef) -> Mapping[str, Stores]:
     """`self.x = value` in the methods of a class, `__init__` first."""
     touch(node)

@@ -118,8 +118,15 @@ def _text(frame: Frame, node: ast.JoinedStr) -> Value:
 
 
 def held_in(values: Iterable[Value]) -> ref.Instance | ref.OneOf | None:
-    """What an element of a container of objects of the project is; None of a container of anything else."""
+    """What an element of a container of objects or of functions and classes of the project is, or of metrics; None of
+    a container of anything else."""
+    values = tuple(values)
+    callees = [v for v in values if isinstance(v.reference, (ref.FunctionRef, ref.ClassRef, ref.Partial))]
+    if callees:
+        return ref.OneOf(tuple(callees[:_ALTERNATIVES]))
     objects = [v for v in values if isinstance(v.reference, ref.Instance) and isinstance(v.reference.of, ref.ClassRef)]
+    metrics = (v for v in values if isinstance(v.reference, ref.Instance) and isinstance(v.reference.of, str))
+    objects = objects or [v for v in metrics if known().is_metric(v.reference.of)]
     if not objects:
         return None
     of = {value.reference.of: value for value in objects}
@@ -127,6 +134,17 @@ def held_in(values: Iterable[Value]) -> ref.Instance | ref.OneOf | None:
         (only,) = of
         return ref.Instance(only)
     return ref.OneOf(tuple(list(of.values())[:_ALTERNATIVES]))
+
+
+def container(frame: Frame, node: ast.expr) -> Value | None:
+    """The list or dictionary behind ``parts``, ``self.parts``, or what is written for it in this function."""
+    is_own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+    return evaluate(frame, node) if is_own or isinstance(node, ast.Name) else frame.env.get(dotted(node))
+
+
+def any_of(container: Value) -> ref.Instance | ref.OneOf | None:
+    """What a list or a dictionary holds at a place that only the run knows: ``METRICS[name]``."""
+    return held_in(container.items or (container.entries or {}).values())
 
 
 #: What Python calls where an object becomes text, the first that a class has.
@@ -286,11 +304,10 @@ def _of_object(
     if isinstance(reference, ref.Instance):
         return _of_instance(frame, base, reference, name, node, path)
     each = tuple(attribute(frame, value, name, node, path) for value in reference.values)
+    methods = tuple(value for value in each if isinstance(value.reference, (ref.FunctionRef, ref.Method)))
     if reference.tests:  # a model: what its wrappers lack is found in the module inside
-        method = all(isinstance(value.reference, ref.Method) for value in each)
-        found = ref.OneOf(each, reference.tests) if method else None
+        found = ref.OneOf(methods, reference.tests) if len(methods) == len(each) else None
         return unknown(("attribute", path, name), found) if found else _of_unknown(frame, base, name, node, path)
-    methods = tuple(value for value in each if isinstance(value.reference, ref.FunctionRef))
     return unknown(("attribute", path, name), ref.OneOf(methods) if methods else None)
 
 
@@ -384,7 +401,9 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
         return divergent(("item", base.key, index.key), index.varies)
     if is_padded_field(frame, node) and not base.agreed:
         return unknown(("item", base.key, index.key), ref.Instance(PADDED))
-    return unknown(("item", base.key, index.key), parameter_group(frame, node.value), agreed=base.agreed)
+    return unknown(
+        ("item", base.key, index.key), parameter_group(frame, node.value) or any_of(base), agreed=base.agreed
+    )
 
 
 def _entry_of(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value | None:

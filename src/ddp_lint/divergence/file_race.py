@@ -74,8 +74,11 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
         return node is not None
     calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
     making = [call for call in calls if _makes(call)]
-    # What is made behind the wait is made when every rank has looked.
-    making = [call for call in making if call.lineno <= line]
+    # What is made behind the wait is made when every rank has looked. A ``with main_process_first():`` waits behind
+    # its body, too.
+    waiting = next((p for part in arm for p in walk(part) if isinstance(p, ast.With) and p.lineno == line), None)
+    last = waiting.end_lineno if waiting is not None and waiting.end_lineno else line
+    making = [call for call in making if call.lineno <= last]
     if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in arm for part in walk(statement)):
         return True
     asked = _names_in(node.test)

@@ -11,6 +11,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Rounds
 from ddp_lint.divergence.expressions import (
+    container,
     dotted,
     evaluate,
     held_in,
@@ -208,7 +209,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
     if of_batches(iterable.varies) and iterable.open and _is_field(node):
         return divergent((FIELD, frame.key(node)), iterable.varies)
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
-        return unknown((ELEMENT, frame.key(node)))
+        return unknown((ELEMENT, frame.key(node)), held_in(iterable.items or ()))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
         # ranks that go round together count alike
         return dataclasses.replace(unknown((ELEMENT, frame.key(node))), missing=NEVER)
@@ -238,7 +239,7 @@ def _entry(frame: Frame, node: ast.expr) -> Value | None:
     method = node.func if isinstance(node, ast.Call) and not node.args else None
     if not isinstance(method, ast.Attribute) or method.attr not in ("items", "values"):
         return None
-    of = frame.env.get(dotted(method.value)) or _of_own_object(frame, method.value)
+    of = container(frame, method.value)
     entries = (of.entries or {}).values() if of is not None else ()
     held = next((value for value in entries if kind_of(value)), None)
     if held is None and (objects := held_in(entries)) is not None:
@@ -246,12 +247,6 @@ def _entry(frame: Frame, node: ast.expr) -> Value | None:
     if held is None or method.attr == "values":
         return held
     return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=(unknown(frame.key(node, "key")), held))
-
-
-def _of_own_object(frame: Frame, node: ast.expr) -> Value | None:
-    """The value of ``self.parts``."""
-    is_own = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
-    return evaluate(frame, node) if is_own else None
 
 
 def _called(node: ast.expr) -> str:

@@ -355,6 +355,10 @@ class Known:
         type_: Type | None = self.types.get(class_)
         return type_ is not None and type_.wraps
 
+    def is_metric(self, class_: str) -> bool:
+        """Is it a class of what ranks combine their counts with: ``torchmetrics.Accuracy``?"""
+        return self.method(class_, "compute") is not None
+
     def is_parallel(self, class_: str) -> bool:
         """Is it the class of a model whose forward concerns all ranks, wrapped or sharded in place?"""
         forward = self.method(class_, "__call__") if class_ in self.types else None

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.calls_by_name import is_collective_name, is_wrapped
+from ddp_lint.divergence.calls_by_name import is_collective_name, of_arms
 from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.definitions import made_anew, stores_of
@@ -133,21 +133,8 @@ def _join(frame: Frame, test: Test, yes: Names[Value], no: Names[Value], node: a
             merged[name] = _set_by_some(frame, one, name, held, node)
             continue
         joined = merge(test, value, other, ("merge", frame.key(node), name))
-        if joined.reference is None and test.varying() is None:
-            joined = of_job(joined, frame.env.get(name), value, other, test)
-        merged[name] = joined
+        merged[name] = of_arms(joined, frame.env.get(name), value, other, test)
     return merged
-
-
-def of_job(merged: Value, before: Value | None, yes: Value, no: Value, test: Test) -> Value:
-    """``if args.distributed: model = DDP(model)``: in a job of several ranks the model is the wrapped one. Wrapped in
-    both arms, in one way each, it is wrapped in the way of the arm that was run."""
-    wrapped = [value.reference for value in (yes, no) if is_wrapped(value)]
-    if len(wrapped) == 2 and (before is None or not is_wrapped(before)):
-        return merged.with_reference(ref.OneOf((yes, no), (test, negated(test))))
-    if len(wrapped) != 1 or before is None or is_wrapped(before):  # ``model = model.module``
-        return merged
-    return merged.with_reference(wrapped[0])
 
 
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:

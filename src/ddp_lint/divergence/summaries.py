@@ -13,10 +13,11 @@ from ddp_lint.divergence import closures, conditions, expressions, iteration, ta
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
-from ddp_lint.divergence.calls_by_name import is_agreement, is_wrapped
+from ddp_lint.divergence.calls_by_name import is_agreement, is_wrapped, of_arms
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_diverging
 from ddp_lint.divergence.definitions import (
+    attributes_in,
     is_generator,
     is_never_none,
     literals_yielded,
@@ -47,7 +48,7 @@ from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import of_one_shape
 from ddp_lint.divergence.slicing import storing
-from ddp_lint.divergence.statements import attributes_left, of_job, run
+from ddp_lint.divergence.statements import attributes_left, run
 from ddp_lint.divergence.summary_cache import Key, Memory, Summary
 from ddp_lint.divergence.values import (
     KEYED,
@@ -176,7 +177,7 @@ class Summaries:
             return self._enter_decorated(frame, function, decorated, arguments, node)
         env = bound(self, frame, function, arguments)
         if frame.apart:
-            env |= _apart_in(frame, _given_paths(function, arguments, node))
+            env |= _apart_in(frame, function, _given_paths(function, arguments, node))
         if function.node is self._watched and not self._memory.depth:  # what is kept already is not entered again
             self._given.append(env)
         summary = self._summary(function, env)
@@ -260,7 +261,7 @@ class Summaries:
             path = f"{paths[parameter]}.{attribute}" if paths.get(parameter) else ""
             if path and (value.varies is not None or value.agreed or path in frame.env):
                 frame.env[path] = leaving(value)
-                if value.varies is not None and not value.open:
+                if value.varies is not None:
                     frame.apart.add(path)
         of = paths.get(_first(function)) if function.owner is not None else None
         if of and any(test.varying() is not None for test in frame.path):
@@ -532,9 +533,7 @@ def _folded(frame: Frame) -> Value:
     for known_test, value, _ in reversed(pending):
         test = known_test or either_way(frame, frame.function)
         merged = merge(test, value, result, ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)))
-        if merged.reference is None and test.varying() is None:
-            merged = of_job(merged, _unwrapped(value, result), value, result, test)
-        result = merged
+        result = of_arms(merged, _unwrapped(value, result), value, result, test)
     return result
 
 
@@ -611,11 +610,14 @@ def _given_paths(function: FunctionRef, arguments: Arguments, node: ast.Call) ->
     return paths
 
 
-def _apart_in(frame: Frame, paths: Mapping[str, str]) -> dict[str, Value]:
-    """The attributes of what a function gets that are not the same on all ranks."""
+def _apart_in(frame: Frame, function: FunctionRef, paths: Mapping[str, str]) -> dict[str, Value]:
+    """The attributes of what a function gets that are not the same on all ranks; of those that follow from each rank's
+    own data, what it reads itself."""
     found: dict[str, Value] = {}
     for path in frame.apart & frame.env.keys():
         of, _, attribute = path.rpartition(".")
+        if frame.env[path].open and attribute not in attributes_in(function.node):
+            continue
         found |= {f"{name}.{attribute}": entering(frame.env[path]) for name, given in paths.items() if given == of}
     return found
 

@@ -25,8 +25,8 @@ from ddp_lint.divergence.definitions import (
     stores_of,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
-from ddp_lint.divergence.expressions import evaluate
-from ddp_lint.divergence.frame import Evaluation, Frame, either_way, span_of
+from ddp_lint.divergence.expressions import evaluate, held_in
+from ddp_lint.divergence.frame import Evaluation, Frame, either_way, reference_of, span_of
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.lengths import assigned_once, grown, is_loader_name
 from ddp_lint.divergence.parameters import annotated
@@ -364,7 +364,10 @@ class Variables:
             )
             if given is not None:
                 return given
-        return self._summaries.attribute_after(function, name)
+        after = self._summaries.attribute_after(function, name)
+        if isinstance(value, ast.Name) and (after is None or _may_be_of_other_class(after)):
+            return self._object_given(of, method, value.id, after) or after
+        return after
 
     def _flag_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
         """What the project makes objects of the class with, for a flag of ``__init__`` that follows from the rank in
@@ -397,6 +400,31 @@ class Variables:
         own = all(isinstance(loader, ref.Instance) and loader.streams for loader in found)
         return unknown(("given", of.node.name, name), found[0]) if found and own else None
 
+    def _object_given(
+        self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str, known_as: Value | None
+    ) -> Value | None:
+        """The object of the project that every object of the class is made with: ``Trainer(Evaluator(cfg))``. It says
+        more than an annotation, which may name a base class."""
+        if method.name != "__init__":
+            return None
+        found: list[Value] = []
+        for frame, argument in self._given(of, method, name):
+            frame.values_alone = True
+            value = evaluate(frame, assigned_once(frame, argument))
+            if value.constant != Known(None):
+                found.append(value)
+        objects = held_in(found)
+        each = [value.reference for value in found]
+        if objects is None or not all(isinstance(one, ref.Instance) and isinstance(one.of, ClassRef) for one in each):
+            return None
+        declared = reference_of(known_as) if known_as is not None else None
+        base = declared.of if isinstance(declared, ref.Instance) and not declared.guessed else None
+        linearised = self._summaries.linker.linearised
+        if base is not None and not all(base in linearised(one.of)[0] for one in each):
+            return None
+        one = each[0] if all(other == each[0] for other in each) else objects
+        return unknown(("given", of.node.name, name), one)
+
     def _given(
         self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str
     ) -> list[tuple[Frame, ast.expr]]:
@@ -417,6 +445,14 @@ class Variables:
         return found
 
 
+def _may_be_of_other_class(value: Value) -> bool:
+    """Is its class unknown, guessed by a name, or a class of the project that it may be derived from?"""
+    of = value.reference
+    if isinstance(of, ref.Instance):
+        return of.guessed or isinstance(of.of, ClassRef)
+    return value.constant is None and value.varies is None and (of is None or isinstance(of, ref.Method))
+
+
 def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
     """The one class of wrappers that a model is made an object of in the function at hand, None for any other."""
     if isinstance(argument, ast.Name):
@@ -424,10 +460,18 @@ def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
         assigned = assigned_in(scope, argument.id) if scope is not None else []
     else:
         assigned = [argument]
-    made = (frame.linker.expression(frame.facts, value.func) for value in assigned if isinstance(value, ast.Call))
-    known_types = {known().type_of(of.name) for of in made if isinstance(of, ref.External)}
-    wrappers = {of for of in known_types if of and known().is_parallel(of)}
+    made = {_made_by(frame, value) for value in assigned if isinstance(value, ast.Call)}
+    wrappers = {of for of in made if of and known().is_parallel(of)}
     return wrappers.pop() if len(wrappers) == 1 else None
+
+
+def _made_by(frame: Frame, call: ast.Call) -> str:
+    """The class of another package that a call makes an object of, by itself or in a function: ``build_model(cfg)``."""
+    callee = frame.linker.expression(frame.facts, call.func)
+    if isinstance(callee, ref.External):
+        return known().type_of(callee.name)
+    made = evaluate(frame, call).reference if isinstance(callee, FunctionRef) else None
+    return made.of if isinstance(made, ref.Instance) and isinstance(made.of, str) and not made.guessed else ""
 
 
 def _is_left(method: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr) -> bool:

@@ -147,7 +147,7 @@ def _digest(mentions: FileMentions | None) -> str:
         return ""
     functions = [(f.name, sorted(f.words), f.method_of, f.top, f.stores) for f in mentions.functions]
     classes = [(c.name, sorted(c.bases), sorted(c.words)) for c in mentions.classes]
-    rest = (sorted(mentions.variables), sorted(mentions.imports), mentions.wraps)
+    rest = (sorted(mentions.variables), sorted(mentions.tables), sorted(mentions.imports), mentions.wraps)
     return hashlib.sha256(repr((functions, classes, rest)).encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 

@@ -34,6 +34,10 @@ _USING = frozenset(
     if name in opcode.opmap
 )
 _STORING = opcode.opmap["STORE_ATTR"]
+_BINDING = opcode.opmap["STORE_NAME"]
+_BUILDING = frozenset(number for name, number in opcode.opmap.items() if name.startswith("BUILD_"))
+#: What a module exports, which nothing looks anything up in.
+_LISTING = frozenset({"__all__"})
 _EXTENDED = opcode.opmap["EXTENDED_ARG"]
 #: `co_flags` of functions, as opposed to the bodies of modules and classes.
 _OPTIMIZED = 0x1
@@ -94,12 +98,14 @@ class ClassMentions:
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileMentions:
     """One file. `imports` pair what it imports anywhere, as a dotted name (relative with its dots, ``a.*`` for a star),
-    with the name that this gets; `variables` are the names that its top level assigns; `wraps`: its text shows that it
-    wraps models for several ranks."""
+    with the name that this gets; `variables` are the names that its top level assigns; `tables` those of them that are
+    made of functions and classes, with the words of these; `wraps`: its text shows that it wraps models for several
+    ranks."""
 
     functions: tuple[FunctionMentions, ...]
     classes: tuple[ClassMentions, ...]
     variables: tuple[str, ...]
+    tables: tuple[tuple[str, tuple[str, ...]], ...]
     imports: tuple[tuple[str, str], ...]
     wraps: bool
 
@@ -108,16 +114,18 @@ class FileMentions:
         functions = [[f.name, " ".join(f.words), f.method_of, f.top, f.stores] for f in self.functions]
         classes = [[c.name, " ".join(c.bases), " ".join(c.words)] for c in self.classes]
         imports = " ".join(f"{target}={name}" for target, name in self.imports)
-        return [functions, classes, " ".join(self.variables), imports, self.wraps]
+        tables = [[name, " ".join(words)] for name, words in self.tables]
+        return [functions, classes, " ".join(self.variables), tables, imports, self.wraps]
 
     @classmethod
     def decoded(cls, value: Any) -> FileMentions:
         """The inverse of `encoded`. Raises TypeError or ValueError for anything else."""
-        functions, classes, variables, imports, wraps = value
+        functions, classes, variables, tables, imports, wraps = value
         return cls(
             tuple(FunctionMentions(n, tuple(w.split()), int(m), bool(t), bool(s)) for n, w, m, t, s in functions),
             tuple(ClassMentions(n, tuple(b.split()), tuple(w.split())) for n, b, w in classes),
             tuple(variables.split()),
+            tuple((name, tuple(words.split())) for name, words in tables),
             tuple((target, name) for target, _, name in (pair.partition("=") for pair in imports.split())),
             bool(wraps),
         )
@@ -160,7 +168,10 @@ class _Reader:
         module = self._visit(code, "", -1, top=True)
         self._functions.append(FunctionMentions(MODULE, tuple(module)))
         variables = tuple(dict.fromkeys(_VARIABLE.findall(self._text)))
-        return FileMentions(tuple(self._functions), tuple(self._classes), variables, self._imports, wraps)
+        own = {f.name for f in self._functions if f.top} | {c.name for c in self._classes}
+        own |= {name for _, name in self._imports}
+        tables = tuple((name, tuple(held)) for name, words in _tables(code).items() if (held := words & own))
+        return FileMentions(tuple(self._functions), tuple(self._classes), variables, tables, self._imports, wraps)
 
     def _visit(self, code: types.CodeType, prefix: str, of: int, *, top: bool) -> set[str]:
         """The words of a body, with those of the functions that it runs or passes on: all but methods and, at the top
@@ -245,12 +256,35 @@ def _imports(text: str) -> Iterator[tuple[str, str]]:
 
 def _used(code: types.CodeType) -> set[str]:
     """The names that the body of a module or class uses."""
-    used = set[str]()
+    return set().union(*(names for operation, names in _operations(code) if operation in _USING))
+
+
+def _tables(code: types.CodeType) -> dict[str, set[str]]:
+    """For each name that the body of a module gives a list or a dictionary, the names that are used since the
+    assignment before."""
+    made: dict[str, set[str]] = {}
+    words: set[str] = set()
+    builds = False
+    for operation, names in _operations(code):
+        if operation in _USING:
+            words |= names
+        elif operation in _BUILDING:
+            builds = True
+        else:
+            for name in names if builds and not names & _LISTING else ():
+                made.setdefault(name, set()).update(words)
+            words, builds = set(), False
+    return made
+
+
+def _operations(code: types.CodeType) -> Iterator[tuple[int, set[str]]]:
+    """The instructions that use or bind a name, with what it may be, and those that build containers. In some versions
+    the lowest bit is a flag, so that one of both readings names what is used, the other too much."""
     extended = 0
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         place = argument | extended
         extended = place << 8 if operation == _EXTENDED else 0
         if operation in _USING:
-            # In some versions the lowest bit is a flag: one of both readings names what is used, the other too much.
-            used.update(code.co_names[p] for p in {place, place >> 1} if p < len(code.co_names))
-    return used
+            yield operation, {code.co_names[p] for p in {place, place >> 1} if p < len(code.co_names)}
+        elif operation in _BUILDING or (operation == _BINDING and place < len(code.co_names)):
+            yield operation, {code.co_names[place]} if operation == _BINDING else set()

@@ -4,8 +4,9 @@ An over-approximation: a function that is left out never communicates in the div
 can find nothing. Names are matched by their spelling, objects by the classes that are mentioned anywhere on the way:
 
 1. A function communicates by itself where it mentions a communicating call.
-2. It calls every function whose name it mentions, every method that it mentions of every class in sight (its own, those
-   it mentions, those that its class mentions), and the constructors of these classes.
+2. It calls every function whose name it mentions or that is in a table whose name it mentions, every method that it
+   mentions of every class in sight (its own, those it mentions, those that its class mentions, those that who makes an
+   object of its class mentions), and the constructors of these classes.
 3. A method whose name no other class has is meant on any object (`communication.is_telling`).
 4. Objects travel: a function also communicates if, on all ways from it, one class is in sight and one method of that
    class is mentioned that communicates.
@@ -19,7 +20,7 @@ import collections
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ddp_lint.knowledge.communication import PROGRAMS, is_telling
 from ddp_lint.knowledge.project_names import Names
@@ -100,6 +101,11 @@ class _Graph:
         self._by_import: dict[tuple[str, int], list[int]] = {}
         self._shared: list[list[int]] = []
         self._held: dict[int, frozenset[str]] = {}
+        #: By the name of a variable, the files that make a table of it, each with what is in it.
+        self._tables: dict[str, list[tuple[int, frozenset[str]]]] = collections.defaultdict(list)
+        for place, file in enumerate(self._files):
+            for name, words in file.tables:
+                self._tables[name].append((place, frozenset(words)))
         self._shown_by_class: dict[int, frozenset[str]] = {}
         self._shown_by_name: dict[str, frozenset[str]] = {}
         #: For each file the names that its imports bind.
@@ -114,6 +120,10 @@ class _Graph:
         self._known = self._words_that_count()
         self._telling = self._methods_by_telling_names()
         self._used = [self._meaning(function) for function in self._functions]
+        #: By the name of a class, the classes that the functions mention which mention it.
+        self._beside: dict[str, set[str]] = collections.defaultdict(set)
+        for number in range(len(self._functions)):
+            self._note_beside(number)
 
     # ---- numbers
 
@@ -208,11 +218,15 @@ class _Graph:
         used = self._used[number]
         for name in used & self._top.keys():
             yield from self._imported(name, self._file_of[number])
+        for name, file in ((name, file) for file, held in self._tables_of(number) for name in held & self._top.keys()):
+            yield from self._imported(name, file)
         of = self._class_of[number]
         if of >= 0:
             yield from _of_names(self._inherited(of), used)
         for class_ in self._in_sight(number):
             yield from _of_names(self._methods(class_), used)
+        for class_ in self._beside_class(of):
+            yield from _of_names(self._methods(class_), used - _UNSPOKEN[CALLING] - _MAKING)
         for class_ in used & self._named.keys():
             yield from _of_names(self._methods(class_), _MAKING)
         for name in used & self._telling.keys():
@@ -225,6 +239,15 @@ class _Graph:
             for direct in self._direct(number):
                 for numbers in self._classes[direct].methods.values():
                     yield from numbers
+
+    def _tables_of(self, number: int) -> Iterator[tuple[int, frozenset[str]]]:
+        """The tables that a function mentions, of its own file or of one that it imports."""
+        place = self._file_of[number]
+        parts = self._imported_parts[place]
+        for name in self._used[number] & self._tables.keys():
+            for file, held in self._tables[name]:
+                if file == place or name in parts or not parts.isdisjoint(self._place_parts[file]):
+                    yield file, held
 
     def _imported(self, name: str, file: int) -> list[int]:
         """The functions that a name can mean in a file: its own, those that it imports by name or whose module it
@@ -274,7 +297,8 @@ class _Graph:
 
     def _in_sight(self, number: int) -> set[str]:
         """The names of classes that a function mentions, with those that its class mentions, where attributes are
-        assigned, and, where it uses variables of the module, those that the module's statements mention."""
+        assigned, those of the tables that it mentions, and, where it uses variables of the module, those that the
+        module's statements mention."""
         named = self._named.keys()
         found = set(self._used[number] & named)
         of = self._class_of[number]
@@ -283,7 +307,25 @@ class _Graph:
         file = self._file_of[number]
         if not self._used[number].isdisjoint(self._files[file].variables):
             found |= self._used[self._modules[file]] & named
+        for _, held in self._tables_of(number):
+            found |= held & named
         return found
+
+    def _note_beside(self, number: int) -> None:
+        """Note which classes a function mentions together, by itself or in a function that it calls: one may be made
+        with an object of the other."""
+        named = self._named.keys()
+        mentioned = self._used[number] & named
+        if not mentioned:
+            return
+        called = (f for name in self._used[number] & self._top.keys() for f in self._top[name])
+        together = mentioned.union(*(self._used[function] & named for function in called))
+        for class_ in mentioned if len(together) > 1 else ():
+            self._beside[class_] |= together
+
+    def _beside_class(self, class_: int) -> Collection[str]:
+        """The names of classes that the functions mention which mention this one."""
+        return self._beside.get(self._classes[class_].name, ()) if class_ >= 0 else ()
 
     def _held_by_class(self, class_: int) -> frozenset[str]:
         if class_ not in self._held:
@@ -380,15 +422,18 @@ class _Graph:
 
     def _shown(self, words_of_files: list[frozenset[str]]) -> list[frozenset[str]]:
         """For each function the words that show objects and name classes in sight: its own, its class's, its file's
-        imports, and the names of all that the classes in sight inherit from."""
-        showing = self._showing
+        imports, those of the files whose functions its class mentions, and the names of all that the classes in sight
+        inherit from."""
+        showing, packages = self._showing, self._events.packages
         shown = []
         for number, file in enumerate(self._file_of):
             of = self._class_of[number]
-            words = set(showing & self._used[number] | words_of_files[file] & self._events.packages)
+            words = set(showing & self._used[number] | words_of_files[file] & packages)
             words.update(*map(self._named_above, self._in_sight(number)))
             if of >= 0:
                 words |= self._above(of) | showing & self._classes[of].words
+                made_by = (f for name in self._classes[of].words & self._top.keys() for f in self._top[name])
+                words.update(*(words_of_files[self._file_of[function]] & packages for function in made_by))
             shown.append(frozenset(words))
         return shown
 
