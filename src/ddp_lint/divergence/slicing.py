@@ -27,8 +27,6 @@ _HEADS = ("test", "target", "iter", "subject", "items")
 #: What ends the way through a block, and what names the function has.
 _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _NAMING = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: Exits before a store that are looked at; where there are more, it is taken to be reached.
-_MOST_EXITS = 64
 #: What distinguishes two objects of a class: ``Timer(group=group, is_main=rank == 0)``.
 _TELLING = re.compile(r"group|pg$|mesh|rank|main|master|primary|world|sync|distrib|^is_|model|sampler|loader")
 #: Statements that a store may depend on; where there are more, the names in it are unknown.
@@ -110,10 +108,7 @@ class _Statements:
     def deciding(self, path: str) -> list[ast.stmt]:
         """The statements that what is stored under a dotted path depends on, as a body."""
         stores = self._storing.get(path, [])
-        last = max((found.number for found in stores), default=0)
-        before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
-        exits = self._exits[:before] if before <= _MOST_EXITS else []
-        kept = self._closed([*stores, *self._naming, *exits])
+        kept = self._closed([*stores, *self._naming, *self._exits_beside(stores)])
         if len(kept) > _MOST:
             return [found.node for found in stores]
         blocks: dict[tuple[_Statement | None, int], list[_Statement]] = collections.defaultdict(list)
@@ -129,6 +124,19 @@ class _Statements:
             return _with_blocks(statement.node, iter(inner)) if inner else _without_value(statement.node)
 
         return [reduced(each) for each in blocks.get((None, 0), ())]
+
+    def _exits_beside(self, stores: list[_Statement]) -> list[_Statement]:
+        """The exits before the last store in a block that leads to one. ``if x is None: raise`` is none of them: what
+        comes behind it is evaluated without the test."""
+        last = max((found.number for found in stores), default=0)
+        before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
+        blocks: set[tuple[_Statement | None, int]] = set()
+        for store in stores:
+            up: _Statement | None = store
+            while up is not None and (up.around, up.block) not in blocks:
+                blocks.add((up.around, up.block))
+                up = up.around
+        return [found for found in self._exits[:before] if (found.around, found.block) in blocks]
 
     def _closed(self, waiting: list[_Statement]) -> set[_Statement]:
         """With all that they depend on, as long as it is not too much."""
