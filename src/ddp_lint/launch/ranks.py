@@ -221,16 +221,21 @@ def _decorators() -> tuple[str, ...]:
     return (*table("launch")["one_rank"]["decorators"], *frameworks.every(lambda each: each.launch.decorators))
 
 
+#: What has an identifier (`_identifier`).
+_NAMED = (ast.Name, ast.Attribute, ast.arg, ast.keyword)
+
+
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
-    idle = _counted(tree) | _by_default(tree) | _switched_off(tree)
-    for node in walk(tree):
-        handed_on = node.value if isinstance(node, ast.keyword) else node
-        if _identifier(handed_on) in idle and isinstance(handed_on, (ast.Name, ast.arg)):
-            continue
-        if isinstance(node, ast.keyword) and _is_default(node.value):
-            continue
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
+    nodes = list(walk(tree))
+    idle = _counted(nodes) | _by_default(nodes) | _switched_off(tree)
+    for node in nodes:
+        if isinstance(node, _NAMED):
+            name = _identifier(node)
+            is_listed = name in known["identifiers"] or (name in own_words and _goes_by(project, facts, node))
+            if is_listed and not _is_idle(node, idle):
+                yield name, node
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
                 if not _is_used(name, node, tree):
                     continue
@@ -246,10 +251,14 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if node.value in known["environment"]:
                 yield node.value, node
-        elif (name := _identifier(node)) in known["identifiers"] or (
-            name in own_words and _goes_by(project, facts, node)
-        ):
-            yield name, node
+
+
+def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
+    """Whether a name is one of these, or an argument gets one of them or a number."""
+    given = node.value if isinstance(node, ast.keyword) else node
+    if isinstance(given, (ast.Name, ast.arg)) and _identifier(given) in idle:
+        return True
+    return isinstance(node, ast.keyword) and _is_default(node.value)
 
 
 def _may_run_ranks(project: Project, facts: ModuleFacts, base: ast.expr) -> bool:
@@ -270,9 +279,9 @@ def _is_default(value: ast.expr) -> bool:
     return isinstance(last, ast.Constant) and isinstance(last.value, int)
 
 
-def _counted(tree: ast.AST) -> frozenset[str]:
+def _counted(nodes: list[ast.AST]) -> frozenset[str]:
     """Names that one process gives to each rank's part in turn: ``for local_rank in range(shards):``."""
-    loops = (node for node in walk(tree) if isinstance(node, (ast.For, ast.comprehension)))
+    loops = (node for node in nodes if isinstance(node, (ast.For, ast.comprehension)))
     return frozenset(
         loop.target.id
         for loop in loops
@@ -280,11 +289,11 @@ def _counted(tree: ast.AST) -> frozenset[str]:
     )
 
 
-def _by_default(tree: ast.AST) -> frozenset[str]:
+def _by_default(nodes: list[ast.AST]) -> frozenset[str]:
     """World sizes that functions have as a number by default, wherever they are taken: ``def plan(world_size=2):``.
     Each rank gets the size."""
     taken: dict[str, list[bool]] = {}
-    for node in walk(tree):
+    for node in nodes:
         if isinstance(node, ast.arguments):
             for parameter, default in defaults(node):
                 if parameter.arg in _known()["sizes"]:
@@ -444,7 +453,7 @@ def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) 
     """Whether what a call hands over is None except on the first rank: by its own test, by those around what its name
     is assigned, or by the test around the call, where others hand over nothing."""
     own = own_ranks(module)
-    on_first = {node for node, one_rank in _expressions(site.facts.tree.body, own) if one_rank}
+    on_first = _on_first(module, site.facts)
     if calls > 1 and site.node in on_first:
         return True
     scope = site.around or site.facts.tree
@@ -454,6 +463,16 @@ def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) 
     if all(chosen):
         return bool(chosen)
     return len(present) < len(values) and all(each or v in on_first for each, v in zip(chosen, present, strict=True))
+
+
+def _on_first(module: Module, facts: ModuleFacts) -> frozenset[ast.AST]:
+    """The parts of expressions of a file that a test or a decorator keeps to one rank."""
+    own = own_ranks(module)
+
+    def found() -> frozenset[ast.AST]:
+        return frozenset(node for node, one_rank in _expressions(facts.tree.body, own) if one_rank)
+
+    return module.project.remember(("on one rank", own), found, facts.kept) if module.project else found()
 
 
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
