@@ -27,9 +27,12 @@ _HEADS = ("test", "target", "iter", "subject", "items")
 #: What ends the way through a block, and what names the function has.
 _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _NAMING = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+#: Exits before a store that are looked at; where there are more, it is taken to be reached.
+_MOST_EXITS = 64
 #: What distinguishes two objects of a class: ``Timer(group=group, is_main=rank == 0)``.
 _TELLING = re.compile(r"group|pg$|mesh|rank|main|master|primary|world|sync|distrib|^is_|model|sampler|loader")
-#: Statements that a store may depend on; where there are more, the names in it are unknown.
+#: Statements that a store may depend on, all exits before it included; where there are more, the names in it are
+#: unknown.
 _MOST = 60
 
 
@@ -108,9 +111,12 @@ class _Statements:
     def deciding(self, path: str) -> list[ast.stmt]:
         """The statements that what is stored under a dotted path depends on, as a body."""
         stores = self._storing.get(path, [])
-        kept = self._closed([*stores, *self._naming, *self._exits_beside(stores)])
-        if len(kept) > _MOST:
+        last = max((found.number for found in stores), default=0)
+        before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
+        exits = self._exits[:before] if before <= _MOST_EXITS else []
+        if len(self._closed([*stores, *self._naming, *exits])) > _MOST:
             return [found.node for found in stores]
+        kept = self._closed([*stores, *self._naming, *_beside(stores, exits)])
         blocks: dict[tuple[_Statement | None, int], list[_Statement]] = collections.defaultdict(list)
         for statement in sorted(kept, key=lambda each: each.number):
             blocks[statement.around, statement.block].append(statement)
@@ -124,19 +130,6 @@ class _Statements:
             return _with_blocks(statement.node, iter(inner)) if inner else _without_value(statement.node)
 
         return [reduced(each) for each in blocks.get((None, 0), ())]
-
-    def _exits_beside(self, stores: list[_Statement]) -> list[_Statement]:
-        """The exits before the last store in a block that leads to one. ``if x is None: raise`` is none of them: what
-        comes behind it is evaluated without the test."""
-        last = max((found.number for found in stores), default=0)
-        before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
-        blocks: set[tuple[_Statement | None, int]] = set()
-        for store in stores:
-            up: _Statement | None = store
-            while up is not None and (up.around, up.block) not in blocks:
-                blocks.add((up.around, up.block))
-                up = up.around
-        return [found for found in self._exits[:before] if (found.around, found.block) in blocks]
 
     def _closed(self, waiting: list[_Statement]) -> set[_Statement]:
         """With all that they depend on, as long as it is not too much."""
@@ -153,6 +146,18 @@ class _Statements:
                 needed.add(name)
                 waiting += self._changing.get(name, ())
         return kept
+
+
+def _beside(stores: list[_Statement], exits: list[_Statement]) -> list[_Statement]:
+    """The exits in a block that leads to one of the stores. ``if x is None: raise`` is none of them: the names behind it
+    are those of the way past it."""
+    blocks: set[tuple[_Statement | None, int]] = set()
+    for store in stores:
+        up: _Statement | None = store
+        while up is not None and (up.around, up.block) not in blocks:
+            blocks.add((up.around, up.block))
+            up = up.around
+    return [found for found in exits if (found.around, found.block) in blocks]
 
 
 @kept_by_node(1024)
