@@ -447,7 +447,10 @@ class _Round:
 
     def follow(self, body: Sequence[ast.stmt], known: set[str]) -> bool:
         """Goes through a block, and adds to `known` what it sets; whether its end can be reached."""
-        return all([self._one(statement, known) for statement in body])
+        reached = True
+        for statement in body:
+            reached = self._one(statement, known) and reached
+        return reached
 
     def _one(self, statement: ast.stmt, known: set[str]) -> bool:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
@@ -462,7 +465,7 @@ class _Round:
             return self.follow(statement.body, known)
         elif isinstance(statement, ast.If):
             self.look(statement.test, known)
-            return self._either([[statement.body], [statement.orelse]], known)
+            return self._either([statement.body, statement.orelse], known)
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
             self.look(statement.iter, known)
             inner = set(known)
@@ -473,18 +476,18 @@ class _Round:
             self.follow(statement.finalbody, set(known))
             for named in (handler.type for handler in statement.handlers if handler.type is not None):
                 self.look(named, known)
-            handlers = [[handler.body] for handler in statement.handlers]
-            return self._either([[statement.body, statement.orelse], *handlers], known)
+            handlers = [handler.body for handler in statement.handlers]
+            return self._either([[*statement.body, *statement.orelse], *handlers], known)
         else:
             self.look(statement, known)
         return not isinstance(statement, (ast.Return, ast.Raise, ast.Continue, ast.Break))
 
-    def _either(self, ways: list[list[list[ast.stmt]]], known: set[str]) -> bool:
-        """One of several sequences of blocks: what all of them set whose ends can be reached is set."""
+    def _either(self, ways: list[list[ast.stmt]], known: set[str]) -> bool:
+        """One of several blocks: what all of them set whose ends can be reached is set."""
         ends: list[set[str]] = []
-        for blocks in ways:
+        for body in ways:
             inner = set(known)
-            if all([self.follow(block, inner) for block in blocks]):
+            if self.follow(body, inner):
                 ends.append(inner)
         known |= set.intersection(*ends) if ends else set()
         return bool(ends)

@@ -149,8 +149,8 @@ class _Statements:
 
 
 def _beside(stores: list[_Statement], exits: list[_Statement]) -> list[_Statement]:
-    """The exits in a block that leads to one of the stores. ``if x is None: raise`` is none of them: the names behind it
-    are those of the way past it."""
+    """The exits in a block that leads to one of the stores. ``if x is None: raise`` is none of them: the names behind
+    it are those of the way past it."""
     blocks: set[tuple[_Statement | None, int]] = set()
     for store in stores:
         up: _Statement | None = store

@@ -248,9 +248,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         elif isinstance(node, ast.ClassDef):
             bases = (b for b in node.bases if _last(b) in known["bases"] and _may_run_ranks(project, facts, b))
             yield from ((_last(b), node) for b in bases)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value in known["environment"]:
-                yield node.value, node
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known["environment"]:
+            yield node.value, node
 
 
 def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
