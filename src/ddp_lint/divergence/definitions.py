@@ -421,7 +421,7 @@ def made_anew(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
     if isinstance(loop, ast.While):
         round_.look(loop.test, known)
     else:
-        round_.set(loop.target, known)
+        round_.bind(loop.target, known)
     round_.follow(loop.body, known)
     return frozenset(round_.made - round_.looked)
 
@@ -437,7 +437,7 @@ class _Round:
     def look(self, node: ast.AST, known: set[str]) -> None:
         self.looked |= names_in(node) - known
 
-    def set(self, target: ast.expr, known: set[str]) -> None:
+    def bind(self, target: ast.expr, known: set[str]) -> None:
         for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
             if isinstance(part, ast.Name):
                 self.made.add(part.id)
@@ -456,12 +456,12 @@ class _Round:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
             self.look(statement.value, known)
             for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
-                self.set(target, known)
+                self.bind(target, known)
         elif isinstance(statement, (ast.With, ast.AsyncWith)):
             for item in statement.items:
                 self.look(item.context_expr, known)
                 if item.optional_vars is not None:
-                    self.set(item.optional_vars, known)
+                    self.bind(item.optional_vars, known)
             return self.follow(statement.body, known)
         elif isinstance(statement, ast.If):
             self.look(statement.test, known)
@@ -469,7 +469,7 @@ class _Round:
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
             self.look(statement.iter, known)
             inner = set(known)
-            self.set(statement.target, inner)
+            self.bind(statement.target, inner)
             self.follow(statement.body, inner)
             self.follow(statement.orelse, set(known))
         elif isinstance(statement, ast.Try):
