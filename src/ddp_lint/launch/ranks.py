@@ -17,13 +17,12 @@ from ddp_lint.launch.joining import joining_call, joining_functions
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
-from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import assigned_to, below, defaults, names_in, statements, walk
+from ddp_lint.source.syntax import assigned_to, below, defaults, statements, walk
 from ddp_lint.tensors.callers import CallSite, sites_of
 
 
@@ -229,6 +228,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
     tree, known, own_words = facts.tree, _known(), project.own.names.words
     nodes = list(walk(tree))
     idle = _counted(nodes) | _by_default(nodes) | _switched_off(tree)
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
     for node in nodes:
         if isinstance(node, _NAMED):
             name = _identifier(node)
@@ -237,7 +237,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 yield name, node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
-                if not _is_used(name, node, tree):
+                if not _is_used(name, node, used):
                     continue
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 words = _wordy().get(name.partition(".")[0])
@@ -315,18 +315,12 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [base + alias.name for alias in node.names]
 
 
-def _is_used(name: str, imported: ast.Import | ast.ImportFrom, tree: ast.AST) -> bool:
+def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str]) -> bool:
     """Whether anything is done with what an import brings: an import that was left behind shows nothing."""
     alias = next((a for a in imported.names if name.endswith(a.name)), None)
     if alias is None or alias.name == "*" or (alias.asname is None and isinstance(imported, ast.Import)):
         return True
-    return (alias.asname or alias.name) in _names(tree)
-
-
-# All imports of a tree are read, one tree after the other.
-@kept_by_node(4)
-def _names(tree: ast.AST) -> frozenset[str]:
-    return names_in(tree)
+    return (alias.asname or alias.name) in used
 
 
 def _is_below(name: str, modules: frozenset[str]) -> bool:
