@@ -48,6 +48,34 @@ ONE_ROUND = {
                 with open(path) as file:
                     dist.all_reduce(file)
         """,
+    "what only some rounds set": """
+        def f(xs):
+            y = None
+            for x in xs:
+                if x.ready:
+                    y = x
+                dist.all_reduce(x)
+        """,
+    "what each way through a round sets": """
+        def f(xs):
+            for x in xs:
+                if x.ready:
+                    y = x
+                else:
+                    y = x.other
+                dist.all_reduce(y)
+        """,
+    "what a round sets, or goes on to the next": """
+        def f(xs):
+            for x in xs:
+                try:
+                    y = x.load()
+                except OSError:
+                    continue
+                for part in y:
+                    z = part
+                    dist.all_reduce(z)
+        """,
 }
 TWO_ROUNDS = {
     "a number that grows": """
@@ -57,13 +85,21 @@ TWO_ROUNDS = {
                 n = n + 1
                 dist.all_reduce(x)
         """,
-    "what only some rounds set": """
+    "what only some rounds set before it is read": """
         def f(xs):
             y = None
             for x in xs:
                 if x.ready:
                     y = x
-                dist.all_reduce(x)
+                dist.all_reduce(y)
+        """,
+    "what a loop in a round may not set": """
+        def f(xs):
+            y = None
+            for x in xs:
+                for part in x:
+                    y = part
+                dist.all_reduce(y)
         """,
     "what is read before it is set": """
         def f(xs):
@@ -77,8 +113,8 @@ TWO_ROUNDS = {
 
 def _statements(source: str) -> int:
     """The statements of the function's body, those of its loop once."""
-    lines = [line for line in source.splitlines() if line.strip()][1:]
-    return len(lines)
+    lines = [line for line in source.splitlines() if line.strip() and not line.lstrip().startswith(("else", "except"))]
+    return len(lines[1:])
 
 
 @pytest.mark.parametrize("case", ONE_ROUND)

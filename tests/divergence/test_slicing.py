@@ -26,17 +26,20 @@ CASES = {
             self.count = size * 2
         """,
     ),
-    "an exit before it, and none behind it": (
+    "an exit beside a store, none in a block of its own, and none behind the last": (
         """
         def run(self, loader):
+            if loader is None:
+                raise ValueError(loader)
             if rank != 0:
+                self.count = 0
                 return compute()
             self.count = 1
-            if loader:
-                return None
+            return self
         """,
         """
         if rank != 0:
+            self.count = 0
             return
         self.count = 1
         """,

@@ -423,41 +423,78 @@ def is_never_none(function: ast.AST) -> bool:
 
 @kept_by_node(8192)
 def made_anew(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
-    """Names that each round of a loop sets before it looks at them: what the last round left in them is lost."""
-    anew: set[str] = set()
-    others: set[str] = set()
+    """Names that a round of a loop sets and never looks at before: what the last round left in them decides nothing."""
+    round_, known = _Round(), set[str]()
     if isinstance(loop, ast.While):
-        _look(loop.test, anew, others)
+        round_.look(loop.test, known)
     else:
-        _set(loop.target, anew, others)
-    _follow(loop.body, anew, others)
-    return frozenset(anew)
+        round_.bind(loop.target, known)
+    round_.follow(loop.body, known)
+    return frozenset(round_.made - round_.looked)
 
 
-def _follow(body: Sequence[ast.stmt], anew: set[str], others: set[str]) -> None:
-    """The statements of a block that is entered whenever it is reached, in order."""
-    for statement in body:
+class _Round:
+    """One round of a loop: the names that it may set, and those that it may look at before it has set them. `known`:
+    those that are set for certain where a statement begins."""
+
+    def __init__(self) -> None:
+        self.made: set[str] = set()
+        self.looked: set[str] = set()
+
+    def look(self, node: ast.AST, known: set[str]) -> None:
+        self.looked |= names_in(node) - known
+
+    def bind(self, target: ast.expr, known: set[str]) -> None:
+        for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+            if isinstance(part, ast.Name):
+                self.made.add(part.id)
+                known.add(part.id)
+            else:
+                self.look(part, known)
+
+    def follow(self, body: Sequence[ast.stmt], known: set[str]) -> bool:
+        """Goes through a block, and adds to `known` what it sets; whether its end can be reached."""
+        reached = True
+        for statement in body:
+            reached = self._one(statement, known) and reached
+        return reached
+
+    def _one(self, statement: ast.stmt, known: set[str]) -> bool:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-            _look(statement.value, anew, others)
+            self.look(statement.value, known)
             for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
-                _set(target, anew, others)
+                self.bind(target, known)
         elif isinstance(statement, (ast.With, ast.AsyncWith)):
             for item in statement.items:
-                _look(item.context_expr, anew, others)
+                self.look(item.context_expr, known)
                 if item.optional_vars is not None:
-                    _set(item.optional_vars, anew, others)
-            _follow(statement.body, anew, others)
+                    self.bind(item.optional_vars, known)
+            return self.follow(statement.body, known)
+        elif isinstance(statement, ast.If):
+            self.look(statement.test, known)
+            return self._either([statement.body, statement.orelse], known)
+        elif isinstance(statement, (ast.For, ast.AsyncFor)):
+            self.look(statement.iter, known)
+            inner = set(known)
+            self.bind(statement.target, inner)
+            self.follow(statement.body, inner)
+            self.follow(statement.orelse, set(known))
+        elif isinstance(statement, ast.Try):
+            self.follow(statement.finalbody, set(known))
+            for named in (handler.type for handler in statement.handlers if handler.type is not None):
+                self.look(named, known)
+            handlers = [handler.body for handler in statement.handlers]
+            return self._either([[*statement.body, *statement.orelse], *handlers], known)
         else:
-            _look(statement, anew, others)
+            self.look(statement, known)
+        return not isinstance(statement, (ast.Return, ast.Raise, ast.Continue, ast.Break))
 
-
-def _look(node: ast.AST, anew: set[str], others: set[str]) -> None:
-    others.update(names_in(node) - anew)
-
-
-def _set(target: ast.expr, anew: set[str], others: set[str]) -> None:
-    for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-        if not isinstance(part, ast.Name):
-            _look(part, anew, others)
-        elif part.id not in others:
-            anew.add(part.id)
+    def _either(self, ways: list[list[ast.stmt]], known: set[str]) -> bool:
+        """One of several blocks: what all of them set whose ends can be reached is set."""
+        ends: list[set[str]] = []
+        for body in ways:
+            inner = set(known)
+            if self.follow(body, inner):
+                ends.append(inner)
+        known |= set.intersection(*ends) if ends else set()
+        return bool(ends)

@@ -31,7 +31,8 @@ _NAMING = (ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.FunctionDef
 _MOST_EXITS = 64
 #: What distinguishes two objects of a class: ``Timer(group=group, is_main=rank == 0)``.
 _TELLING = re.compile(r"group|pg$|mesh|rank|main|master|primary|world|sync|distrib|^is_|model|sampler|loader")
-#: Statements that a store may depend on; where there are more, the names in it are unknown.
+#: Statements that a store may depend on, all exits before it included; where there are more, the names in it are
+#: unknown.
 _MOST = 60
 
 
@@ -113,9 +114,9 @@ class _Statements:
         last = max((found.number for found in stores), default=0)
         before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
         exits = self._exits[:before] if before <= _MOST_EXITS else []
-        kept = self._closed([*stores, *self._naming, *exits])
-        if len(kept) > _MOST:
+        if len(self._closed([*stores, *self._naming, *exits])) > _MOST:
             return [found.node for found in stores]
+        kept = self._closed([*stores, *self._naming, *_beside(stores, exits)])
         blocks: dict[tuple[_Statement | None, int], list[_Statement]] = collections.defaultdict(list)
         for statement in sorted(kept, key=lambda each: each.number):
             blocks[statement.around, statement.block].append(statement)
@@ -145,6 +146,18 @@ class _Statements:
                 needed.add(name)
                 waiting += self._changing.get(name, ())
         return kept
+
+
+def _beside(stores: list[_Statement], exits: list[_Statement]) -> list[_Statement]:
+    """The exits in a block that leads to one of the stores. ``if x is None: raise`` is none of them: the names behind
+    it are those of the way past it."""
+    blocks: set[tuple[_Statement | None, int]] = set()
+    for store in stores:
+        up: _Statement | None = store
+        while up is not None and (up.around, up.block) not in blocks:
+            blocks.add((up.around, up.block))
+            up = up.around
+    return [found for found in exits if (found.around, found.block) in blocks]
 
 
 @kept_by_node(1024)

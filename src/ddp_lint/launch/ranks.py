@@ -17,13 +17,12 @@ from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_funct
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
-from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import assigned_to, below, defaults, names_in, statements, walk
+from ddp_lint.source.syntax import assigned_to, below, defaults, statements, walk
 from ddp_lint.tensors.callers import CallSite, sites_of
 
 
@@ -221,18 +220,24 @@ def _decorators() -> tuple[str, ...]:
     return (*table("launch")["one_rank"]["decorators"], *frameworks.every(lambda each: each.launch.decorators))
 
 
+#: What has an identifier (`_identifier`).
+_NAMED = (ast.Name, ast.Attribute, ast.arg, ast.keyword)
+
+
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
-    idle = _counted(tree) | _by_default(tree) | _switched_off(tree)
-    for node in walk(tree):
-        handed_on = node.value if isinstance(node, ast.keyword) else node
-        if _identifier(handed_on) in idle and isinstance(handed_on, (ast.Name, ast.arg)):
-            continue
-        if isinstance(node, ast.keyword) and _is_default(node.value):
-            continue
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
+    nodes = list(walk(tree))
+    idle = _counted(nodes) | _by_default(nodes) | _switched_off(tree)
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    for node in nodes:
+        if isinstance(node, _NAMED):
+            name = _identifier(node)
+            is_listed = name in known["identifiers"] or (name in own_words and _goes_by(project, facts, node))
+            if is_listed and not _is_idle(node, idle):
+                yield name, node
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
-                if not _is_used(name, node, tree):
+                if not _is_used(name, node, used):
                     continue
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 words = _wordy().get(name.partition(".")[0])
@@ -243,13 +248,16 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         elif isinstance(node, ast.ClassDef):
             bases = (b for b in node.bases if _last(b) in known["bases"] and _may_run_ranks(project, facts, b))
             yield from ((_last(b), node) for b in bases)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node.value in known["environment"]:
-                yield node.value, node
-        elif (name := _identifier(node)) in known["identifiers"] or (
-            name in own_words and _goes_by(project, facts, node)
-        ):
-            yield name, node
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known["environment"]:
+            yield node.value, node
+
+
+def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
+    """Whether a name is one of these, or an argument gets one of them or a number."""
+    given = node.value if isinstance(node, ast.keyword) else node
+    if isinstance(given, (ast.Name, ast.arg)) and _identifier(given) in idle:
+        return True
+    return isinstance(node, ast.keyword) and _is_default(node.value)
 
 
 def _may_run_ranks(project: Project, facts: ModuleFacts, base: ast.expr) -> bool:
@@ -270,9 +278,9 @@ def _is_default(value: ast.expr) -> bool:
     return isinstance(last, ast.Constant) and isinstance(last.value, int)
 
 
-def _counted(tree: ast.AST) -> frozenset[str]:
+def _counted(nodes: list[ast.AST]) -> frozenset[str]:
     """Names that one process gives to each rank's part in turn: ``for local_rank in range(shards):``."""
-    loops = (node for node in walk(tree) if isinstance(node, (ast.For, ast.comprehension)))
+    loops = (node for node in nodes if isinstance(node, (ast.For, ast.comprehension)))
     return frozenset(
         loop.target.id
         for loop in loops
@@ -280,11 +288,11 @@ def _counted(tree: ast.AST) -> frozenset[str]:
     )
 
 
-def _by_default(tree: ast.AST) -> frozenset[str]:
+def _by_default(nodes: list[ast.AST]) -> frozenset[str]:
     """World sizes that functions have as a number by default, wherever they are taken: ``def plan(world_size=2):``.
     Each rank gets the size."""
     taken: dict[str, list[bool]] = {}
-    for node in walk(tree):
+    for node in nodes:
         if isinstance(node, ast.arguments):
             for parameter, default in defaults(node):
                 if parameter.arg in _known()["sizes"]:
@@ -307,18 +315,12 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [base + alias.name for alias in node.names]
 
 
-def _is_used(name: str, imported: ast.Import | ast.ImportFrom, tree: ast.AST) -> bool:
+def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str]) -> bool:
     """Whether anything is done with what an import brings: an import that was left behind shows nothing."""
     alias = next((a for a in imported.names if name.endswith(a.name)), None)
     if alias is None or alias.name == "*" or (alias.asname is None and isinstance(imported, ast.Import)):
         return True
-    return (alias.asname or alias.name) in _names(tree)
-
-
-# All imports of a tree are read, one tree after the other.
-@kept_by_node(4)
-def _names(tree: ast.AST) -> frozenset[str]:
-    return names_in(tree)
+    return (alias.asname or alias.name) in used
 
 
 def _is_below(name: str, modules: frozenset[str]) -> bool:
@@ -446,12 +448,7 @@ def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) 
     """Whether what a call hands over is None except on the first rank: by its own test, by those around what its name
     is assigned, or by the test around the call, where others hand over nothing."""
     own = own_ranks(module)
-    assert module.project is not None
-    on_first: frozenset[ast.AST] = module.project.remember(
-        ("on the first rank", site.facts.name),
-        lambda: frozenset(node for node, one_rank in _expressions(site.facts.tree.body, own) if one_rank),
-        site.facts.kept,
-    )
+    on_first = _on_first(module, site.facts)
     if calls > 1 and site.node in on_first:
         return True
     scope = site.around or site.facts.tree
@@ -461,6 +458,16 @@ def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) 
     if all(chosen):
         return bool(chosen)
     return len(present) < len(values) and all(each or v in on_first for each, v in zip(chosen, present, strict=True))
+
+
+def _on_first(module: Module, facts: ModuleFacts) -> frozenset[ast.AST]:
+    """The parts of expressions of a file that a test or a decorator keeps to one rank."""
+    own = own_ranks(module)
+
+    def found() -> frozenset[ast.AST]:
+        return frozenset(node for node, one_rank in _expressions(facts.tree.body, own) if one_rank)
+
+    return module.project.remember(("on one rank", own), found, facts.kept) if module.project else found()
 
 
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:

@@ -46,7 +46,8 @@ def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
 def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) -> bool:
     """Whether the last ``torch.set_grad_enabled(..)`` statement before `node` in its function, or before an `if` or a
     loop around it, turns gradients off."""
-    switches = {call for call in _switches(function) if module.qualified(call.func) == f"torch.{_SWITCH}"}
+    named = _switches(function) if module.file.holds(_SWITCH) else ()
+    switches = {call for call in named if module.qualified(call.func) == f"torch.{_SWITCH}"}
     if not switches:
         return False
     around = {id(up) for up in module.ancestors(node)}

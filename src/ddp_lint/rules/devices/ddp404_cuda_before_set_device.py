@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -140,24 +140,25 @@ class CudaBeforeSetDevice(Rule):
             return
         scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
         scopes += self.module.of_type(cst.FunctionDef)
-        reported = [self._visit_scope(scope) for scope in scopes]
+        first = next((call for call in self._all_calls() if self.module.qualified(call.func) in _SETS), None)
+        reported = [self._visit_scope(scope, first) for scope in scopes]
         if not any(reported):
             self._visit_never(scopes)
         self._visit_switches(switches)
-        for call in self.module.nodes:
-            if type(call) is cst.Call and isinstance(call.func, cst.Attribute) and call.func.attr.value == "Process":
+        for call in self._all_calls():
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "Process":
                 self._visit_worker(call)
 
     # ---- before set_device
 
-    def _visit_scope(self, scope: cst.FunctionDef | cst.Module) -> bool:
+    def _visit_scope(self, scope: cst.FunctionDef | cst.Module, first: cst.Call | None) -> bool:
+        """`first`: the first call in the file that sets the device, if one does."""
         body = scope.body if isinstance(scope, cst.FunctionDef) else scope
         calls = list(calls_in(body))
         setting = next((i for i, call in enumerate(calls) if self._sets(call)), None)
         label = calls[setting] if setting is not None else None
         if label is None and scope is self.module.tree:
-            label = next((c for c in self._all_calls() if self.module.qualified(c.func) in _SETS), None)
-            setting = len(calls) if label is not None else None
+            label, setting = first, len(calls)
         if label is None or setting is None:
             return False
         for call in calls[:setting]:
@@ -178,8 +179,8 @@ class CudaBeforeSetDevice(Rule):
             return None
         return Initialiser(project, counts).within(helper.facts, helper.function.body)
 
-    def _all_calls(self) -> Iterator[cst.Call]:
-        return iter(self.module.of_type(cst.Call))
+    def _all_calls(self) -> list[cst.Call]:
+        return self.module.of_type(cst.Call)
 
     def _in_main_guard(self, call: cst.Call, label: cst.Call) -> bool:
         """A `__main__` block may call the function that sets the device before it reaches the line."""

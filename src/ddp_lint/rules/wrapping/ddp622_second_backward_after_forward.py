@@ -125,7 +125,7 @@ class SecondBackwardAfterForward(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         calls = list(calls_in(node.body))
-        if _by_hand(node) or not any(map(is_backward, calls)):
+        if not any(map(is_backward, calls)) or _by_hand(node):
             return
         forwards: dict[str, list[tuple[cst.Call, Wrap]]] = {}
         for call in calls:
