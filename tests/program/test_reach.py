@@ -332,3 +332,20 @@ def test_functions_that_all_call_each_other(tmp_path: pathlib.Path) -> None:
     outside = ["import torch.distributed as dist", "def f40(): dist.barrier(); f0()"]
     folder = _written({"a": "\n".join([*everyone, *outside])}, tmp_path)
     assert _functions(_index(folder), folder) == {"a:f40"}
+
+
+def test_what_was_learned_holds_where_the_words_that_are_new_lead_nowhere(tmp_path: pathlib.Path) -> None:
+    project, kept = tmp_path / "project", tmp_path / "kept"
+    project.mkdir()
+    text = "import torch.distributed as dist\ndef f(x): dist.barrier()\ndef g(x): return x\n"
+    folder = _written({"a": text, "b": "def h(y): return y.sum()\n"}, project)
+    _index(folder, kept)
+    paths, place = [str(folder / "a.py"), str(folder / "b.py")], Place(str(folder), kept)
+
+    def after(body: str) -> object:
+        return index(paths, Names(), place, read=False, unsaved={paths[1]: f"def h(y): {body}\n"})
+
+    assert after("total = y; return total.mean()") == {paths[0]: {"f"}, paths[1]: frozenset()}
+    assert after("return f(y)") is None
+    assert after("return y.all_reduce()") is None
+    assert index(paths, Names(), place, read=False, unsaved={paths[1]: "def k(y): return y\n"}) is None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import pathlib
+import sys
 import weakref
 
 import pytest
 
+from ddp_lint.config import Settings
+from ddp_lint.divergence import analyse
+from ddp_lint.engine.checking import Checker
 from ddp_lint.project import Project
 from ddp_lint.project import project as module
 
@@ -49,3 +53,27 @@ def test_what_is_known_of_a_class_keeps_no_tree(project: Project) -> None:
     gc.collect()
     assert tree() is None
     assert project.class_facts("a.Base") is not None
+
+
+def test_summaries_start_again_once_there_are_too_many_trees(tmp_path: pathlib.Path) -> None:
+    """What they have let go of is worked out again, with the same result; whoever holds the trees, they count."""
+    lines = "".join(f"    y{n} = x\n" for n in range(50))
+    for name in "abcdef":
+        call = "" if name == "a" else "    from a import a\n    a(rank)\n"
+        (tmp_path / f"{name}.py").write_text(
+            "import torch.distributed as dist\n\n\n"
+            f"def {name}(rank, x=0):\n{lines}{call}    if rank == 0:\n        dist.barrier()\n"
+        )
+    paths, settings = sorted(tmp_path.glob("*.py")), Settings(tmp_path, frozenset({"DDP101"}))
+    whole = Project(tmp_path)
+    expected = [Checker(settings, project=whole).check(path).findings for path in paths]
+    assert all(expected)
+    size = sum(path.stat().st_size for path in paths)
+    assert whole.source_in_memory == size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_KEPT_SOURCE", size // 3)
+        patch.setattr(sys.modules[analyse.__module__], "_MOST_SOURCE", size // 3)
+        bounded = Project(tmp_path)
+        for path, findings in zip(paths, expected, strict=True):
+            assert Checker(settings, project=bounded).check(path).findings == findings
+            assert bounded.source_in_memory <= size // 3 + 2 * size // len(paths)

@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 
 import ddp_lint
+from ddp_lint.divergence.definitions import handing_over
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, touch
+from ddp_lint.source import SourceFile
 
 SOURCE = '''\
 """A module."""
@@ -185,3 +187,26 @@ def test_nothing_is_kept_by_a_node_behind_the_back_of_who_gets_it() -> None:
                 if kept and ("ast." in text or text.rpartition(".")[2] in ("Function", "FunctionNode", "Definition")):
                     found.add(node.name)
     assert found == _OUTLINE_ALONE
+
+
+def test_what_is_derived_of_a_class_holds_while_its_methods_give_the_same(tmp_path: pathlib.Path) -> None:
+    """Whoever asks what a class hands over depends on that, not on what else its methods do."""
+    text = "class Net:\n    def wrap(self):\n        shard(self.model, 1)\n\n    def other(self):\n        return 1\n"
+    (tmp_path / "a.py").write_text(text)
+
+    def answers(changed: str) -> bool:
+        project = Project(tmp_path)
+        facts = project.facts_of(tmp_path / "a.py")
+        assert facts is not None
+        with project.recording() as asked:
+            handing_over(facts.definitions["Net"])  # type: ignore[arg-type]
+        kept = project.dependencies(asked)
+        assert list(kept) == ["sums:handing_over.Net.:a.py"]
+        later = Project(tmp_path)
+        later.hold(tmp_path / "a.py", SourceFile("a.py", changed, "a.py"))
+        return all(later.holds(*question) for question in kept.items())
+
+    assert answers(text.replace("return 1", "total = 2\n        return total"))
+    assert answers("# a comment\n" + text)
+    assert not answers(text.replace("self.model, 1", "self.model, 2"))
+    assert not answers(text.replace("return 1", "return shard(self.head)"))

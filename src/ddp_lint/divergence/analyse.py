@@ -36,7 +36,7 @@ from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.knowledge.frameworks import caught
 from ddp_lint.program.mentions import MODULE
-from ddp_lint.project import Project
+from ddp_lint.project import Asked, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children, inside
 from ddp_lint.source.names import Names
@@ -47,8 +47,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MANAGER = ("__enter__", "__exit__")
 #: Calls of Python's that an analysis may nest: several times what calls within calls and blocks within blocks take.
 _FRAMES = 3_000
-#: Characters of files whose syntax trees the summaries keep: beyond it they start again.
-_KEPT_SOURCE = 8_000_000
+#: Characters of files whose syntax trees may be in memory: beyond it the summaries, which keep most of them, start
+#: again. A tree takes some 32 bytes a character.
+_MOST_SOURCE = 10_000_000
 
 #: What is kept is kept by these nodes.
 _KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -57,25 +58,32 @@ _KEYS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _CLOSED, _OPEN = "summaries", "open summaries"
 
 
+def summaries_of(project: Project) -> Summaries:
+    """All that is known of what functions do; what keeps more trees in memory than there may be is let go of first."""
+    if _CLOSED in project.attached and project.source_in_memory > _MOST_SOURCE:
+        _start_again(project)
+    return _attached(project, _CLOSED, whole=True)
+
+
 def open_summaries_of(project: Project) -> Summaries:
     """Summaries that keep what makes the ranks diverge in a callee as it is, for a look at its callers."""
-    found = _attached(project, _OPEN)
-    if found is None or found.source_read > _KEPT_SOURCE:
-        return _replaced(project, _OPEN, found, Summaries(project, whole=False))
-    return found
+    return _attached(project, _OPEN, whole=False)
 
 
-def _attached(project: Project, name: str) -> Summaries | None:
+def _attached(project: Project, name: str, *, whole: bool) -> Summaries:
     found: Summaries | None = project.attached.get(name)
+    if found is None:
+        found = project.attached[name] = Summaries(project, whole=whole)
     return found
 
 
-def _replaced(project: Project, name: str, old: Summaries | None, new: Summaries) -> Summaries:
-    project.attached[name] = new
-    if old is not None:
-        old.let_go_of_all()
-        let_go_of_trees(generation=1)
-    return new
+def _start_again(project: Project) -> None:
+    project.forget_memories()
+    for name in (_CLOSED, _OPEN):
+        old: Summaries | None = project.attached.pop(name, None)
+        if old is not None:
+            old.let_go_of_all()
+    let_go_of_trees(generation=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,17 +140,9 @@ def _room_to_recurse() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def summaries_of(project: Project) -> Summaries:
-    found = _attached(project, _CLOSED)
-    if found is None or found.source_read > _KEPT_SOURCE:
-        project.forget_memories()
-        return _replaced(project, _CLOSED, found, Summaries(project))
-    return found
-
-
 def let_go(project: Project, path: pathlib.Path) -> None:
     """Let go of what is kept for the syntax tree of a file that is about to change (`Project.change`)."""
-    found, facts = _attached(project, _CLOSED), project.known_facts(path)
+    found, facts = project.attached.get(_CLOSED), project.known_facts(path)
     if found is None or facts is None:
         return
     gone = {id(node) for node in statements(facts.tree) if isinstance(node, _KEYS)}
@@ -158,16 +158,17 @@ def let_go(project: Project, path: pathlib.Path) -> None:
 
 def let_go_of_edited(project: Project) -> None:
     """Let go of what depends on functions that were edited (`Project.edit`)."""
-    found = _attached(project, _CLOSED)
+    found = project.attached.get(_CLOSED)
     if found is not None:
         found.let_go_of_stale()
 
 
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
-    own = _without_managers([_read_once(root, facts, summaries) for root in _communicating(facts, summaries)])
+    reader = _Reader(facts, summaries)
+    own = _without_managers([reader.read(root) for root in _communicating(facts, summaries)])
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
-    own = [_as_given(_as_called(read, callers), facts, summaries, callers) for read in own]
+    own = [reader.among_callers(read, callers) for read in own]
     # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
     communicating: dict[ast.ClassDef | None, set[str]] = collections.defaultdict(set)
     for read in own:
@@ -175,7 +176,7 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
             communicating[read.root.owner].add(getattr(read.root.node, "name", ""))
     classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
     seen_from = (root for of in classes for root in hooked(of, summaries, communicating[of.node]))
-    inherited = [_read_once(root, facts, summaries) for root in seen_from]
+    inherited = list(map(reader.read_for_class, seen_from))
     found: dict[object, Mismatch] = {}
     # A function shows its mismatch by itself best; the statements of the module lead there by its callers.
     for read in (*inherited, *sorted(own, key=lambda read: read.root.function is None)):
@@ -220,12 +221,70 @@ class _Read:
     mismatches: tuple[Mismatch, ...] = ()
     communicates: bool = True
     skipped: bool = False
+    #: The name under which it is kept for later runs that nothing is found.
+    outcome: str = ""
+
+
+class _Reader:
+    """Reads the roots of one file. One that an earlier run has found nothing in is not read again, as long as nothing
+    has changed that this depends on (`Project.outcomes`)."""
+
+    def __init__(self, facts: ModuleFacts, summaries: Summaries) -> None:
+        self._facts = facts
+        self._summaries = summaries
+        self._project = summaries.linker.project
+        self._outcomes = self._project.outcomes(facts.source.inside)
+        self._keeps = self._project.is_recording and not self._project.is_changing
+        self._asked: dict[str, set[Asked]] = {}
+        self._names: collections.Counter[str] = collections.Counter()
+
+    def read(self, root: Root) -> _Read:
+        """By itself; `among_callers` completes it."""
+        name = self._name_of(root, "@" if root.decorated else "")
+        known = self._outcomes.known(name) if not _is_of_manager(root) else None
+        if known is not None:
+            return _Read(root, communicates=known, outcome=name)
+        with self._project.recording() as asked:
+            read = _read_once(root, self._facts, self._summaries)
+        self._asked[name] = asked
+        return dataclasses.replace(read, outcome=name)
+
+    def among_callers(self, read: _Read, callers: Callers[Root]) -> _Read:
+        """With what the callers of the root show."""
+        if read.outcome not in self._asked:
+            return read
+        with self._project.recording() as asked:
+            full = _as_given(_as_called(read, callers), self._facts, self._summaries, callers)
+        if not _is_of_manager(read.root):
+            self._keep(full, asked)
+        return full
+
+    def read_for_class(self, root: Root) -> _Read:
+        """A root that is inherited."""
+        name = self._name_of(root, "^")
+        known = self._outcomes.known(name)
+        if known is not None:
+            return _Read(root, communicates=known)
+        with self._project.recording() as asked:
+            read = dataclasses.replace(_read_once(root, self._facts, self._summaries), outcome=name)
+        self._keep(read, asked)
+        return read
+
+    def _name_of(self, root: Root, kind: str) -> str:
+        """Of the root among those of its file, where several can be called the same."""
+        name = f"{root.name}{kind}"
+        self._names[name] += 1
+        return f"{name}'{self._names[name]}"
+
+    def _keep(self, read: _Read, asked: set[Asked]) -> None:
+        if self._keeps and not read.mismatches and not read.skipped:
+            self._outcomes.keep(read.outcome, read.communicates, asked | self._asked.get(read.outcome, set()))
 
 
 def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
     """Without the mismatches that no call of the project brings about."""
     function = read.root.function
-    if function is None or not read.mismatches or read.root.decorated or read.root.name.rpartition(".")[2] in _MANAGER:
+    if function is None or not read.mismatches or read.root.decorated or _is_of_manager(read.root):
         return read
     return dataclasses.replace(read, mismatches=callers.confirmed(read.root, function, read.mismatches))
 
@@ -259,14 +318,14 @@ def _mismatches_of(
 def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
     """Kept where files change, until the root or what it calls does."""
     project = summaries.linker.project
-    if not project.is_changing:
-        return _read(root, facts, summaries)
-    key = (root.node, root.seen_from, root.decorated, root.name)
 
     def read() -> _Read:
         facts.note_outline()
         return _read(root, facts, summaries)
 
+    if not project.is_changing:
+        return read()
+    key = (root.node, root.seen_from, root.decorated, root.name)
     found: _Read = project.remember(key, read, summaries.reads)
     return found
 
@@ -293,7 +352,11 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
         for name in _MANAGER
     ]
     managers = halves[0] & halves[1] - {None}
-    return [r for r in reads if r.root.owner not in managers or r.root.name.rpartition(".")[2] not in _MANAGER]
+    return [read for read in reads if read.root.owner not in managers or not _is_of_manager(read.root)]
+
+
+def _is_of_manager(root: Root) -> bool:
+    return root.name.rpartition(".")[2] in _MANAGER
 
 
 def _without_repeated(mismatches: list[Mismatch], facts: ModuleFacts) -> list[Mismatch]:

@@ -15,6 +15,7 @@ from ddp_lint.project.parts import (
     classes_documented,
     docstring_of,
     inside,
+    kept_by_class,
     kept_by_node,
     note_stores,
     rebinding,
@@ -25,7 +26,7 @@ from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import Definition, defaults, first_name, names_in, parameters, positional, statements
 
 
-@kept_by_node(4096)
+@kept_by_class
 def handing_over(node: ast.ClassDef) -> dict[str, list[ast.Call]]:
     """The calls in a class that get one of its objects' attributes first, by the attribute: ``shard(self.model)``."""
     found: dict[str, list[ast.Call]] = {}
@@ -188,17 +189,22 @@ def attributes_in(function: ast.AST) -> frozenset[str]:
     return frozenset(node.attr for node in nodes if isinstance(node.ctx, ast.Load))
 
 
+@kept_by_class
 def stores_in(node: ast.ClassDef) -> Mapping[str, Stores]:
     """`self.x = value` in the methods of a class, `__init__` first."""
-    touch(node)
-    return _stores_in(node)
+    found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
+    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(m)]
+    for method in sorted(methods, key=lambda m: m.name != "__init__"):
+        for attribute, value in _stored_first(method).items():
+            found.setdefault(attribute, []).append((method, value))
+    return found
 
 
 def stores_of(node: ast.ClassDef, attribute: str) -> Stores:
     """Those of one attribute."""
     note_stores(node, attribute)
     with unnoted(node):
-        return _stores_in(node).get(attribute, ())
+        return stores_in(node).get(attribute, ())
 
 
 def _stored_first(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str, ast.expr]:
@@ -218,24 +224,12 @@ def _stored_first(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str
     return found
 
 
-@kept_by_node(4096, noted=by_asker)
-def _stores_in(
-    node: ast.ClassDef,
-) -> dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]]:
-    found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
-    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(m)]
-    for method in sorted(methods, key=lambda m: m.name != "__init__"):
-        for attribute, value in _stored_first(method).items():
-            found.setdefault(attribute, []).append((method, value))
-    return found
-
-
 #: Methods of meters that record samples.
 _ADDING = frozenset({"update", "add", "record", "accumulate", "__call__"})
 _ADDED = re.compile(r"(^|_)(counts?|num\w*|n|samples|weights?)(_|$)")
 
 
-@kept_by_node(1024)
+@kept_by_class
 def counts_of(node: ast.ClassDef) -> frozenset[str]:
     """The attributes that `update` adds a number of samples to which it is given, so that they are 0 on a rank that
     has had none; a number of calls is none."""
@@ -256,7 +250,7 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
 _BATCH: Final = re.compile(r"(^|_)(batch|inputs?|samples?|examples?)$")
 
 
-@kept_by_node(1024)
+@kept_by_class
 def keyed_by_batches(node: ast.ClassDef) -> frozenset[str]:
     """The attributes that hold a dictionary with a key for each that the batches have: ``self.hits[name] += 1`` in a
     loop over ``zip(batch["dataset"], scores)``."""
@@ -300,7 +294,7 @@ def _names_of_fields(target: ast.expr, over: ast.expr, batches: set[str]) -> Ite
     yield from (part.id for part, of in pairs if isinstance(part, ast.Name) and _is_field(of, batches))
 
 
-@kept_by_node(1024)
+@kept_by_class
 def entering(node: ast.ClassDef) -> Mapping[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]]:
     """The methods that add a key to a dictionary in an attribute under a condition."""
     found: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]] = {}

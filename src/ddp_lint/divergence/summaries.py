@@ -127,11 +127,6 @@ class Summaries:
         #: What roots do, where files change: kept by who analyses them.
         self.reads: dict[Hashable, Answered[Any]] = {}
 
-    @property
-    def source_read(self) -> int:
-        """Characters of the modules that were looked into."""
-        return self.variables.source_read
-
     def let_go(self, facts: ModuleFacts) -> None:
         """Let go of what was kept of a module."""
         self.linker.let_go(facts)

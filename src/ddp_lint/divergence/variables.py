@@ -70,8 +70,6 @@ class Variables:
     def __init__(self, summaries: Evaluation) -> None:
         self._summaries = summaries
         self._known: dict[str, dict[str, Answered[Value]]] = {}
-        #: Characters of the modules whose variables are known: what is kept of them keeps their syntax trees.
-        self.source_read = 0
         self._pending_modules: set[Hashable] = set()
         #: By module, names that neither it nor the knowledge has anything for: those of Python's own functions, mostly.
         self._plain: dict[str, dict[str, Value]] = {}
@@ -86,7 +84,6 @@ class Variables:
         """Let go of the variables of a module."""
         self._plain.pop(facts.name, None)
         if (known := self._known.pop(facts.name, None)) is not None:
-            self.source_read -= len(facts.source.text)
             self._summaries.linker.project.drop(known.values())
 
     def rebound(self) -> Hashable:
@@ -149,10 +146,7 @@ class Variables:
     def module_variable(self, facts: ModuleFacts, name: str) -> Value | None:
         """What top-level statements assign to the name, joined; a variable that functions rebind is unknown, but for
         counters, which are taken to be as they start."""
-        if facts.name not in self._known:
-            self._known[facts.name] = {}
-            self.source_read += len(facts.source.text)
-        values = self._known[facts.name]
+        values = self._known.setdefault(facts.name, {})
         assigned = assignments_in(facts.tree).get(name) if name not in values else ()
         if name not in values and (not assigned or (facts.name, name) in self._pending_modules):
             return None

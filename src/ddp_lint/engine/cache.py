@@ -40,6 +40,8 @@ from ddp_lint.engine.snapshot import Snapshot
 from ddp_lint.files import read, remove_leftovers, write
 from ddp_lint.findings import Finding, Span
 from ddp_lint.project import Project
+from ddp_lint.project.outcomes import NO_OUTCOMES, Earlier, Outcome
+from ddp_lint.project.parts import file_of
 from ddp_lint.project.project import digest_in
 
 _KEPT_GENERATIONS = 8
@@ -92,6 +94,21 @@ class Cache:
         if shown not in self._sound:
             self._sound[shown] = pathlib.Path(shown).resolve().is_relative_to(self._project.root.resolve())
         return self._sound[shown]
+
+    def outcomes(self, inside: str) -> Earlier:
+        """What an earlier run knows of the functions of a file, by its path below the root, that would be the same
+        today."""
+        with contextlib.suppress(TypeError, ValueError, LookupError, OSError, RecursionError):
+            shard = self._shard(inside)
+            elsewhere = [d for d in shard.dependencies(inside) or () if file_of(d[0]) != inside]
+            if elsewhere and all(self._project.holds(*dependency) for dependency in elsewhere):
+                known = {
+                    name: Outcome(value, tuple(question for question, _ in depends))
+                    for name, value, depends in shard.outcomes(inside)
+                    if all(file_of(d[0]) == inside and self._project.holds(*d) for d in depends)
+                }
+                return Earlier(known, tuple(question for question, _ in elsewhere))
+        return NO_OUTCOMES
 
     def _holds(self, inside: str, shard: _Shard) -> bool:
         if self._snapshot.holds(inside):
@@ -224,6 +241,7 @@ class _Shard:
             self._numbers = {question: number for number, question in enumerate(self._questions)}
         self.findings[inside] = [encode(finding) for finding in result.findings]
         self._asked[inside] = [self._number(dependency) for dependency in result.dependencies]
+        self._outcomes[inside] = {name: [value, list(map(self._number, d))] for name, value, d in result.outcomes}
 
     def _number(self, dependency: tuple[str, str]) -> int:
         assert self._numbers is not None
@@ -236,6 +254,11 @@ class _Shard:
         """The questions that the result for a file depends on, with their answers; None where they are not known."""
         asked = self._asked.get(inside)
         return None if asked is None else [self._questions[number] for number in asked]
+
+    def outcomes(self, inside: str) -> Iterator[tuple[str, bool, list[tuple[str, str]]]]:
+        """The outcomes of the functions of a file, each with the questions that it depends on and their answers."""
+        for name, (value, numbers) in self._outcomes.get(inside, {}).items():
+            yield name, value, [self._questions[number] for number in numbers]
 
     def state_of(self, inside: str, state_of: Callable[[str, str], State]) -> State:
         """Whether the result for a file holds; `state_of` is called once for each question."""
@@ -258,21 +281,27 @@ class _Shard:
         results = {inside: (self, found) for inside, found in self.findings.items() if inside not in new}
         results |= {inside: (own, own.findings[inside]) for inside in new}
         numbers: dict[tuple[str, str], int] = {}
-        asked = {}
+        asked, outcomes = {}, {}
+
+        def numbered(dependencies: list[tuple[str, str]]) -> list[int]:
+            return [numbers.setdefault(dependency, len(numbers)) for dependency in dependencies]
+
         for inside, (shard, _) in results.items():
             dependencies = shard.dependencies(inside)
             if dependencies is not None:
-                asked[inside] = [numbers.setdefault(dependency, len(numbers)) for dependency in dependencies]
+                asked[inside] = numbered(dependencies)
+                outcomes[inside] = {name: [value, numbered(asks)] for name, value, asks in shard.outcomes(inside)}
         findings = {inside: results[inside][1] for inside in asked}
-        return b"\n".join(json.dumps(part).encode() for part in (findings, [list(numbers), asked]))
+        return b"\n".join(json.dumps(part).encode() for part in (findings, [list(numbers), asked, outcomes]))
 
     @functools.cached_property
-    def _decoded(self) -> tuple[list[tuple[str, str]], dict[str, list[int]]]:
+    def _decoded(self) -> tuple[list[tuple[str, str]], dict[str, list[int]], dict[str, dict[str, Any]]]:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            questions, asked = json.loads(self._encoded)
+            questions, asked, outcomes = json.loads(self._encoded)
             known = [(str(question), str(answer)) for question, answer in questions]
-            return known, {inside: numbers for inside, numbers in asked.items() if _are_numbers(numbers, len(known))}
-        return [], {}
+            sound = {inside: numbers for inside, numbers in asked.items() if _are_numbers(numbers, len(known))}
+            return known, sound, {inside: _sound_outcomes(of, len(known)) for inside, of in outcomes.items()}
+        return [], {}, {}
 
     @property
     def _questions(self) -> list[tuple[str, str]]:
@@ -281,6 +310,15 @@ class _Shard:
     @property
     def _asked(self) -> dict[str, list[int]]:
         return self._decoded[1]
+
+    @property
+    def _outcomes(self) -> dict[str, dict[str, Any]]:
+        return self._decoded[2]
+
+
+def _sound_outcomes(of: dict[str, Any], end: int) -> dict[str, Any]:
+    """The outcomes that are well formed: a truth value, and the numbers of questions. Raises what `_decoded` takes."""
+    return {name: [value is True, numbers] for name, (value, numbers) in of.items() if _are_numbers(numbers, end)}
 
 
 def _are_numbers(value: object, end: int) -> bool:

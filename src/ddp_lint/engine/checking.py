@@ -117,11 +117,12 @@ class Checker:
                 findings, parsed = _check(file, path, self.project, self._settings)
             dependencies = self._dependencies(asked, findings) if self._for_cache else ()
             searched = tuple(self.project.searched()) if self._for_cache else ()
+            outcomes = tuple(self.project.take_outcomes(file.inside))
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
         seconds = time.process_time() - started
         return FileResult(
-            file.path, tuple(findings), dependencies=dependencies, searched=searched, seconds=seconds, parsed=parsed
+            file.path, tuple(findings), "", dependencies, searched, outcomes, seconds=seconds, parsed=parsed
         )
 
     def _dependencies(self, asked: set[Asked], findings: list[Finding]) -> tuple[tuple[str, str], ...]:

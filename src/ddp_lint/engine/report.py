@@ -18,7 +18,8 @@ class FileResult:
     """The outcome for one file. `error` says, in one line, why the file could not be checked ('' when it was).
 
     `dependencies`, needed by a cache, are the questions that the findings depend on, each with its answer (see
-    `project.Project.recording`); `parsed` says whether LibCST had to parse any of it.
+    `project.Project.recording`); `parsed` says whether LibCST had to parse any of it; `outcomes` is what is known of
+    functions of the file (see `project.outcomes`), with the questions about the file that each depends on.
     """
 
     path: str
@@ -27,9 +28,14 @@ class FileResult:
     dependencies: tuple[tuple[str, str], ...] = ()
     #: Words that were searched for in the project's files, each with the files that hold it.
     searched: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    outcomes: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = ()
     seconds: float = 0.0
     parsed: bool = False
     cached: bool = False
+
+    def without_basis(self) -> FileResult:
+        """The result without what it depends on, which is much more, once that is kept elsewhere."""
+        return dataclasses.replace(self, dependencies=(), searched=(), outcomes=())
 
 
 @dataclasses.dataclass

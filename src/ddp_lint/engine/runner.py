@@ -45,6 +45,7 @@ def check_paths(
     reach = _ReachOfRun(project, settings, cache)
     if cache:
         project.find_reach_by(lambda: reach.known(files))
+        project.find_outcomes_by(cache.outcomes)
     kept = _kept(files, cache, done) if cache else {}
     results = dict(kept)
     shown = {project.shown(path): path for path in files}
@@ -52,7 +53,7 @@ def check_paths(
     check = _Check(settings, project, reach, done, cache is not None)
     for result in check.results(left, jobs) if left else ():
         path = shown[result.path]
-        results[path] = result
+        results[path] = result.without_basis()
         if cache:
             cache.put(path, result)
     report = Report.of([results[path] for path in files])
@@ -172,7 +173,10 @@ def _check_as(
         if project.digest_now(str(path)) == file.digest and (kept := cache.get(path)):  # what was saved
             return Report.of([kept])
         project.reach = reach()
+        project.hold(path, file)
+        project.find_outcomes_by(cache.outcomes)
+        project.outcomes(file.inside)  # as long as questions are recorded
     from ddp_lint.engine.checking import Checker
 
     with rare_collections():
-        return Report.of([Checker(settings, project=project).check_file(file, path)])
+        return Report.of([Checker(settings, reach=project.reach, project=project).check_file(file, path)])

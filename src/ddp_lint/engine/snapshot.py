@@ -17,8 +17,7 @@ from typing import Any
 from ddp_lint.files import read, write
 from ddp_lint.project import Project, states
 from ddp_lint.project.layout import FILES_LIMIT, NO_SOURCES
-from ddp_lint.project.parts import OF_FILE
-from ddp_lint.project.project import file_of
+from ddp_lint.project.parts import OF_FILE, file_of
 from ddp_lint.project.words import Earlier, WordSearch
 
 _NAME = "project.json"

@@ -17,7 +17,7 @@ from ddp_lint import files
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.program.events import wrapping_pattern
 from ddp_lint.program.mentions import MODULE, FileMentions, mentions_of
-from ddp_lint.program.reach import Reach, reach_of
+from ddp_lint.program.reach import Reach, reach_of, words_that_count
 from ddp_lint.source.file import Unreadable, decode
 
 #: Names of the files that the index is kept in.
@@ -43,8 +43,8 @@ def index(
     """Which functions of the files can communicate; files that cannot be read or compiled are left out.
 
     Nothing is read again of a file whose size and time of change are those of an earlier run; where the files that have
-    changed mention what they mentioned, the answer of that run holds. `read=False`: None unless it does; `unsaved`:
-    texts of files that count then instead of the disk. Never fails.
+    changed mention what they mentioned, of all that can lead anywhere, the answer of that run holds. `read=False`: None
+    unless it does; `unsaved`: texts of files that count then instead of the disk. Never fails.
     """
     states = {path: _state(path) if path not in unsaved else "" for path in paths}
     kept = _kept(place, states, names, unsaved)
@@ -55,8 +55,9 @@ def index(
     mentions = _mentions(states, names, place)
     reach = reach_of(mentions, names)
     if place.folder is not None:
-        digests = {path: _digest(mentions.get(path)) for path in states}
-        _keep(place, states, digests, names, reach)
+        counting = words_that_count(mentions.values(), names)
+        digests = {path: _digest(mentions.get(path), counting) for path in states}
+        _keep(place, states, digests, names, reach, counting)
     return reach
 
 
@@ -126,27 +127,29 @@ def _kept(place: Place, states: dict[str, str], names: Names, unsaved: Mapping[s
         changed = [name for name, (_, state) in inside.items() if of[name][0] != state]
         if len(changed) > _FEW or not all(isinstance(functions, str) for functions in found.values()):
             return None
-        pattern = _wrapping(names)
-        if all(_digest(_mentions_in(inside[name][0], pattern, unsaved)) == of[name][1] for name in changed):
+        pattern, counting = _wrapping(names), frozenset(kept["words"])
+        if all(_digest(_mentions_in(inside[name][0], pattern, unsaved), counting) == of[name][1] for name in changed):
             return dict(found)
     return None
 
 
-def _keep(place: Place, states: dict[str, str], digests: dict[str, str], names: Names, reach: Reach) -> None:
+def _keep(
+    place: Place, states: dict[str, str], digests: dict[str, str], names: Names, reach: Reach, counting: frozenset[str]
+) -> None:
     encoded = {
         os.path.relpath(path, place.root): (" " if MODULE in found else "") + " ".join(sorted(found - {MODULE}))
         for path, found in reach.items()
     }
     of = {os.path.relpath(path, place.root): (state, digests[path]) for path, state in states.items()}
-    _write(place, _REACH, {"names": str(names), "of": of, "files": encoded})
+    _write(place, _REACH, {"names": str(names), "of": of, "files": encoded, "words": sorted(counting)})
 
 
-def _digest(mentions: FileMentions | None) -> str:
-    """Of what a file mentions, '' for one that cannot be read. The order of words means nothing."""
+def _digest(mentions: FileMentions | None, counting: frozenset[str]) -> str:
+    """Of what a file mentions that counts, '' for one that cannot be read. The order of words means nothing."""
     if mentions is None:
         return ""
-    functions = [(f.name, sorted(f.words), f.method_of, f.top, f.stores) for f in mentions.functions]
-    classes = [(c.name, sorted(c.bases), sorted(c.words)) for c in mentions.classes]
+    functions = [(f.name, sorted(counting & {*f.words}), f.method_of, f.top, f.stores) for f in mentions.functions]
+    classes = [(c.name, sorted(c.bases), sorted(counting & {*c.words})) for c in mentions.classes]
     rest = (sorted(mentions.variables), sorted(mentions.tables), sorted(mentions.imports), mentions.wraps)
     return hashlib.sha256(repr((functions, classes, rest)).encode("utf-8", "surrogatepass")).hexdigest()[:20]
 

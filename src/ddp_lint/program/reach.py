@@ -48,7 +48,18 @@ Reach = Mapping[str, frozenset[str]]
 
 def reach_of(files: Mapping[str, FileMentions], names: Names) -> Reach:
     """The functions that can communicate, for all files of a project by their paths."""
-    return _Graph(files, vocabulary(names)).answer()
+    return _Graph(files, vocabulary(names), words_that_count(files.values(), names)).answer()
+
+
+def words_that_count(files: Collection[FileMentions], names: Names) -> frozenset[str]:
+    """The words of functions and classes that can lead anywhere: another answer needs others of these."""
+    functions = {f.name.rpartition(".")[2] for file in files for f in file.functions if f.method_of >= 0 or f.top}
+    classes = {class_.name for file in files for class_ in file.classes}
+    variables = {name for file in files for name in file.variables}
+    bound = {name for file in files for _, name in file.imports}
+    events = vocabulary(names)
+    spoken = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
+    return frozenset({*functions, *classes, *variables, *bound, *spoken, *PROGRAMS, *_UNSPOKEN, COMPUTED, _ABOVE})
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -79,7 +90,7 @@ class _Spelling:
 class _Graph:
     """Functions and classes of a project as numbers, and what they lead to."""
 
-    def __init__(self, files: Mapping[str, FileMentions], events: Vocabulary) -> None:
+    def __init__(self, files: Mapping[str, FileMentions], events: Vocabulary, known: frozenset[str]) -> None:
         self._events, self._showing = events, events.showing
         self._paths = list(files)
         self._files = list(files.values())
@@ -117,7 +128,7 @@ class _Graph:
             bases = (base for above in each.lineage for base in self._classes[above].bases)
             each.communicates = not events.classes.isdisjoint(bases)
         self._wraps = self._wrapping()
-        self._known = self._words_that_count()
+        self._known = known
         self._telling = self._methods_by_telling_names()
         self._used = [self._meaning(function) for function in self._functions]
         #: By the name of a class, the classes that the functions mention which mention it.
@@ -179,16 +190,6 @@ class _Graph:
         file = self._classes[class_].file
         own = [number for number in found if self._classes[number].file == file]
         return own if own and self._bound[file].isdisjoint((name, "*")) else found
-
-    def _words_that_count(self) -> frozenset[str]:
-        """The words that can lead anywhere."""
-        methods = {name for class_ in self._classes for name in class_.methods}
-        variables = {name for file in self._files for name in file.variables}
-        events = self._events
-        spoken = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
-        bound = {name for file in self._files for _, name in file.imports}
-        known = methods | variables | spoken | bound | {COMPUTED, _ABOVE}
-        return frozenset(known | self._top.keys() | self._named.keys())
 
     def _meaning(self, function: FunctionMentions) -> frozenset[str]:
         """What a function mentions that counts, with the methods that its operations run and the class of `trainer`."""

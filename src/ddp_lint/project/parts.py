@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
@@ -32,9 +33,9 @@ _APART = re.compile(
 #: Questions about a file that depend on a part of its text, as ``kind:what:path``: its parts by their names (``*`` for
 #: all, ``Class.*`` for those of a class); whether it has some words, or shows something; what one of `TESTS` finds in
 #: it; what the methods of a class assign to an attribute (``Class.attribute``), which methods of their own object they
-#: call (``Class.``).
-PART, SAYS, SHOWS, TESTED, STORES, CALLS = "part", "says", "shows", "tested", "stores", "calls"
-OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES, CALLS})
+#: call (``Class.``), and what one of `DERIVED` says of a class (``counts.Class.``).
+PART, SAYS, SHOWS, TESTED, STORES, CALLS, SUMS = "part", "says", "shows", "tested", "stores", "calls", "sums"
+OF_FILE = frozenset({PART, SAYS, SHOWS, TESTED, STORES, CALLS, SUMS})
 #: What else of a text is used, by name: the module and the function that says it ('' for none of these). A
 #: kept result may name one before its module is imported.
 TESTS: Final[Mapping[str, tuple[str, str]]] = {
@@ -43,10 +44,21 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "copes": ("ddp_lint.divergence.lengths", "coping"),
     "seeds": ("ddp_lint.divergence.draws", "seeding"),
 }
+#: Likewise, what is worked out of all methods of a class and is small next to them (`kept_by_class`).
+DERIVED: Final[Mapping[str, tuple[str, str]]] = {
+    name: ("ddp_lint.divergence.definitions", name)
+    for name in ("counts_of", "entering", "handing_over", "keyed_by_batches", "stores_in")
+}
 #: What a function has that may bind names of its module.
 _REBINDS = "global "
 #: The outline's own name among the parts of a file, and what ends the beginning of many names.
 OUTLINE, ALL = "", "*"
+
+
+def file_of(question: str) -> str | None:
+    """The file, by its path below the root, whose content a question is about; None where it is about none."""
+    kind, _, rest = question.partition(":")
+    return rest if kind == "file" else rest.partition(":")[2] if kind in OF_FILE else None
 
 
 class Recorder:
@@ -286,13 +298,38 @@ def note_stores(node: ast.ClassDef, attribute: str) -> None:
 def digest_of_stores(tree: ast.Module, what: str) -> str:
     """What the methods of all classes of a name assign to an attribute: ``Class.attribute``."""
     prefix, _, attribute = what.rpartition(".")
-    return _digest("\n".join(found for node in _classes(tree, f"{prefix}.") for found in _stores(node, attribute)))
+    return _digest(
+        "\n".join(found for node in _classes(tree, f"{prefix}.") for found in _stores(node).get(attribute, ()))
+    )
 
 
 def digest_of_calls(tree: ast.Module, prefix: str) -> str:
     """What the methods of all classes of a name call on their own object: ``Class.``."""
     parts = (part for node in _classes(tree, prefix) for part in node.__dict__["parts"])
     return _digest("\n".join(f"{p.name} {sorted(called_on_self(p))}" for p in parts if is_part(p)))
+
+
+def digest_derived(tree: ast.Module, what: str) -> str:
+    """What one of `DERIVED` says of all classes of a name: ``counts_of.Class.``."""
+    name, _, prefix = what.partition(".")
+    if name not in DERIVED:
+        return "?"
+    module, function = DERIVED[name]
+    derive = getattr(importlib.import_module(module), function)
+    return _digest("\n".join(repr(_plain(derive(node))) for node in _classes(tree, prefix)))
+
+
+def _plain(value: Any) -> Any:
+    """What was derived, without places: functions by their names, since who looks into one depends on its part."""
+    if isinstance(value, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return value.name
+    if isinstance(value, ast.AST):
+        return ast.dump(value)
+    if isinstance(value, Mapping):
+        return [(key, _plain(item)) for key, item in value.items()]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _classes(tree: ast.Module, prefix: str) -> Iterator[ast.ClassDef]:
@@ -318,15 +355,6 @@ def calls_on_self(class_: ast.ClassDef, method: ast.AST) -> frozenset[str]:
         recorder.asked.add(f"{CALLS}:{prefix}:{inside}")
     with unnoted(class_):
         return called_on_self(method)
-
-
-def _stores(class_: ast.ClassDef, attribute: str) -> Iterator[str]:
-    for method in class_.__dict__["parts"]:
-        for node in statements(method) if not isinstance(method, ast.ClassDef) else ():
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            parts = (part for target in targets for part in getattr(target, "elts", (target,)))
-            if any(isinstance(part, ast.Attribute) and part.attr == attribute for part in parts):
-                yield f"{method.name} {ast.dump(node)}"
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
@@ -375,10 +403,44 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
     return keeping
 
 
+def kept_by_class(function: F) -> F:
+    """Keep what one of `DERIVED` gives for a class; who gets it depends on that, and on nothing else of its methods."""
+    assert function.__name__ in DERIVED
+
+    @functools.lru_cache(maxsize=4096)
+    def kept(node: ast.ClassDef, version: int) -> Any:
+        with unnoted(node):
+            return function(node)
+
+    @functools.wraps(function)
+    def known(node: ast.ClassDef) -> Any:
+        fields = node.__dict__
+        recorder = fields.get("recorder")
+        if recorder is not None and recorder.asked is not None:
+            prefix, inside = fields["question"]
+            recorder.asked.add(f"{SUMS}:{function.__name__}.{prefix}:{inside}")
+        return kept(node, fields.get("version", 0))
+
+    return cast("F", known)
+
+
 @kept_by_node(2048)
 def inside(function: ast.AST) -> tuple[ast.AST, ...]:
     """`children` of a function, which is walked once for all queries."""
     return tuple(children(function))
+
+
+@kept_by_node(256, noted=by_asker)
+def _stores(class_: ast.AST) -> Mapping[str, list[str]]:
+    """The assignments of the methods of a class by the attributes that they assign to."""
+    found: dict[str, list[str]] = {}
+    for method in class_.__dict__["parts"]:
+        for node in statements(method) if not isinstance(method, ast.ClassDef) else ():
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            parts = (part for target in targets for part in getattr(target, "elts", (target,)))
+            for attribute in {part.attr for part in parts if isinstance(part, ast.Attribute)}:
+                found.setdefault(attribute, []).append(f"{method.name} {ast.dump(node)}")
+    return found
 
 
 @kept_by_node(4096, noted=by_asker)

@@ -21,6 +21,7 @@ from ddp_lint.project import layout
 from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
 from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
 from ddp_lint.project.grafting import graft
+from ddp_lint.project.outcomes import NO_OUTCOMES, Earlier, Outcomes
 from ddp_lint.project.parts import (
     ALL,
     CALLS,
@@ -30,12 +31,15 @@ from ddp_lint.project.parts import (
     SAYS,
     SHOWS,
     STORES,
+    SUMS,
     TESTED,
     TESTS,
     Parts,
     Recorder,
+    digest_derived,
     digest_of_calls,
     digest_of_stores,
+    file_of,
     parts_of,
 )
 from ddp_lint.project.project_names import Own
@@ -49,12 +53,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-
-
-def file_of(question: str) -> str | None:
-    """The file, by its path below the root, whose content a question is about; None where it is about none."""
-    kind, _, rest = question.partition(":")
-    return rest if kind == "file" else rest.partition(":")[2] if kind in OF_FILE else None
 
 
 def digest_in(answer: str) -> str:
@@ -95,6 +93,8 @@ class Answered(Generic[T]):
 #: What a result rests on that is kept nowhere.
 _NOTHING = Basis(set())
 _REEXPORT_LIMIT = 16
+#: What answers the questions about what all methods of a class do.
+_OF_METHODS = {STORES: digest_of_stores, CALLS: digest_of_calls, SUMS: digest_derived}
 #: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
 _KEPT_SOURCE = 4_000_000
 
@@ -132,6 +132,8 @@ class Project:
         self._kept_source = 0
         #: Those of files that are kept here no longer, as long as anything else refers to them.
         self._used: weakref.WeakValueDictionary[str, ModuleFacts] = weakref.WeakValueDictionary()
+        #: All that were read, by identity, as long as anything refers to them.
+        self._alive: weakref.WeakValueDictionary[int, ModuleFacts] = weakref.WeakValueDictionary()
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
         self._recorder = Recorder()
@@ -149,6 +151,9 @@ class Project:
         #: Which functions can communicate, once a run looks at a large part of the project.
         self.reach: Reach | None = None
         self._read_reach: Callable[[], Reach | None] = lambda: None
+        #: What is known of the functions of the files that were analysed, and how to learn of an earlier run's.
+        self._outcomes: dict[str, Outcomes] = {}
+        self._earlier_outcomes: Callable[[str], Earlier] = lambda inside: NO_OUTCOMES
         self._open: dict[str, SourceFile] = {}
         #: Where files may change: the kept results that depend on a question or on another kept result.
         self._resting: dict[Asked, list[Basis]] | None = {} if changing else None
@@ -321,7 +326,14 @@ class Project:
         if parts is not None:
             self._parts[path] = parts
         self._note(f"{PART}:{OUTLINE}:{inside}")
-        return ModuleFacts(name, file, tree, imports, note=self._note)
+        facts = ModuleFacts(name, file, tree, imports, note=self._note)
+        self._alive[id(facts)] = facts
+        return facts
+
+    @property
+    def source_in_memory(self) -> int:
+        """Characters of the modules whose syntax trees are in memory, kept here or by who uses them."""
+        return sum(len(facts.source.text) for facts in self._alive.values())
 
     def _file(self, path: str) -> SourceFile | None:
         self._note(f"file:{self._relative(path)}")
@@ -396,6 +408,24 @@ class Project:
         result saves."""
         self._read_reach = read
 
+    def find_outcomes_by(self, find: Callable[[str], Earlier]) -> None:
+        """How to learn what an earlier run knows of the functions of a file, by its path below the root."""
+        self._earlier_outcomes = find
+
+    def outcomes(self, inside: str) -> Outcomes:
+        """What is known of the functions of a file, by its path below the root."""
+        found = self._outcomes.get(inside)
+        if found is None:
+            found = self._outcomes[inside] = Outcomes(self, inside, self._earlier_outcomes(inside))
+        return found
+
+    def take_outcomes(self, inside: str) -> Iterator[tuple[str, bool, tuple[tuple[str, str], ...]]]:
+        """The outcomes in a file with the questions about it that they depend on and their answers; it is done with."""
+        found = self._outcomes.pop(inside, None)
+        for name, outcome in found.made.items() if found is not None else ():
+            whole = self._answers[f"file:{inside}"]
+            yield name, outcome.value, tuple((q, f"{whole}:{self._part_answer(q)}") for q in outcome.questions)
+
     @property
     def layout(self) -> layout.Layout:
         """Where the modules lie."""
@@ -456,7 +486,7 @@ class Project:
             kind, _, rest = question.partition(":")
             what = rest.partition(":")[0]
             text = kind in (SAYS, SHOWS, TESTED)
-            if (kind in (STORES, CALLS) and changed) or (
+            if (kind in _OF_METHODS and changed) or (
                 text and self._answer_of(kind, what, old) != self._answer_of(kind, what, file)
             ):
                 gone.add(question)
@@ -553,6 +583,8 @@ class Project:
     def forget_memories(self) -> None:
         """The memories that callers have given until now are not used any more."""
         self._memories.clear()
+        for facts in list(self._used.values()):
+            self._let_go(facts)
 
     # ---- names of things
 
@@ -728,6 +760,11 @@ class Project:
         if self._recorder.asked is not None:
             self._recorder.asked.add(item)
 
+    def note_all(self, questions: Iterable[str]) -> None:
+        """What is being worked out depends on these questions."""
+        if self._recorder.asked is not None:
+            self._recorder.asked.update(questions)
+
     def _says(self, words: str, path: str) -> bool:
         """Whether the text of a file has the words."""
         inside = self._relative(path)
@@ -736,6 +773,11 @@ class Project:
             return self._words.holds(path, words)  # its digest is known, so that it need not be decoded again
         file = self._content(path)
         return file is not None and words in file.text
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether dependencies of results are needed."""
+        return self._records
 
     def stop_recording(self) -> None:
         """From now on dependencies of results are not needed: no result is stored."""
@@ -827,13 +869,18 @@ class Project:
     def holds(self, question: str, answer: str) -> bool:
         """Whether a recorded question still has the answer. One about a part of a file has it where the file has not
         changed."""
-        if question.partition(":")[0] not in OF_FILE:
-            return self.answer(question) == answer
+        kind, _, rest = question.partition(":")
+        if kind not in OF_FILE:
+            return self.answer(question) == answer and not (kind == "holding" and self._is_held_otherwise(rest))
         digest, _, part = answer.partition(":")
         if self.answer(f"file:{file_of(question)}") == digest:
             return True
         found = self.answers_of_parts[question] = self._part_answer(question)
         return found == part
+
+    def _is_held_otherwise(self, word: str) -> bool:
+        """Whether the text at hand of a file has a word which the one on disk has not, or the reverse."""
+        return any((path in self._holding[word]) is not file.holds(word) for path, file in self._held.items())
 
     def _part_answer(self, question: str) -> str:
         """What a part of a file is now."""
@@ -842,11 +889,10 @@ class Project:
             path = self.absolute(inside)
             if kind in (SAYS, SHOWS, TESTED):
                 self._answers[question] = self._answer_of(kind, what, self._content(path))
-            elif kind in (STORES, CALLS):
+            elif kind in _OF_METHODS:
                 with self.recording(apart=True):
                     facts = self._facts_of(path)
-                digest = digest_of_stores if kind == STORES else digest_of_calls
-                self._answers[question] = digest(facts.tree, what) if facts else "?"
+                self._answers[question] = _OF_METHODS[kind](facts.tree, what) if facts else "?"
             else:
                 if path not in self._parts:
                     self._facts_of(path)
