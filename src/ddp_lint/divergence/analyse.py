@@ -165,6 +165,7 @@ def let_go_of_edited(project: Project) -> None:
 
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
+    summaries.start_file(len(facts.file.lines))
     own = _without_managers([_read_once(root, facts, summaries) for root in _communicating(facts, summaries)])
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
     own = [_as_given(_as_called(read, callers), facts, summaries, callers) for read in own]
@@ -233,7 +234,7 @@ def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
 def _as_given(read: _Read, facts: ModuleFacts, summaries: Summaries, callers: Callers[Root]) -> _Read:
     """With the mismatches that come about by the wrapped models which callers pass: ``evaluate(ddp_model)``."""
     function = read.root.function
-    if function is None or read.root.decorated or not may_run_on_some(function):
+    if function is None or read.root.decorated or summaries.is_exhausted or not may_run_on_some(function):
         return read
     reads = [_read(read.root, facts, summaries, env) for env in callers.with_wrapped(function)]
     more = {(m.kind, m.span): m for each in reads for m in each.mismatches}
@@ -258,6 +259,8 @@ def _mismatches_of(
 
 def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
     """Kept where files change, until the root or what it calls does."""
+    if summaries.is_exhausted:
+        return _Read(root, communicates=False, skipped=True)
     project = summaries.linker.project
     if not project.is_changing:
         return _read(root, facts, summaries)
@@ -535,6 +538,7 @@ def graph_of(
     graph = EventGraph()
     is_caught = _is_caught(root.function, summaries.linker)
     effects = _effects_of(root, facts, summaries, env)
+    summaries.check()  # what was kept counts, too, and no statement may have been run since
     return graph, build(effects, graph, caught=is_caught, whole=summaries.whole)
 
 
