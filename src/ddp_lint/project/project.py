@@ -615,7 +615,12 @@ class Project:
         first = name.partition(".")[0]
         if not imports.stars or first.startswith("_"):  # a star leaves those behind
             return None
-        return next((f"{star}.{name}" for star in imports.stars if self._exports(star, first)), None)
+        return next((f"{star}.{name}" for star in self.own_stars(imports) if self._exports(star, first)), None)
+
+    def own_stars(self, imports: ImportTable) -> tuple[str, ...]:
+        """The modules of ``from module import *`` that are the project's: each unknown name is looked for in them."""
+        stars = imports.stars
+        return self.remember(("own stars", stars), lambda: tuple(s for s in stars if self._find(s))) if stars else ()
 
     def _exports(self, module: str, name: str) -> bool:
         return self.remember(("exports", module, name), lambda: self._has(module, name))
