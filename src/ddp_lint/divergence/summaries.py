@@ -162,7 +162,7 @@ class Summaries:
 
     def check(self) -> None:
         """Raises TooLarge where the root takes more than its bound."""
-        if self.effort.in_part > self._bound:
+        if self.effort.part.exceeds(self._bound):
             raise TooLarge
 
     def start_file(self, lines: int) -> None:
@@ -173,7 +173,7 @@ class Summaries:
     @property
     def is_exhausted(self) -> bool:
         """Whether the roots of the file have taken more than all of a file may."""
-        return self.effort.in_whole > self._bound_of_file
+        return self.effort.whole.exceeds(self._bound_of_file)
 
     @contextlib.contextmanager
     def watching(self, node: ast.AST) -> Iterator[list[dict[str, Value]]]:
