@@ -433,6 +433,18 @@ def branches_that_bind(n: int) -> str:
     return f"{_TORCH}def f(c, x):\n{arms}    dist.all_reduce(x)\n"
 
 
+@text(1000)
+def asserts_by_rank(n: int) -> str:
+    tests = "    assert dist.get_rank() == 0 or x, f'{dist.get_rank()}'\n" * n
+    return f"{_TORCH}def f(x):\n{tests}    dist.barrier()\n"
+
+
+@text(2000)
+def imports_under_conditions(n: int) -> str:
+    arms = "".join(f"if x > {i}:\n    import a{i} as m\nelse:\n    from b{i} import *\n" for i in range(n))
+    return f"{_TORCH}{arms}if dist.get_rank() == 0:\n    dist.barrier()\n"
+
+
 @text(5000)
 def annotations(n: int) -> str:
     bound = "".join(f"    y{i}: torch.Tensor | None = x\n" for i in range(n))

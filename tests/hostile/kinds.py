@@ -200,6 +200,15 @@ def accepted(name: str, text: Content, says: str = "b.json is not a baseline") -
     return Kind(f"baseline: {name}", {"b.json": text}, FAILED, says, (".", "--baseline", "b.json"), others=False)
 
 
+def changing(path: pathlib.Path) -> None:
+    """The file beside it is written again and again meanwhile, and is never whole for long."""
+    code = (
+        "import sys, time\nend = time.time() + 3\nwhile time.time() < end:\n"
+        "    for text in ('def f(:', sys.argv[2], '', 'x' * 10**6):\n        open(sys.argv[1], 'w').write(text)\n"
+    )
+    subprocess.Popen([sys.executable, "-c", code, str(path.parent / "a.py"), HEAD + RANK], stderr=subprocess.DEVNULL)
+
+
 class Harmful:
     """What a pickle of it would run."""
 
@@ -880,4 +889,57 @@ KINDS: tuple[Kind, ...] = (
     sent("a notebook without its cells", request("notebookDocument/didOpen", notebookDocument={
         "uri": "file:///n.ipynb", "notebookType": "jupyter-notebook", "version": 1, "cells": [{"kind": 2, "document": "/dev/zero"}]},
         cellTextDocuments=[])),
+    # ---- what pull requests of strangers hold, once more
+    source("names: of mathematical letters", f"{HEAD}if 𝐝𝐢𝐬𝐭.get_rank() == 0:\n    𝐝𝐢𝐬𝐭.barrier()\n", "a.py:5:5: DDP101"),
+    source("names: of ligatures", f"{HEAD}ﬁrst = dist.get_rank() == 0\nif first:\n    dist.barrier()\n", "a.py:6:5: DDP101"),
+    source("names: of 20,000 letters that are composed", f"{HEAD}{'ﬃ' * 20_000} = 1\n{RANK}", "a.py:6:5: DDP101"),
+    source("names: in escapes of Unicode", f"{HEAD}x = '\\N{{LATIN SMALL LETTER A}}' * 3, '\\N{{nothing}}'\n{RANK}"),
+    source("syntax: thousands of type parameters", f"{HEAD}def f[{', '.join(f'T{n}: (int, str)' for n in range(3000))}](x): dist.barrier()\n{RANK}"),
+    source("syntax: thousands of type aliases", f"{HEAD}{''.join(f'type A{n}[T] = A{n + 1}[T] | list[T]{chr(10)}' for n in range(3000))}{RANK}"),
+    source("syntax: strings in f-strings of their own quotes", HEAD + "x = " + 'f"{' * 60 + "1" + '}"' * 60 + f"\n{RANK}"),
+    source("syntax: f-strings over lines with comments", f"{HEAD}x = f'{{  # a }}'\n  1 + {{dist.get_rank():{{x}}}}\n}}'\n" * 300 + RANK),
+    source("syntax: templates", f"{HEAD}x = t'{{dist.get_rank()!r:{{x}}}}'\n" * 500 + RANK),
+    source("syntax: groups of exceptions", f"{HEAD}try: dist.barrier()\n{''.join(f'except* E{n}: dist.barrier(){chr(10)}' for n in range(1500))}{RANK}"),
+    source("comments: of types, by thousands", HEAD + "def f(x):\n    # type: (int) -> None\n    pass\nx = 1  # type: ignore[a, b]\n" * 4000 + RANK, "DDP101"),
+    source("comments: of types that are none", HEAD + "for x in y:  # type: (]\n    pass  # type: \0x\n".replace("\0", "\x7f") * 2000 + RANK, "DDP101"),
+    source("many: decorators", HEAD + "".join(f"@d{n}(dist.get_rank())\n" for n in range(4000)) + f"def f(): dist.barrier()\n{RANK}", "DDP101"),
+    source("many: decorators of a class", HEAD + "@d\n@dist.barrier\n" * 3000 + f"class A(nn.Module): pass\n{RANK}", "DDP101"),
+    source("many: classes of calls", HEAD + "".join(f"class A{n}(make(A{n - 1})(dist.get_rank())[0], metaclass=m(A{n - 1})): pass\n" for n in range(1, 2000)) + RANK, "DDP101"),
+    source("many: classes made by calls", HEAD + "A0 = nn.Module\n" + "".join(f"A{n} = type('A{n}', (A{n - 1}, *A{n - 1}.__bases__), {{'forward': lambda s, x: dist.barrier()}})\n" for n in range(1, 2000)) + RANK, "DDP101"),
+    source("many: imports under conditions", HEAD + "".join(f"if x > {n}:\n    import a{n} as m\nelse:\n    from b{n} import *\n" for n in range(3000)) + RANK, "DDP101"),
+    source("many: imports that fall back", HEAD + "".join(f"{' ' * n}try:\n{' ' * n} import a{n} as m\n{' ' * n}except ImportError:\n" for n in range(90)) + f"{' ' * 90}m = dist\n{RANK}", "DDP101"),
+    source("many: handlers of one try", f"{HEAD}try:\n    dist.barrier()\n" + "".join(f"except (E{n}, F{n}) as e:\n    dist.barrier()\n" for n in range(2000)) + RANK, "DDP101"),
+    source("many: comparisons in a chain", f"{HEAD}if {' < '.join(f'x{n}' for n in range(5000))}: dist.barrier()\n{RANK}", "DDP101"),
+    source("many: names that are global", HEAD + f"def f():\n    global {', '.join(f'x{n}' for n in range(20_000))}\n    x0 = dist.get_rank()\n{RANK}", "DDP101"),
+    source("many: asserts by rank", HEAD + "def f(x):\n" + "    assert dist.get_rank() == 0 or x, f'{dist.get_rank()}'\n" * 2000 + f"    dist.barrier()\n{RANK}", "DDP101"),
+    source("many: targets in each other", f"{HEAD}{'(a, *b, ' * 80}c{')' * 80} = dist.get_rank()\n" + f"{RANK}", "DDP101"),
+    source("many: overloads", HEAD + "from typing import overload\n" + "@overload\ndef f(x: int) -> int: ...\n" * 3000 + f"def f(x): dist.barrier()\nf(1)\n{RANK}", "DDP101"),
+    source("many: loops with else and break", HEAD + "def f(x):\n" + "    for i in x:\n        if i: break\n    else:\n        dist.barrier()\n" * 800, ""),
+    source("many: nonlocal names of functions in each other", HEAD + "".join(f"{' ' * n}def f{n}(x{n}):\n" + (f"{' ' * n} nonlocal x{n - 1}\n" if n else "") for n in range(19)) + f"{' ' * 19}dist.barrier()\n{RANK}", "DDP101"),
+    source("many: yields", HEAD + "def f(x):\n" + "    x = yield from (yield x)\n" * 3000 + f"    dist.barrier()\n{RANK}", "DDP101"),
+    source("many: settings of the environment", "import os\n" + HEAD + "os.environ.update({" + ", ".join(f"'NCCL_{n}': os.environ.get('NCCL_{n}', '1')" for n in range(5000)) + f"}})\n{RANK}", "DDP101"),
+    Kind("files: stars in a circle", {"p": many(150, "from m$1 import *\nfrom .m$1 import *\n" + HEAD + RANK)}),
+    Kind("files: a package that is linked into itself", {"p/__init__.py": "from .p.p import a\n", "p/a.py": f"from .p.p.p.p import a\nfrom . import *\n{HEAD}{RANK}", "p/p": link(".")}, says="p/a.py:7:5: DDP101"),
+    Kind("files: of nothing, with odd names", dict.fromkeys(("$(id).py", "%s%n.py", "{}.py", ";.py", "-.py", "~.py", "CON.py", "a b.py", "'.py", "`.py", "\\.py", "é.py", "é.py", "a.PY", "a.pyi", "*.py", "[.py", "#.py", "a:1:1.py", "\u202e.py", "\ufeff.py", "\u200b.py"), "")),
+    Kind("files: stubs", {"a.pyi": f"{HEAD}{RANK}", "b.py": f"from a import *\n{HEAD}{RANK}"}, says="b.py:6:5: DDP101"),
+    Kind("files: a stub that is named", {"a.pyi": f"{HEAD}{RANK}"}, says="a.pyi", args=("a.pyi", "good.py")),
+    Kind("files: that change all the time", {"p/a.py": HEAD + RANK, "p/change": changing}),
+    Kind("yaml: a hundred thousand documents", {"job.yaml": "---\nenv:\n  NCCL_DEBUG: INFO\n...\n" * 100_000}),
+    Kind("yaml: merges of thousands", {"job.yaml": "".join(f"a{n}: &a{n}\n  <<: [*a{max(n - 1, 0)}, *a{n // 2}]\n" for n in range(5000))}),
+    Kind("yaml: a key of a megabyte", {"job.yaml": f"? {'k' * 10**6}\n: v\n{'- ' * 20_000}x\n"}),
+    Kind("shell: conditions in each other", {"run.sh": "#!/bin/bash\n" + "if [ $RANK = 0 ]; then\n" * 5000 + "torchrun a.py\n" + "fi\n" * 5000}),
+    Kind("shell: settings of sbatch", {"run.sh": "#!/bin/bash\n" + "".join(f"#SBATCH --ntasks-per-node={n} --gres=gpu:{n}\n" for n in range(20_000)) + "srun python a.py\n"}),
+    Kind("shell: variables of variables", {"run.sh": "#!/bin/bash\n" + "".join(f"V{n + 1}=\"$V{n} ${{V{n}:-$V{n}}}\"\n" for n in range(3000)) + "torchrun $V3000 a.py\n"}),
+    Kind("shell: of DOS", {"run.sh": "#!/bin/bash\r\n" + "export NCCL_DEBUG=INFO ^\r\ntorchrun \\\r\n a.py\r\n" * 5000}),
+    settings("settings: 50,000 tables in a list", "[[a]]\n" * 50_000, "ddp-lint.toml"),
+    settings("settings: tables of dotted names", "".join(f"[a{'.b' * n}]\n" for n in range(300)), "ddp-lint.toml"),
+    settings("settings: a string over a million lines", "a = '''" + "\n" * 10**6, "ddp-lint.toml"),
+    settings("settings: names composed and not", '"é" = 1\n"é" = 2\n', "ddp-lint.toml"),
+    logged("compressed nothing of 200 MB", gzip.compress(b"\0" * 200 * 2**20), "UNKNOWN", 1, path="a.log.gz"),
+    logged("bars of progress", "\r".join(f"\x1b[2K\x1b[{n}G{n}%|####|" for n in range(200_000)) + "\n" + raised("x")),
+    logged("of a hundred thousand ranks", "".join(f"[rank{n}]: {raised('x')}" for n in range(20_000))),
+    logged("tracebacks in each other", "Traceback (most recent call last):\n" * 50_000 + raised("x")),
+    logged("lines of JSON, nested", ('{"message": ' * 500 + '"x"' + "}" * 500 + "\n") * 200 + raised("x")),
+    sent("a thousand documents", *(request("textDocument/didOpen", textDocument={"uri": f"file:///x/b{n}.py", "languageId": "python", "version": 1, "text": GOOD}) for n in range(300))),
+    sent("a text of 17 MB", request("textDocument/didOpen", textDocument={"uri": "file:///x/b.py", "languageId": "python", "version": 1, "text": "x = 1\n" * 3_000_000})),
 )  # fmt: skip

@@ -206,6 +206,35 @@ PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
         {"several:step", "several:wrap"},
         {"single:step"},
     ),
+    "a model that is only taken out of its wrapper": (
+        {
+            "a": """
+                from torch.nn.parallel import DistributedDataParallel as DDP
+
+                def taken(m): return m.module if isinstance(m, DDP) else m
+                def calls(m): return taken(m).state_dict()
+                def runs(m, x):
+                    if isinstance(m, DDP):
+                        return m(x), m.module
+            """
+        },
+        {"a:runs"},
+        {"a:taken", "a:calls"},
+    ),
+    "a word in a comment at the head of a function": (
+        {
+            "a": """
+                from torch.nn.parallel import DistributedDataParallel as DDP
+
+                def wrap(m): return DDP(m)
+                def old() -> int:  # backward compatibility
+                    return 0
+                def marked(x, mark="#", step=None.backward): return x
+            """
+        },
+        {"a:wrap", "a:marked"},
+        {"a:old"},
+    ),
     "the module's own statements": (
         {
             "quiet": "def f(): pass\nf()\n",

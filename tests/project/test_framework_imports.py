@@ -14,6 +14,24 @@ from ddp_lint.project import Project
 from ddp_lint.source import SourceFile
 
 HANGS = "def f(comm, rank):\n    if rank == 0:\n        comm.wait_for_everyone()\n"
+#: What libraries do that wrap no model themselves: they take the model out of its wrapper.
+UNWRAPS = """import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+def f(m):
+    if isinstance(m, DDP):
+        return m.module
+    return m
+"""
+IN_PLACE = """class A:
+    def f(self):
+        import torch
+        from torch.nn.parallel import (
+            DataParallel, DistributedDataParallel,
+        )
+        kinds = None
+        model = self.m.module if isinstance(self.m, (DataParallel, DistributedDataParallel)) and kinds else self.m
+        return model(self.m)
+"""
 
 
 @pytest.mark.parametrize(
@@ -27,6 +45,23 @@ HANGS = "def f(comm, rank):\n    if rank == 0:\n        comm.wait_for_everyone()
         ({"a.py": "import torch\n", "b.py": "import torch\ntorch.distributed.barrier()\n"}, True),
         ({"a.py": "# distributed under the License\nimport torch\n  # barrier, distributed\n"}, False),
         ({"a.py": "import torch\nbarrier = 1  # a name\n"}, False),
+        (
+            {"a.py": '"""For DDP, or torch.barrier()."""\nimport torch\ndef f(distributed): "FSDP: x.barrier()"\n'},
+            False,
+        ),
+        ({"a.py": "import torch\ndef test_distributed_data(): pass\n"}, False),
+        ({"a.py": "import torch\nd = __import__('torch.distributed')\n"}, True),
+        ({"a.py": UNWRAPS}, False),
+        ({"a.py": UNWRAPS + "def g(m):\n    return DDP(m)\n"}, True),
+        ({"a.py": UNWRAPS.replace("return m.module", "m.require_backward_grad_sync = False; return m.module")}, True),
+        ({"a.py": UNWRAPS.replace("isinstance", "not isinstance")}, True),
+        ({"a.py": UNWRAPS.replace("return m.module", "return m(m.module)")}, True),
+        ({"a.py": IN_PLACE}, False),
+        ({"a.py": IN_PLACE.replace("module if", "module.f(self.m) if")}, True),
+        (
+            {"a.py": "import torch\ndef f(m):\n    return isinstance(m, torch.nn.DistributedDataParallel)\n"},
+            True,
+        ),
         ({"a.py": "import torch\nfrom utils import sync as s\ns.barrier()\n"}, True),
         ({"a.py": "import jax\ndef f(gpu):\n    import torch\n    gpu.barrier()\n"}, False),  # of warps
         ({"a.py": "import jax\nimport torch.distributed as d\n"}, True),

@@ -166,17 +166,12 @@ def let_go_of_edited(project: Project) -> None:
 def _analyse(facts: ModuleFacts, project: Project) -> Result:
     summaries = summaries_of(project)
     reader = _Reader(facts, summaries)
-    own = _without_managers([reader.read(root) for root in _communicating(facts, summaries)])
-    callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
-    own = [reader.among_callers(read, callers) for read in own]
-    # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
-    communicating: dict[ast.ClassDef | None, set[str]] = collections.defaultdict(set)
-    for read in own:
-        if read.communicates and read.root.function is not None:
-            communicating[read.root.owner].add(getattr(read.root.node, "name", ""))
-    classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
-    seen_from = (root for of in classes for root in hooked(of, summaries, communicating[of.node]))
-    inherited = list(map(reader.read_for_class, seen_from))
+    own, inherited = _reads_of(reader, facts, summaries)
+    if reader.has_earlier and summaries.is_half_exhausted:
+        # With what the other roots took, it may be too much for one file: decide as a run without outcomes would.
+        reader = _Reader(facts, summaries, afresh=True)
+        own, inherited = _reads_of(reader, facts, summaries)
+    reader.keep()
     found: dict[object, Mismatch] = {}
     # A function shows its mismatch by itself best; the statements of the module lead there by its callers.
     for read in (*inherited, *sorted(own, key=lambda read: read.root.function is None)):
@@ -187,6 +182,23 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
     mismatches = one_for_each_exit(_first_of_each(_without_repeated(list(found.values()), facts)), facts)
     return Result(tuple(sorted(mismatches, key=lambda mismatch: (mismatch.span, mismatch.kind))), tuple(skipped))
+
+
+def _reads_of(reader: _Reader, facts: ModuleFacts, summaries: Summaries) -> tuple[list[_Read], list[_Read]]:
+    """The roots of a file, and those that its classes inherit."""
+    summaries.start_file(len(facts.file.lines))
+    own = _without_managers([reader.read(root) for root in _communicating(facts, summaries)])
+    project = summaries.linker.project
+    callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
+    own = [reader.among_callers(read, callers) for read in own]
+    # What inherited methods find in a class is at its own calls: none of them communicates, nothing is to be found.
+    communicating: dict[ast.ClassDef | None, set[str]] = collections.defaultdict(set)
+    for read in own:
+        if read.communicates and read.root.function is not None:
+            communicating[read.root.owner].add(getattr(read.root.node, "name", ""))
+    classes = [of for of in classes_in(facts, summaries) if of.node in communicating]
+    seen_from = (root for of in classes for root in hooked(of, summaries, communicating[of.node]))
+    return own, list(map(reader.read_for_class, seen_from))
 
 
 def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
@@ -227,13 +239,22 @@ class _Read:
 
 class _Reader:
     """Reads the roots of one file. One that an earlier run has found nothing in is not read again, as long as nothing
-    has changed that this depends on (`Project.outcomes`)."""
+    has changed that this depends on (`Project.outcomes`).
 
-    def __init__(self, facts: ModuleFacts, summaries: Summaries) -> None:
+    Outcomes are kept of a run that read all roots of the file and took less than half of what a file may take: with the
+    other half for the roots that are read again, a run without them decides the same.
+    """
+
+    def __init__(self, facts: ModuleFacts, summaries: Summaries, *, afresh: bool = False) -> None:
         self._facts = facts
         self._summaries = summaries
         self._project = summaries.linker.project
         self._outcomes = self._project.outcomes(facts.source.inside)
+        if afresh:
+            self._outcomes.forget()
+        #: Whether an outcome of an earlier run was used.
+        self.has_earlier = False
+        self._made: list[tuple[_Read, set[Asked]]] = []
         self._keeps = self._project.is_recording and not self._project.is_changing
         self._asked: dict[str, set[Asked]] = {}
         self._names: collections.Counter[str] = collections.Counter()
@@ -241,7 +262,7 @@ class _Reader:
     def read(self, root: Root) -> _Read:
         """By itself; `among_callers` completes it."""
         name = self._name_of(root, "@" if root.decorated else "")
-        known = self._outcomes.known(name) if not _is_of_manager(root) else None
+        known = self._known(name) if not _is_of_manager(root) else None
         if known is not None:
             return _Read(root, communicates=known, outcome=name)
         with self._project.recording() as asked:
@@ -256,19 +277,24 @@ class _Reader:
         with self._project.recording() as asked:
             full = _as_given(_as_called(read, callers), self._facts, self._summaries, callers)
         if not _is_of_manager(read.root):
-            self._keep(full, asked)
+            self._made.append((full, asked))
         return full
 
     def read_for_class(self, root: Root) -> _Read:
         """A root that is inherited."""
         name = self._name_of(root, "^")
-        known = self._outcomes.known(name)
+        known = self._known(name)
         if known is not None:
             return _Read(root, communicates=known)
         with self._project.recording() as asked:
             read = dataclasses.replace(_read_once(root, self._facts, self._summaries), outcome=name)
-        self._keep(read, asked)
+        self._made.append((read, asked))
         return read
+
+    def _known(self, name: str) -> bool | None:
+        known = self._outcomes.known(name)
+        self.has_earlier |= known is not None
+        return known
 
     def _name_of(self, root: Root, kind: str) -> str:
         """Of the root among those of its file, where several can be called the same."""
@@ -276,9 +302,12 @@ class _Reader:
         self._names[name] += 1
         return f"{name}'{self._names[name]}"
 
-    def _keep(self, read: _Read, asked: set[Asked]) -> None:
-        if self._keeps and not read.mismatches and not read.skipped:
-            self._outcomes.keep(read.outcome, read.communicates, asked | self._asked.get(read.outcome, set()))
+    def keep(self) -> None:
+        if not self._keeps or self.has_earlier or self._summaries.is_half_exhausted:
+            return
+        for read, asked in self._made:
+            if not read.mismatches and not read.skipped:
+                self._outcomes.keep(read.outcome, read.communicates, asked | self._asked.get(read.outcome, set()))
 
 
 def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
@@ -292,7 +321,7 @@ def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
 def _as_given(read: _Read, facts: ModuleFacts, summaries: Summaries, callers: Callers[Root]) -> _Read:
     """With the mismatches that come about by the wrapped models which callers pass: ``evaluate(ddp_model)``."""
     function = read.root.function
-    if function is None or read.root.decorated or not may_run_on_some(function):
+    if function is None or read.root.decorated or summaries.is_exhausted or not may_run_on_some(function):
         return read
     reads = [_read(read.root, facts, summaries, env) for env in callers.with_wrapped(function)]
     more = {(m.kind, m.span): m for each in reads for m in each.mismatches}
@@ -317,6 +346,8 @@ def _mismatches_of(
 
 def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
     """Kept where files change, until the root or what it calls does."""
+    if summaries.is_exhausted:
+        return _Read(root, communicates=False, skipped=True)
     project = summaries.linker.project
 
     def read() -> _Read:
@@ -598,6 +629,7 @@ def graph_of(
     graph = EventGraph()
     is_caught = _is_caught(root.function, summaries.linker)
     effects = _effects_of(root, facts, summaries, env)
+    summaries.check()  # what was kept counts, too, and no statement may have been run since
     return graph, build(effects, graph, caught=is_caught, whole=summaries.whole)
 
 

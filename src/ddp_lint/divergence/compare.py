@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import itertools
@@ -322,9 +323,16 @@ class Comparison:
 
     def of_crossings(self) -> Iterator[Difference]:
         """Arms of a rank test that move the same two tensors with calls of one name, the other way round."""
+        events = [node.event.span for node in self._graph.nodes if isinstance(node, EventNode)]
+        lines = collections.defaultdict[str, list[int]](list)
+        for span in sorted(events):
+            lines[span.place].append(span.line)
         for node in self._graph.nodes:
             if not isinstance(node, Choice) or node.condition.open or not self._may_part(node.condition):
                 continue
+            there, span = lines.get(node.span.place, []), node.span
+            if bisect.bisect_right(there, span.end_line) - bisect.bisect_left(there, span.line) < 2:
+                continue  # what comes later, both arms lead to
             for first, second in ((0, 1), (1, 0)):
                 if self._projection.truth(node.condition, first) and not self._projection.truth(node.condition, second):
                     fork = Step(node.condition, True, node.span, None, 0)

@@ -76,7 +76,8 @@ class Linker:
             return FunctionRef(definition, facts)
         target = facts.imports.resolve(name)
         if target is None:
-            star = next((star for star in facts.imports.stars if self._exports(star, name)), None)
+            stars = self.project.own_stars(facts.imports)
+            star = next((star for star in stars if self._exports(star, name)), None)
             target = f"{star}.{name}" if star else None
         return self.dotted(target) if target else None
 

@@ -96,9 +96,13 @@ _ALL_NAMES = "*"
 class Summaries:
     """All evaluations of one project. Raises TooLarge out of a root that costs more than its bound."""
 
-    #: Statements that the evaluation of one function may run besides its own, in callees: a few seconds. Large
-    #: engines take 5,000 of them.
-    BOUND = 8_000
+    #: Statements that the evaluation of one function may take besides its own, in callees: some seconds. Those of the
+    #: largest engines take 34,000. What was kept of other functions counts as if it was made for this one, so that what
+    #: was evaluated before means nothing.
+    BOUND = 40_000
+    #: Statements that all roots of a file may take together, those of a callee once: so many, and these for each line.
+    #: Models of the largest engines take 73,000.
+    BOUND_OF_FILE, BOUND_OF_LINE = 80_000, 4
     #: What evaluates each kind of expression.
     handlers: ClassVar[Handlers] = {
         **expressions.HANDLERS, **conditions.HANDLERS, **iteration.HANDLERS, **targets.HANDLERS, ast.Call: call,
@@ -112,8 +116,9 @@ class Summaries:
         self._given: list[dict[str, Value]] = []
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
-        #: What the root may still run, of how many statements.
-        self.left = self.bound = self.BOUND
+        #: Counts the statements that roots and files take.
+        self.effort = project.effort
+        self._bound, self._bound_of_file = self.BOUND, self.BOUND_OF_FILE
         #: The keys under which a root used a function's summary.
         self._asked: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
@@ -147,9 +152,28 @@ class Summaries:
         self._decided = {key: components for key, components in self._decided.items() if key in self._memory}
 
     def spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+        """A statement is about to be run."""
+        self.effort.step()
+        self.check()
+
+    def check(self) -> None:
+        """Raises TooLarge where the root takes more than its bound."""
+        if self.effort.part.exceeds(self._bound):
             raise TooLarge
+
+    def start_file(self, lines: int) -> None:
+        """Before the roots of another file."""
+        self.effort.start_whole()
+        self._bound_of_file = self.BOUND_OF_FILE + self.BOUND_OF_LINE * lines
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the roots of the file have taken more than all of a file may."""
+        return self.effort.whole.exceeds(self._bound_of_file)
+
+    @property
+    def is_half_exhausted(self) -> bool:
+        return self.effort.whole.exceeds(self._bound_of_file // 2)
 
     @contextlib.contextmanager
     def watching(self, node: ast.AST) -> Iterator[list[dict[str, Value]]]:
@@ -447,7 +471,8 @@ class Summaries:
         self._asked.clear()
         self.variables.forget()
         self._memory.forget()
-        self.left = self.bound = self.BOUND + own
+        self.effort.start_part()
+        self._bound = self.BOUND + own
 
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""

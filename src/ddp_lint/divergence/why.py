@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -35,7 +36,8 @@ def explain(path: pathlib.Path, project: Project, line: int | None = None) -> li
     if facts is None:
         return _not_analysed(path, project)
     summaries = summaries_of(project)
-    mismatches = {mismatch.span: mismatch for mismatch in result_of(facts, project).mismatches}
+    result = result_of(facts, project)
+    mismatches = {mismatch.span: mismatch for mismatch in result.mismatches}
     found: dict[Span, Explanation] = {}
     inherited = (
         root for of in classes_in(facts, summaries) for root in hooked(of, summaries, set(summaries.linker.members(of)))
@@ -44,11 +46,13 @@ def explain(path: pathlib.Path, project: Project, line: int | None = None) -> li
         region = span_of(root.function.facts if root.function else facts, root.node)
         if line is not None and root.function is not None and not region.line <= line <= region.end_line:
             continue
-        try:
-            graph, _ = graph_of(root, facts, summaries)
-        except (TooLarge, RecursionError):
+        graph = None
+        if (getattr(root.node, "lineno", 1), root.name) not in result.skipped:
+            with contextlib.suppress(TooLarge, RecursionError):
+                graph, _ = graph_of(root, facts, summaries)
+        if graph is None:
             header = dataclasses.replace(region, end_line=region.line, end_column=region.column + 1)
-            reason = "the function is too large for the analysis, so it was not analysed"
+            reason = "the function, or its file as a whole, is too large for the analysis, so it was not analysed"
             found.setdefault(header, Explanation(header, root.name, False, reason))
             continue
         for node in graph.nodes:

@@ -7,6 +7,7 @@ questions that may be answered with "perhaps" (`program.reach`).
 
 from __future__ import annotations
 
+import ast
 import collections
 import dataclasses
 import opcode
@@ -18,6 +19,7 @@ from typing import Any
 
 from ddp_lint.project.facts import is_too_large
 from ddp_lint.source.imports import imports_in
+from ddp_lint.source.telling import may_unwrap, without_unwrapping
 
 _WORD = re.compile(r"[^\W\d]\w*")
 #: Classes with bases. The end of a class's head is its colon: what a base's own arguments hold counts as well.
@@ -25,6 +27,8 @@ _CLASS = re.compile(r"^[ \t]*class\s+(\w+)\s*(?:\[[^\]]*\])?\s*\(([^:]*)\)\s*:",
 _VARIABLE = re.compile(r"^(\w+)\s*(?::[^=\n]*)?=[^=]", re.M)
 #: A definition's head is over at the latest after this many lines: the rest of a longer one is not read.
 _HEAD_LINES = 200
+#: A comment at the end of a line; where it holds a quotation mark, it may be the end of a string.
+_COMMENT = re.compile(r"#[^\"']*$")
 #: Lines that a function's last call may go on for after the last line that its bytecode names.
 _LAST_CALL = 3
 #: Instructions of module and class bodies that use a name; the others bind it, which mentions nothing.
@@ -139,6 +143,8 @@ def mentions_of(text: str, wraps: re.Pattern[str]) -> FileMentions | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if may_unwrap(text) and wraps.search(text):
+                text = without_unwrapping(text, ast.parse(text), wraps)
             code = compile(text, "<file>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return None
@@ -240,9 +246,10 @@ class _Reader:
         taken: list[str] = []
         depth = 0
         for line in self._lines[first - 1 : first - 1 + _HEAD_LINES]:
-            taken.append(line)
-            depth += line.count("(") + line.count("[") - line.count(")") - line.count("]")
-            if depth <= 0 and ":" in line and not line.lstrip().startswith("@"):
+            code = _COMMENT.sub("", line)
+            taken.append(code)
+            depth += code.count("(") + code.count("[") - code.count(")") - code.count("]")
+            if depth <= 0 and ":" in code and not code.lstrip().startswith("@"):
                 break
         return set(_WORD.findall(" ".join(taken)))
 

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable
 
 from ddp_lint.knowledge import communication, frameworks
+from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.layout import FILES_LIMIT, Layout
 from ddp_lint.project.words import words
 from ddp_lint.source.imports import imports_in
+from ddp_lint.source.telling import telling
 
 #: Names of modules that are assumed to communicate, in any project.
 COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)")
@@ -30,6 +32,8 @@ SHARDING = (
     "ModuleWrapPolicy",
     "deepspeed.initialize",
 )
+#: `torch.distributed`, or what is set up for it. A variable of that name shows nothing, nor does that of a test.
+_DISTRIBUTED = (r"\bdistributed\.", r"\.distributed\b", r"\bimport\b.*\bdistributed\b", r"\binit_distributed")
 #: Lines that are nothing but a comment.
 _COMMENTS = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 
@@ -142,17 +146,24 @@ def _packages() -> frozenset[str]:
 
 def _has_ranks(text: str, *, of_arrays: bool) -> bool:
     """Whether a text that uses torch uses it with several ranks. Comments show nothing: that a file is "distributed
-    under the License" is in the header of every second one. A method shows nothing in a file of another library of
-    arrays (`of_arrays`): the barriers of Mosaic are between the warps of one GPU."""
+    under the License" is in the header of every second one. Nor does what is said in strings, nor a test by which a
+    library takes a model out of its wrapper. A method shows nothing in a file of another library of arrays
+    (`of_arrays`): the barriers of Mosaic are between the warps of one GPU."""
     pattern = _of_ranks(of_arrays)
-    return pattern.search(text) is not None and pattern.search(_COMMENTS.sub("", text)) is not None
+    if pattern.search(text) is None or pattern.search(_COMMENTS.sub("", text)) is None:
+        return False
+    try:
+        tree = parse(text)
+    except CannotParse:  # of another version of Python, perhaps
+        return True
+    return pattern.search(_COMMENTS.sub("", telling(text, tree, frameworks.shows("wraps")))) is not None
 
 
 @functools.cache
 def _of_ranks(of_arrays: bool) -> re.Pattern[str]:
     """What a text has that uses torch with several ranks."""
     methods = () if of_arrays else (rf"\.{name}\b" for name in frameworks.distinctive())
-    return frameworks.shows("wraps", "distributed", "SyncBatchNorm", "full_tensor", *methods)
+    return frameworks.shows("wraps", *_DISTRIBUTED, "SyncBatchNorm", "full_tensor", *methods)
 
 
 def _speaks(text: str) -> bool:

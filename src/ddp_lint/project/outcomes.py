@@ -56,6 +56,11 @@ class Outcomes:
         self._project.note_all(self._earlier.elsewhere)
         return found.value
 
+    def forget(self) -> None:
+        """Know nothing of earlier runs."""
+        self._earlier = NO_OUTCOMES
+        self.made.clear()
+
     def keep(self, name: str, value: bool, asked: Iterable[Asked]) -> None:
         """Keep an outcome, unless it depends on the whole text of the file."""
         questions = self._about_own_file(asked)

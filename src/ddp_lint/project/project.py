@@ -18,6 +18,7 @@ from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
+from ddp_lint.project.effort import Effort, Work
 from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
 from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
 from ddp_lint.project.grafting import graft
@@ -76,13 +77,14 @@ Asked: TypeAlias = "str | Basis"
 
 
 class Answered(Generic[T]):
-    """A kept result, and what it depends on."""
+    """A kept result, what it depends on, and what it took where that was counted."""
 
-    __slots__ = ("basis", "value")
+    __slots__ = ("basis", "value", "work")
 
-    def __init__(self, value: T, basis: Basis) -> None:
+    def __init__(self, value: T, basis: Basis, work: Work | None) -> None:
         self.value = value
         self.basis = basis
+        self.work = work
 
     @property
     def stale(self) -> bool:
@@ -137,6 +139,8 @@ class Project:
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
         self._recorder = Recorder()
+        #: What evaluations take.
+        self.effort = Effort()
         self._records = True
         #: By path, what the facts of a file depend on, and its parts.
         self._bases: dict[str, Basis] = {}
@@ -643,7 +647,12 @@ class Project:
         first = name.partition(".")[0]
         if not imports.stars or first.startswith("_"):  # a star leaves those behind
             return None
-        return next((f"{star}.{name}" for star in imports.stars if self._exports(star, first)), None)
+        return next((f"{star}.{name}" for star in self.own_stars(imports) if self._exports(star, first)), None)
+
+    def own_stars(self, imports: ImportTable) -> tuple[str, ...]:
+        """The modules of ``from module import *`` that are the project's: each unknown name is looked for in them."""
+        stars = imports.stars
+        return self.remember(("own stars", stars), lambda: tuple(s for s in stars if self._find(s))) if stars else ()
 
     def _exports(self, module: str, name: str) -> bool:
         return self.remember(("exports", module, name), lambda: self._has(module, name))
@@ -811,16 +820,26 @@ class Project:
         """
         memo: MutableMapping[Any, Answered[T]] = self._memo if kept is None else kept
         found = memo.get(key)
-        if found is None and not self._records:
-            found = memo[key] = Answered(compute(), _NOTHING)
-        elif found is None:
-            with self.recording(apart=True) as asked:
-                value = compute()
-            found = memo[key] = Answered(value, self._basis(asked))
+        if found is None:
+            outer = self.effort.begin()
+            try:
+                value, basis = self._computed(compute)
+            finally:
+                work = self.effort.end(outer)
+            found = memo[key] = Answered(value, basis, work)
             if self._resting is not None:
                 self._memories.setdefault(id(memo), memo)
+        if found.work is not None:
+            self.effort.use(found.work)
         self._rest_on(found.basis)
         return found.value
+
+    def _computed(self, compute: Callable[[], T]) -> tuple[T, Basis]:
+        if not self._records:
+            return compute(), _NOTHING
+        with self.recording(apart=True) as asked:
+            value = compute()
+        return value, self._basis(asked)
 
     def _basis(self, asked: set[Asked]) -> Basis:
         basis = Basis(asked) if self._records else _NOTHING

@@ -1,0 +1,98 @@
+"""What results cost, in steps that are counted: the same number whether a result is made or was kept, in any order."""
+
+from __future__ import annotations
+
+#: What takes more steps takes too many.
+_MOST = 10**9
+
+
+class Work:
+    """What making one result takes: steps of its own, and the kept results that it uses. `most`: all steps, where what
+    is used in several ways counts in each."""
+
+    __slots__ = ("most", "steps", "uses")
+
+    def __init__(self) -> None:
+        self.steps = self.most = 0
+        self.uses: list[Work] = []
+
+
+class Count:
+    """The steps behind what is looked at, a kept result once. They are counted exactly where there may be too many:
+    else each look at a chain of results would go through all of it."""
+
+    def __init__(self) -> None:
+        self._steps = self._most = 0
+        self._counted: set[Work] = set()
+        self._left: list[Work] = []
+
+    def exceeds(self, bound: int) -> bool:
+        if self._most <= bound:
+            return False
+        while self._left:
+            each = self._left.pop()
+            if each not in self._counted:
+                self._counted.add(each)
+                self._steps += each.steps
+                self._left += each.uses
+        self._most = self._steps
+        return self._most > bound
+
+    def step(self) -> None:
+        self._steps += 1
+        self._most += 1
+
+    def made(self, work: Work) -> None:
+        """Its steps were counted one by one."""
+        self._counted.add(work)
+
+    def use(self, work: Work) -> None:
+        if work not in self._counted:
+            self._left.append(work)
+            self._most += work.most
+
+
+class Effort:
+    """Counts the steps of a part and of the whole that is worked on."""
+
+    def __init__(self) -> None:
+        self.part, self.whole = Count(), Count()
+        self._making: Work | None = None
+
+    def start_whole(self) -> None:
+        self.part, self.whole = Count(), Count()
+
+    def start_part(self) -> None:
+        self.part = Count()
+
+    def step(self) -> None:
+        self.part.step()
+        self.whole.step()
+        if self._making is not None:
+            self._making.steps += 1
+
+    def begin(self) -> Work | None:
+        """Steps and uses from now on are those of one result, until `end` is given what this returns."""
+        outer, self._making = self._making, Work()
+        return outer
+
+    def end(self, outer: Work | None) -> Work | None:
+        """What the result took, None where nothing was counted."""
+        made, self._making = self._making, outer
+        if made is None or not (made.steps or made.uses):
+            return None
+        made.uses = list(dict.fromkeys(made.uses))
+        made.most = min(_MOST, made.steps + sum(used.most for used in made.uses))
+        self.part.made(made)
+        self.whole.made(made)
+        return made
+
+    def use(self, work: Work) -> None:
+        """A kept result is used: what it took counts, with all that it uses."""
+        if self._making is not None:
+            self._making.uses.append(work)
+        self.part.use(work)
+        self.whole.use(work)
+
+
+__all__ = ["Effort", "Work"]

@@ -1,0 +1,79 @@
+"""What evaluations may take: bounds that hold whatever was evaluated before, and are said."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.divergence.analyse import result_of
+from ddp_lint.divergence.summaries import Summaries
+from ddp_lint.divergence.why import explain
+from ddp_lint.project import Project
+
+HEAD = "import torch.distributed as dist\n"
+RANK = "    if dist.get_rank() == 0:\n        dist.barrier()\n"
+#: Ten statements, those of `lower` included; `f` has three more.
+HELPER = "def helper(x):\n    lower(x)\n" + "    x = x + 1\n" * 4 + "\n\ndef lower(x):\n" + "    x = x + 1\n" * 5
+
+
+def _skipped(folder: pathlib.Path, order: str, *, records: bool = True) -> dict[str, list[str]]:
+    """The functions that are left out of each file."""
+    project = Project(folder)
+    if not records:
+        project.stop_recording()
+    found = {}
+    for name in order:
+        facts = project.facts_of(folder / f"{name}.py")
+        assert facts is not None
+        found[name] = [left_out for _, left_out in result_of(facts, project).skipped]
+    return found
+
+
+@pytest.fixture
+def three(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "helpers.py").write_text(HEAD + HELPER)
+    for name in "ab":
+        (tmp_path / f"{name}.py").write_text(f"{HEAD}import helpers\ndef f(x):\n    helpers.helper(x)\n{RANK}")
+    (tmp_path / "c.py").write_text(f"{HEAD}import a\nimport helpers\ndef g(x):\n    helpers.helper(x)\n    a.f(x)\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca", "bac"])
+@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize(("bound", "left_out"), [(9, "abc"), (10, "c"), (12, "c"), (13, "")])
+def test_the_bound_of_a_function_counts_what_was_kept(
+    bound: int, left_out: str, records: bool, order: str, three: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Summaries, "BOUND", bound)
+    found = _skipped(three, order, records=records)
+    assert {name for name in found if found[name]} == {*left_out}
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_bound_of_a_file_leaves_out_what_comes_last_and_says_so(
+    order: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Summaries, "BOUND_OF_FILE", 25)
+    monkeypatch.setattr(Summaries, "BOUND_OF_LINE", 0)
+    (tmp_path / "pyproject.toml").touch()
+    helpers = "".join(HELPER.replace("helper", f"helper{n}").replace("lower", f"lower{n}") for n in range(4))
+    (tmp_path / "b.py").write_text(f"{HEAD}{helpers}")
+    calls = "".join(f"def f{n}(x):\n    b.helper{n}(x)\n{RANK}" for n in range(4))
+    (tmp_path / "a.py").write_text(f"{HEAD}import b\n{calls}")
+    assert _skipped(tmp_path, order)["a"] == ["f2", "f3"]
+    explained = {each.what: each.reason for each in explain(tmp_path / "a.py", Project(tmp_path))}
+    assert "its file as a whole, is too large" in explained["f2"]
+    monkeypatch.setattr(Summaries, "BOUND_OF_LINE", 1)  # 22 lines
+    assert _skipped(tmp_path, order)["a"] == []
+
+
+def test_what_several_functions_of_a_file_call_counts_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Summaries, "BOUND_OF_FILE", 40)
+    monkeypatch.setattr(Summaries, "BOUND_OF_LINE", 0)
+    (tmp_path / "b.py").write_text(f"{HEAD}{HELPER}")
+    (tmp_path / "a.py").write_text(f"{HEAD}import b\n" + "".join(f"def f{n}():\n    b.helper(1)\n" for n in range(20)))
+    assert _skipped(tmp_path, "ba") == {"a": [], "b": []}
