@@ -12,8 +12,8 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, parameters, walk, yields
 
 _DEPTH = 3
-#: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well. What seeds waits
-#: for the first use of a GPU.
+#: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well. What seeds
+#: waits for the first use of a GPU.
 _HARMLESS = ("is_available", "device_count", "is_initialized", "amp", "nvtx", "GradScaler", "autocast", "manual_seed",
              "manual_seed_all", "seed", "seed_all", "empty_cache")  # fmt: skip
 

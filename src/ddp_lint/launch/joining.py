@@ -59,7 +59,9 @@ def spawned_functions(project: Project) -> frozenset[str]:
 def _spawned(project: Project) -> Iterator[str]:
     for path in project.holding(f"{_SPAWN.rpartition('.')[2]}("):
         facts = project.facts_of(path) if "multiprocessing" in (project.text(path) or "") else None
-        for call in _spawns(facts, project) if facts is not None else ():
+        if facts is None:
+            continue
+        for call in _spawns(facts, project):
             given = call.args[:1] or [k.value for k in call.keywords if k.arg == "fn"]
             yield from filter(None, (project.meaning(facts, target) for target in given))
 

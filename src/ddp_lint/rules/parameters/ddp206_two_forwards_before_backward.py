@@ -138,7 +138,9 @@ class TwoForwardsBeforeBackward(Rule):
                 open_calls.clear()
                 continue
             first = open_calls.get(name)
-            if first is not None and not (exclusive(self.module, first, call) or chosen_apart(self.module, first, call)):
+            if first is not None and not (
+                exclusive(self.module, first, call) or chosen_apart(self.module, first, call)
+            ):
                 self._pending[name] = (first, call)
             if first is None and self._keeps_graph(call) and self._is_wrapped(name, call):
                 open_calls[name] = call
