@@ -115,6 +115,19 @@ PARTING = {
             all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
             dist.all_gather(all_of_them, mine)  # !argument
     """,
+    "a rank's share, and one element more on some ranks": """
+        def decode(data, world_size, more):
+            rank = dist.get_rank()
+            mine, number = [], 0
+            for item in data:
+                if number % world_size == rank:
+                    mine.append(item)
+                number += 1
+            if rank >= more:
+                mine.append({})
+            for item in mine:
+                dist.barrier()  # !loop-count
+    """,
     "the bytes of objects, in a helper that has packed keys before": """
         import pickle
 
@@ -484,6 +497,19 @@ EQUAL = {
                 if dist.get_rank() == 0:
                     with open(other) as file:
                         print(file.read())
+                dist.barrier()
+    """,
+    "a rank's share, with an empty element where it is one less": """
+        def decode(data, world_size):
+            rank = dist.get_rank()
+            mine, number = [], 0
+            for item in data:
+                if number % world_size == rank:
+                    mine.append(item)
+                number += 1
+            if number % world_size and rank >= number % world_size:
+                mine.append({})
+            for item in mine:
                 dist.barrier()
     """,
     "names of the parts of a model that was made by a rank's own batch": """

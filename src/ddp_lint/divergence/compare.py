@@ -153,8 +153,11 @@ class Comparison:
         for node in self._graph.nodes:
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
-            if here in ([], [0]):
-                continue  # left over from a loop that turned out to hold no events; rank 0 alone is no two ranks
+            if here in (
+                [],
+                [0],
+            ):  # left over from a loop that turned out to hold no events; rank 0 alone is no two ranks
+                continue
             common = assumed.get(node.number)
             if common is None:  # behind choices that exclude each other
                 continue

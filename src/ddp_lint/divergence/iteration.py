@@ -28,6 +28,7 @@ from ddp_lint.divergence.lengths import (
     dealt_alike,
     dealt_evenly,
     feeds_training,
+    gives_rest,
     is_loader,
     is_undivided,
     of_batches,
@@ -293,7 +294,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return Condition((("rounds", frame.key(node)),) * worlds.COUNT, text, own, open=True)
     if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):
         return None
-    if iterable.varies.cause == "rank" and dealt_alike(frame, node):
+    if iterable.varies.cause == "rank" and (dealt_alike(frame, node) or gives_rest(frame, node)):
         return None
     if iterable.varies.cause == "data" and _goes_deeper(frame, target):
         return None  # lists within lists: what they hold differs between ranks, how they are built does not

@@ -354,6 +354,25 @@ def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
     return uneven and not any(_fills_up(node, frame.text(cut)) for node in children(frame.function))
 
 
+def gives_rest(frame: Frame, node: ast.expr) -> bool:
+    """``if rank >= n % world_size: mine.append(None)``: ranks that have got one element less get another one. `node` is
+    the list, or a name for what goes through it."""
+    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    branches = [node for node in children(frame.function) if isinstance(node, ast.If) and _is_after_rest(node.test)]
+    values = assigned_in(frame.function, node.id) if isinstance(node, ast.Name) and branches else []
+    named = names_in(node).union(*map(names_in, values)) if branches else frozenset()
+    filled = (part for branch in branches for statement in branch.body for part in walk(statement))
+    return any(_fills_up(part, name) for part in filled for name in named)
+
+
+def _is_after_rest(test: ast.expr) -> bool:
+    """``rank >= n % world_size``"""
+    compared = (node for node in walk(test) if isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDER))
+    sides = (side for node in compared for side in (node.left, *node.comparators))
+    return any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides)
+
+
 def _fills_up(node: ast.AST, name: str) -> bool:
     """``files += files[:missing]``, ``files.extend(...)``, ``files = files + ...``."""
     if isinstance(node, ast.AugAssign):
@@ -418,6 +437,7 @@ def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     return values[0] if len(values) == 1 else node
 
 
+_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 #: What makes bytes of an object, as many as it takes, and what hands bytes on.
 _SERIALISING = frozenset({"dumps", "encode", "getvalue"})
 _OF_BYTES = frozenset({"from_buffer", "frombuffer", "list", "bytearray", "bytes", "copy"})
@@ -491,6 +511,7 @@ __all__ = [
     "extent_of",
     "feeds_training",
     "follows_from_extent",
+    "gives_rest",
     "grown", "grown_by_key",
     "is_extent",
     "is_serialised",

@@ -154,10 +154,10 @@ class RanksWriteOneFile(Rule):
     ## When it is silent
 
     Writes under a test for the rank, downloads beside one of the first rank, beside a barrier of some ranks, or in
-    `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise again, paths with the rank (or a temporary name,
-    or the time to the microsecond) in them, helpers that a caller may guard, tests, and distributed checkpoints, which
-    are written by all ranks on purpose. A function of the project that returns whether this is the first rank counts as
-    such a test.
+    `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise
+    again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
+    guard, tests, and distributed checkpoints, which are written by all ranks on purpose. A function of the project
+    that returns whether this is the first rank counts as such a test.
 
     ## How to confirm
 
@@ -361,7 +361,7 @@ class RanksWriteOneFile(Rule):
         return argument(call, 0, "root")
 
     def _is_in_turn(self, call: cst.Call, name: str = "") -> bool:
-        """Whether the first rank comes by a call before the others: it alone has a barrier there, or a call of `name`."""
+        """Whether the first rank comes by a call first: it alone has a barrier there, or a call of `name`."""
         around = (item.item for up in self.module.ancestors(call) if isinstance(up, cst.With) for item in up.items)
         if any("first" in self.module.code(each) for each in around):  # ``with accelerator.main_process_first():``
             return True
@@ -398,8 +398,8 @@ class RanksWriteOneFile(Rule):
         return any(b.kind == "assign" and b.value is not None and self._is_path(b.value, depth - 1) for b in bound)
 
     def _asked_before(self, call: cst.Call) -> bool:
-        """In a `try` that takes FileExistsError, FileNotFoundError or OSError, or under `contextlib.suppress`, or behind
-        a question for the path that ranks ask in turn."""
+        """In a `try` that takes FileExistsError, FileNotFoundError or OSError, under `contextlib.suppress`, or behind a
+        question for the path that ranks ask in turn."""
         around = list(self.module.ancestors(call))
         held = (item.item for up in around if isinstance(up, cst.With) for item in up.items)
         suppressed = any(isinstance(each, cst.Call) and called(each) == "suppress" for each in held)
