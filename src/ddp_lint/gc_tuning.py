@@ -8,17 +8,16 @@ import sys
 from collections.abc import Iterator
 
 
-def let_go_of_trees(generation: int = 2) -> None:
+def let_go_of_trees() -> None:
     """Empty the bounded caches, which hold syntax trees, and collect what is left of those that nobody uses: for a
-    process that goes on while files change. What is asked again is worked out again. `generation`: the oldest one that
-    the collector goes over; 1 for what was made since it did so last."""
+    process that goes on while files change, or with other files. What is asked again is worked out again."""
     for name, module in list(sys.modules.items()):
         if name.startswith("ddp_lint."):
             for value in list(vars(module).values()):
                 parameters = getattr(value, "cache_parameters", None)
                 if parameters is not None and parameters()["maxsize"] is not None:
                     value.cache_clear()
-    gc.collect(generation)
+    gc.collect()
 
 
 @contextlib.contextmanager

@@ -77,3 +77,26 @@ def test_summaries_start_again_once_there_are_too_many_trees(tmp_path: pathlib.P
         for path, findings in zip(paths, expected, strict=True):
             assert Checker(settings, project=bounded).check(path).findings == findings
             assert bounded.source_in_memory <= size // 3 + 2 * size // len(paths)
+
+
+def test_symbols_keep_no_tree_once_summaries_start_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is unknown is known by what it was computed from: here by an object of a class of the file."""
+    (tmp_path / "a.py").write_text(
+        "import torch.distributed as dist\nfrom elsewhere import ask\n\n\nclass Net:\n    pass\n\n\n"
+        "def run():\n    first = ask(Net())\n    if ask(first, Net()):\n        dist.barrier()\n"
+    )
+    (tmp_path / "b.py").write_text("import torch.distributed as dist\n\n\ndef f():\n    dist.barrier()\n")
+    monkeypatch.setattr(module, "_KEPT_SOURCE", 1)
+    monkeypatch.setattr(sys.modules[analyse.__module__], "_MOST_SOURCE", 1)
+    project = Project(tmp_path)
+    checker = Checker(Settings(tmp_path, frozenset({"DDP101"})), project=project)
+    checker.check(tmp_path / "a.py")
+    facts = project.known_facts(tmp_path / "a.py")
+    assert facts is not None
+    tree = weakref.ref(facts)
+    del facts
+    checker.check(tmp_path / "b.py")
+    checker.check(tmp_path / "b.py")
+    assert tree() is None

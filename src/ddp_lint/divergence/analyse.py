@@ -30,7 +30,7 @@ from ddp_lint.divergence.resolve import Linker
 from ddp_lint.divergence.shards import may_part, units_of
 from ddp_lint.divergence.statements import run
 from ddp_lint.divergence.summaries import Summaries
-from ddp_lint.divergence.values import Value, unknown
+from ddp_lint.divergence.values import Symbol, Value, unknown
 from ddp_lint.divergence.witness import mismatch_of, needs_shards, wrong_arguments
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
@@ -83,7 +83,8 @@ def _start_again(project: Project) -> None:
         old: Summaries | None = project.attached.pop(name, None)
         if old is not None:
             old.let_go_of_all()
-    let_go_of_trees(generation=1)
+    let_go_of_trees()
+    Symbol.let_go_of_unused()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,19 +52,23 @@ class Symbol:
         found = cls._of.get(key)
         if found is None:
             if len(cls._of) >= cls._many:
-                cls._let_go()
+                cls.let_go_of_unused()
             found = super().__new__(cls)
             found.key = key
             cls._of[key] = found
         return found
 
     @classmethod
-    def _let_go(cls) -> None:
-        """Let go of what is held here alone: the latest first, which hold those that they were computed from. Cheaper
-        than weak references, which make each symbol dearer for the sake of its end."""
-        for key in reversed(list(cls._of)):
-            if sys.getrefcount(cls._of[key]) <= _HELD_HERE:
-                del cls._of[key]
+    def let_go_of_unused(cls) -> None:
+        """Let go of what is held here alone, the latest first, until nothing is: symbols hold those that they were
+        computed from, and functions with the trees of their files. Cheaper than weak references, which make each symbol
+        dearer for the sake of its end."""
+        before = -1
+        while before != len(cls._of):
+            before = len(cls._of)
+            for key in reversed(list(cls._of)):
+                if sys.getrefcount(cls._of[key]) <= _HELD_HERE:
+                    del cls._of[key]
         cls._many = max(50_000, 2 * len(cls._of))
 
     def __repr__(self) -> str:

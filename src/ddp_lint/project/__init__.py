@@ -1,5 +1,6 @@
 """The project around a file: which module a name means, and what other files define, read on demand."""
 
-from ddp_lint.project.project import Answered, Asked, Project
+from ddp_lint.project.parts import Asked
+from ddp_lint.project.project import Answered, Project
 
 __all__ = ["Answered", "Asked", "Project"]

@@ -7,13 +7,9 @@ the file depends on elsewhere. It points at no place: lines may have moved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
-from ddp_lint.project.parts import file_of
-
-if TYPE_CHECKING:
-    from ddp_lint.project.project import Asked, Basis, Project
+from ddp_lint.project.parts import Asked, Basis, file_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +32,10 @@ NO_OUTCOMES = Earlier({})
 
 
 class Outcomes:
-    """Those of one file, by its path below the root."""
+    """Those of one file, by its path below the root. `note` is told the questions that what is used depends on."""
 
-    def __init__(self, project: Project, inside: str, earlier: Earlier) -> None:
-        self._project = project
+    def __init__(self, note: Callable[[Iterable[str]], None], inside: str, earlier: Earlier) -> None:
+        self._note = note
         self._inside = inside
         self._earlier = earlier
         self._own: dict[Basis, frozenset[str]] = {}
@@ -52,8 +48,8 @@ class Outcomes:
         if found is None:
             return None
         self.made[name] = found
-        self._project.note_all(found.questions)
-        self._project.note_all(self._earlier.elsewhere)
+        self._note(found.questions)
+        self._note(self._earlier.elsewhere)
         return found.value
 
     def forget(self) -> None:

@@ -17,7 +17,7 @@ import hashlib
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from ddp_lint.source.syntax import below, statements
 
@@ -59,6 +59,21 @@ def file_of(question: str) -> str | None:
     """The file, by its path below the root, whose content a question is about; None where it is about none."""
     kind, _, rest = question.partition(":")
     return rest if kind == "file" else rest.partition(":")[2] if kind in OF_FILE else None
+
+
+class Basis:
+    """What a kept result depends on: questions, and what other results depend on; `stale` once one has another answer.
+    It is separate from the result, which need not live as long."""
+
+    __slots__ = ("asked", "stale")
+
+    def __init__(self, asked: set[Asked]) -> None:
+        self.asked = asked
+        self.stale = False
+
+
+#: A question, or what a kept result depends on.
+Asked: TypeAlias = "str | Basis"
 
 
 class Recorder:

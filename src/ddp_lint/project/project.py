@@ -12,7 +12,7 @@ import pathlib
 import re
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
@@ -35,6 +35,8 @@ from ddp_lint.project.parts import (
     SUMS,
     TESTED,
     TESTS,
+    Asked,
+    Basis,
     Parts,
     Recorder,
     digest_derived,
@@ -59,21 +61,6 @@ K = TypeVar("K", bound=Hashable)
 def digest_in(answer: str) -> str:
     """The digest of the whole file in the answer to a question about one or about a part of one."""
     return answer.partition(":")[0]
-
-
-class Basis:
-    """What a kept result depends on: questions, and what other results depend on; `stale` once one has another answer.
-    It is separate from the result, which need not live as long."""
-
-    __slots__ = ("asked", "stale")
-
-    def __init__(self, asked: set[Asked]) -> None:
-        self.asked = asked
-        self.stale = False
-
-
-#: A question, or what a kept result depends on.
-Asked: TypeAlias = "str | Basis"
 
 
 class Answered(Generic[T]):
@@ -420,7 +407,7 @@ class Project:
         """What is known of the functions of a file, by its path below the root."""
         found = self._outcomes.get(inside)
         if found is None:
-            found = self._outcomes[inside] = Outcomes(self, inside, self._earlier_outcomes(inside))
+            found = self._outcomes[inside] = Outcomes(self.note_all, inside, self._earlier_outcomes(inside))
         return found
 
     def take_outcomes(self, inside: str) -> Iterator[tuple[str, bool, tuple[tuple[str, str], ...]]]:
