@@ -26,7 +26,7 @@ def _graph(folder: pathlib.Path, source: str, name: str = "f") -> tuple[EventGra
     summaries = summaries_of(project)
     root = next(root for root in roots(facts, summaries) if root.name == name)
     graph, start = graph_of(root, facts, summaries)
-    return graph, start, summaries.bound - summaries.left
+    return graph, start, project.effort.part.steps
 
 
 ONE_ROUND = {

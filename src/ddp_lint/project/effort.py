@@ -22,7 +22,9 @@ class Count:
     else each look at a chain of results would go through all of it."""
 
     def __init__(self) -> None:
-        self._steps = self._most = 0
+        #: Those that were counted so far.
+        self.steps = 0
+        self._most = 0
         self._counted: set[Work] = set()
         self._left: list[Work] = []
 
@@ -33,13 +35,13 @@ class Count:
             each = self._left.pop()
             if each not in self._counted:
                 self._counted.add(each)
-                self._steps += each.steps
+                self.steps += each.steps
                 self._left += each.uses
-        self._most = self._steps
+        self._most = self.steps
         return self._most > bound
 
     def step(self) -> None:
-        self._steps += 1
+        self.steps += 1
         self._most += 1
 
     def made(self, work: Work) -> None:
