@@ -13,6 +13,21 @@ PARTING = {
                     if batch.sum() > 0:
                         dist.all_reduce(x)  # !rank-branch
     """,
+    "what rank 0 alone decides by its clock, where the others make the call in a caller": """
+        class Trainer:
+            def check(self):
+                reason = None
+                if dist.get_rank() == 0 and time.time() > self.limit:
+                    reason = "time"
+                if reason is not None:
+                    dist.broadcast(self.x, 0)  # !data-condition
+
+            def fit(self):
+                for batch in self.loader:
+                    self.check()
+                    if dist.get_rank() != 0:
+                        dist.broadcast(self.x, 0)  # !rank-branch
+    """,
     "a generator over a rank's share": """
         def parts(items):
             for item in items[dist.get_rank()::dist.get_world_size()]:

@@ -181,7 +181,8 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
             if first.confidence is Confidence.LOW:
                 found[mismatch.kind, mismatch.span] = mismatch
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
-    mismatches = one_for_each_exit(_first_of_each(_without_repeated(list(found.values()), facts)), facts)
+    shown = _without_choices_of_one(list(found.values()))
+    mismatches = one_for_each_exit(_first_of_each(_without_repeated(shown, facts)), facts)
     return Result(tuple(sorted(mismatches, key=lambda mismatch: (mismatch.span, mismatch.kind))), tuple(skipped))
 
 
@@ -389,6 +390,12 @@ def _without_managers(reads: list[_Read]) -> list[_Read]:
 
 def _is_of_manager(root: Root) -> bool:
     return root.name.rpartition(".")[2] in _MANAGER
+
+
+def _without_choices_of_one(mismatches: list[Mismatch]) -> list[Mismatch]:
+    """Without what one rank alone decides, where it is shown that the other ranks make no such call at all."""
+    parted = {m.span for m in mismatches if not m.alone and m.confidence is not Confidence.LOW}
+    return [m for m in mismatches if not m.alone or m.span not in parted]
 
 
 def _without_repeated(mismatches: list[Mismatch], facts: ModuleFacts) -> list[Mismatch]:

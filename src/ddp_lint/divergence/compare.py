@@ -81,6 +81,8 @@ class Difference:
     loop: Loop | None = None
     #: Where the two are that have no like event; `first` and `second` may be shown further up.
     where: tuple[Side, Side] | None = None
+    #: One of the compared ranks alone has the choice: the others are known to make no such call.
+    alone: bool = False
 
 
 #: Where two ranks first met in calls of the same name at different places.
@@ -153,10 +155,7 @@ class Comparison:
         for node in self._graph.nodes:
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
-            if here in (
-                [],
-                [0],
-            ):  # left over from a loop that turned out to hold no events; rank 0 alone is no two ranks
+            if not here:  # left over from a loop that turned out to hold no events
                 continue
             common = assumed.get(node.number)
             if common is None:  # behind choices that exclude each other
@@ -173,10 +172,11 @@ class Comparison:
                 for world, other in pairs:
                     yes = Step(node.condition, True, node.span, None, 0)
                     no = Step(node.condition, False, node.span, None, 0)
-                    yield from self._of_like_questions(
+                    found = self._of_like_questions(
                         Side(node.yes, world, {**common, key: True}, yes),
                         Side(node.no, other, {**common, key: False}, no),
                     )
+                    yield from (dataclasses.replace(each, alone=len(here) == 1) for each in found)
 
     def _in_places(self) -> set[int]:
         """Nodes in one arm of a test of the rank's place along an axis, where both arms communicate over a group of

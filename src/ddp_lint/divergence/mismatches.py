@@ -83,6 +83,8 @@ class Mismatch:
     called_in_handler: bool = False
     #: Whether the test is about the node: true on one rank of each, or on all ranks of one.
     by_node: bool = False
+    #: Whether one of the compared ranks alone has the choice: the others make no such call whatever they choose.
+    alone: bool = False
     #: Whether the branch is a loop that ranks go round another number of times, which makes them diverge.
     rounds: bool = False
     #: Where the ranks that miss the call have left, if an early exit makes them diverge.

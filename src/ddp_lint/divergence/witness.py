@@ -48,6 +48,7 @@ def mismatch_of(difference: Difference, comparison: Comparison, region: Span) ->
         caught=difference.fork.condition.caught,
         called_in_handler=difference.fork.condition.caught and _chosen(difference.first, difference.fork) is True,
         by_node=difference.fork.condition.by_node,
+        alone=difference.alone,
         rounds=_goes_round(difference),
         witness=(
             _trace(ranks[0], difference.first, difference, comparison, event, region),
