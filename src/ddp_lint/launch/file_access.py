@@ -11,6 +11,7 @@ import libcst as cst
 
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parse_expression
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import argument_at, first_name, parameters, walk
@@ -58,9 +59,7 @@ class Accesses:
 
     def _within(self, module: Module, helper: Helper, given: Mapping[str, str], depth: int = _DEPTH) -> Iterator[str]:
         names = {name: text for name, text in given.items() if not assigned_in(helper.function, name)}
-        for node in walk(helper.function):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in _calls_of(helper.function):
             path = self._path_of(helper.facts, node)
             text = _rewritten(path, names) if path is not None else ""
             if text:
@@ -86,6 +85,11 @@ class Accesses:
 
     def _fits(self, mode: str) -> bool:
         return bool(set(mode) & set(self.modes))
+
+
+@kept_by_node(4096)
+def _calls_of(function: ast.AST) -> tuple[ast.Call, ...]:
+    return tuple(node for node in walk(function) if isinstance(node, ast.Call))
 
 
 def _text(mode: cst.BaseExpression | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -63,6 +64,7 @@ class Vocabulary:
         return frozenset(word for need in needs for word in need.words)
 
 
+@functools.cache
 def vocabulary(names: Names) -> Vocabulary:
     """The words for a project whose configuration lists `names`."""
     known = communication.load()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from ddp_lint.findings import Span
 from ddp_lint.knowledge.frameworks import Kind, wrappers
 from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project import Project
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import argument_at, parameters, walk
@@ -137,8 +138,9 @@ def _scopes(project: Project, facts: ModuleFacts) -> Iterator[tuple[FunctionNode
 
 def _wrappings(project: Project, facts: ModuleFacts, kind: Kind, known: Wrappings) -> Iterator[tuple[str, Wrapping]]:
     """The functions of a file that wrap, with those that are `known`."""
+    names = _wrapping_names(project, facts, kind, known)
     for name, node in facts.definitions.items():
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef) and _calls_any(node, names):
             places: set[int] = set()
             of: list[str] = []
             told = _Told(returned=places.add, wrapped=of.append)
@@ -149,6 +151,24 @@ def _wrappings(project: Project, facts: ModuleFacts, kind: Kind, known: Wrapping
             if places or placed:
                 given = next((each for each in taken if each[1] in of), None)
                 yield (f"{facts.name}.{name}" if facts.name else name), Wrapping(frozenset(places), given, placed)
+
+
+def _wrapping_names(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrappings) -> frozenset[str]:
+    """The last parts of the names by which a file may call what wraps."""
+    names = {name.rpartition(".")[2] for name in (*_calls(kind), *wrapping)}
+    imported = {own: project.canonical(target) for own, target in facts.imports.names.items()}
+    return frozenset(names | {own for own, target in imported.items() if target.rpartition(".")[2] in names})
+
+
+def _calls_any(function: FunctionNode, names: frozenset[str]) -> bool:
+    """Whether a function calls one of these: without, nothing in it is wrapped."""
+    return not names.isdisjoint(_called_in(function))
+
+
+@kept_by_node(8192)
+def _called_in(function: ast.AST) -> frozenset[str]:
+    """The last parts of the names of what a function calls."""
+    return frozenset(last_part(node.func) for node in walk(function) if isinstance(node, ast.Call))
 
 
 def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrappings) -> list[_Found]:
@@ -163,14 +183,16 @@ def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrapp
 
     reading(None).block(facts.tree.body, frozenset())
     kept: dict[str, frozenset[str]] = {}
-    scopes = list(_scopes(project, facts))
+    scopes, names = list(_scopes(project, facts)), _wrapping_names(project, facts, kind, wrapping)
     for function, owner in scopes:
+        if not _calls_any(function, names):
+            continue
         left = reading(owner).block(function.body, frozenset())
         if owner is not None:
             own = frozenset(name for name in left if name.startswith("self."))
             kept[owner.name] = kept.get(owner.name, frozenset()) | own
     for function, owner in scopes:
-        if owner is not None and kept[owner.name] and function.name != "__init__":
+        if owner is not None and kept.get(owner.name) and function.name != "__init__":
             reading(owner).block(function.body, kept[owner.name])
     return found
 

@@ -12,7 +12,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import Kind, wrappers
-from ddp_lint.project.handed_on import ASKING, ASKS, given_wrapped, keywords_given, wrapping_functions
+from ddp_lint.project.handed_on import ASKING, ASKS, Given, given_wrapped, keywords_given, wrapping_functions
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
 from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
@@ -182,6 +182,11 @@ class Wraps:
         first = found[0] if found else None
         return first if first is not None and all(w is not None and w.kind == first.kind for w in found) else None
 
+    @functools.cached_property
+    def _handed_by_kind(self) -> dict[Kind, Given]:
+        project = self._module.project
+        return {kind: given_wrapped(project, kind) for kind in _KINDS} if project is not None else {}
+
     def _handed(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap of what another function of the project gives the one around for the parameter `name`, or the
         constructor of the class around for an attribute, unless a test asks how it is wrapped."""
@@ -190,7 +195,7 @@ class Wraps:
             return None
         around = owner if owner is not None and (name.startswith("self.") or is_init(function)) else function
         key = (self._module.name_of(around), name)
-        found = {kind: given for kind in _KINDS if (given := given_wrapped(project, kind).get(key)) is not None}
+        found = {kind: handed[key] for kind, handed in self._handed_by_kind.items() if key in handed}
         if len(found) != 1 or self._rebinds(name, function) or self._asks(at):
             return None
         kind, handed = next(iter(found.items()))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 from collections.abc import Iterator
 
@@ -143,9 +144,14 @@ class BestOfOneRank(Rule):
     triggers = Triggers("DistributedSampler", "save", "state_dict", file=("save", "state_dict"), tests=False)
     oracles = ("metric",)
 
+    def start(self) -> None:
+        self._branches: dict[cst.FunctionDef | None, list[cst.If]] = collections.defaultdict(list)
+        for branch in self.module.of_type(cst.If):
+            self._branches[self.module.function_of(branch)].append(branch)
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        for branch in descendants(node.body):
-            if isinstance(branch, cst.If) and self._saves(branch):
+        for branch in self._branches[node]:
+            if self._saves(branch):
                 for metric in self._compared(branch):
                     made = self._made(metric, branch)
                     loader = self._read_by(made, node) if made is not None else None

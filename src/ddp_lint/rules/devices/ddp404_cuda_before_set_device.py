@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import re
 from collections.abc import Callable
 
@@ -138,6 +139,9 @@ class CudaBeforeSetDevice(Rule):
         chooses = switches or _CHOOSES.search(self.module.file.code) or self._imports_setter()
         if not chooses or several_ranks(self.module) is None:
             return
+        self._calls: dict[cst.FunctionDef | None, list[cst.Call]] = collections.defaultdict(list)
+        for call in self._all_calls():
+            self._calls[self.module.function_of(call)].append(call)
         scopes: list[cst.FunctionDef | cst.Module] = [self.module.tree]
         scopes += self.module.of_type(cst.FunctionDef)
         first = next((call for call in self._all_calls() if self.module.qualified(call.func) in _SETS), None)
@@ -153,8 +157,7 @@ class CudaBeforeSetDevice(Rule):
 
     def _visit_scope(self, scope: cst.FunctionDef | cst.Module, first: cst.Call | None) -> bool:
         """`first`: the first call in the file that sets the device, if one does."""
-        body = scope.body if isinstance(scope, cst.FunctionDef) else scope
-        calls = list(calls_in(body))
+        calls = self._calls[scope] if isinstance(scope, cst.FunctionDef) else list(calls_in(scope))
         setting = next((i for i, call in enumerate(calls) if self._sets(call)), None)
         label = calls[setting] if setting is not None else None
         if label is None and scope is self.module.tree:

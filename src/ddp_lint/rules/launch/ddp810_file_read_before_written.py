@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import ast
+import collections
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -13,11 +14,11 @@ from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, first_rank_test, on_o
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions, opposed
+from ddp_lint.source.control_flow import conditions, leaves, opposed
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import called
+from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
 _WRITES = Accesses(
@@ -51,7 +52,10 @@ _WAITS = re.compile(
     re.IGNORECASE,
 )
 #: A test of whether a file is there.
+_IS_THERE = re.compile(r"\b(exists|isfile|is_file)\b")
 _LOOKS = re.compile(r"\b(exists|isfile|is_file)\(")
+#: Words of a test that one rank alone may meet: the cheap question before `on_one_rank`.
+_OF_ONE = re.compile(r"rank|main|master|primary|chief|leader|first|zero|process|writes|saves", re.IGNORECASE)
 #: What a path of one rank's own has in it.
 _OWN = re.compile(r"rank|worker|gpu|pid|te?mp|uuid|process", re.IGNORECASE)
 
@@ -155,10 +159,26 @@ class FileReadBeforeWritten(Rule):
     )
     oracles = ("exception",)
 
+    def start(self) -> None:
+        tests = [(node, " ".join(_words(node.test))) for node in self.module.of_type(cst.If)]
+        #: The functions that test something that may be the rank, and those that test whether a file is there.
+        self._parting: dict[cst.FunctionDef | None, list[cst.If]] = collections.defaultdict(list)
+        for node, test in tests:
+            if _OF_ONE.search(test):
+                self._parting[self.module.function_of(node)].append(node)
+        self._looking = {self.module.function_of(node) for node, test in tests if _IS_THERE.search(test)}
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if node not in self._parting and node not in self._looking:
+            return
+        branches = self._parting.get(node, [])
+        inside = [node.body] if any(leaves(branch.body) for branch in branches) else branches
+        written = dict(self._written(call for part in inside for call in calls_in(part)))
+        if not written and node not in self._looking:
+            return
         calls = list(calls_in(node.body))
-        written = dict(self._written(calls))
-        self._visit_cache(node, calls)
+        if node in self._looking:
+            self._visit_cache(node, calls)
         for call in calls if written else ():
             path = next((path for path in sorted(self._read(call)) if path in written), None)
             if path is None:
@@ -220,9 +240,9 @@ class FileReadBeforeWritten(Rule):
     def _constructs(self, function: cst.FunctionDef, owner: cst.ClassDef) -> bool:
         return function.name.value == "__init__" and self.module.class_of(function) is owner
 
-    def _written(self, calls: list[cst.Call]) -> Iterator[tuple[str, cst.Call]]:
+    def _written(self, calls: Iterable[cst.Call]) -> Iterator[tuple[str, cst.Call]]:
         for call in calls:
-            paths = _WRITES.paths(self.module, call) if any(conditions(self.module, call)) else set()
+            paths = _WRITES.paths(self.module, call)
             if paths and on_one_rank(self.module, call):
                 yield from ((path, call) for path in paths)
 
@@ -255,3 +275,10 @@ class FileReadBeforeWritten(Rule):
             return False
         tests = (up.test for up in self.module.ancestors(read) if isinstance(up, cst.If))
         return not any(_WAITS.search(self.module.code(test)) for test in tests)
+
+
+def _words(test: cst.BaseExpression) -> Iterator[str]:
+    """The names and texts in a test: cheaper than its code."""
+    for node in subtree(test):
+        if isinstance(node, cst.Name | cst.SimpleString):
+            yield node.value
