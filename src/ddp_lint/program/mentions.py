@@ -19,7 +19,7 @@ from typing import Any
 
 from ddp_lint.project.facts import is_too_large
 from ddp_lint.source.imports import imports_in
-from ddp_lint.source.telling import may_unwrap, without_unwrapping
+from ddp_lint.source.wrap_evidence import may_unwrap, without_unwrapping
 
 _WORD = re.compile(r"[^\W\d]\w*")
 #: Classes with bases. The end of a class's head is its colon: what a base's own arguments hold counts as well.

@@ -16,7 +16,7 @@ from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.layout import FILES_LIMIT, Layout
 from ddp_lint.project.words import words
 from ddp_lint.source.imports import imports_in
-from ddp_lint.source.telling import telling
+from ddp_lint.source.wrap_evidence import evidence
 
 #: Names of modules that are assumed to communicate, in any project.
 COMMUNICATION = re.compile(r"(^|[._])(dist|distributed|comm|communication|collectives|idist)([._]|$)")
@@ -156,7 +156,7 @@ def _has_ranks(text: str, *, of_arrays: bool) -> bool:
         tree = parse(text)
     except CannotParse:  # of another version of Python, perhaps
         return True
-    return pattern.search(_COMMENTS.sub("", telling(text, tree, frameworks.shows("wraps")))) is not None
+    return pattern.search(_COMMENTS.sub("", evidence(text, tree, frameworks.shows("wraps")))) is not None
 
 
 @functools.cache

@@ -1,7 +1,7 @@
-"""What of a text can tell that models are wrapped for several ranks: not what its strings say, and no test of a class
-that only takes a model out of its wrapper, as libraries do that wrap none themselves.
+"""The part of a text that is evidence that models are wrapped for several ranks: without its strings, and without tests
+of a class that only take a model out of its wrapper, as libraries do that wrap none themselves.
 
-What tells nothing becomes spaces, so that all else stays at its place.
+What is no evidence becomes spaces, so that all else stays at its place.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def without_unwrapping(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> s
     return _blanked(text, edits)
 
 
-def telling(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> str:
+def evidence(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> str:
     """The text without such tests, its strings blank, but those in f-strings and the names of modules."""
     return _blanked(without_unwrapping(text, tree, wraps), [(node, '""') for node in _strings(tree)])
 
@@ -131,4 +131,4 @@ def _blanked(text: str, edits: list[tuple[Any, str]]) -> str:
     return content.decode("utf-8", "surrogatepass")
 
 
-__all__ = ["may_unwrap", "telling", "without_unwrapping"]
+__all__ = ["evidence", "may_unwrap", "without_unwrapping"]
