@@ -11,6 +11,7 @@ import pytest
 
 import ddp_lint.divergence.analyse  # noqa: F401
 from ddp_lint.config import Settings
+from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.engine.runner import check_text
 
 from . import random_edits
@@ -87,6 +88,18 @@ def test_what_was_kept_over_an_edit_is_kept_over_the_next(root: pathlib.Path, an
         write(root, {"train.py": TRAIN.replace("    return loss", f"    print({number})\n    return loss")})
         check(root, "train.py", cache=root / ".ddp_lint_cache", codes=ONLY)
     assert analysed == ["report"] * 3
+
+
+def test_a_file_that_may_be_too_large_as_a_whole_is_analysed_as_a_whole(
+    root: pathlib.Path, analysed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its last functions would be left out or not, depending on what an earlier run kept."""
+    monkeypatch.setattr(Summaries, "BOUND_OF_FILE", 60)
+    monkeypatch.setattr(Summaries, "BOUND_OF_LINE", 0)
+    assert _of_text(root, TRAIN.replace("    return loss", "    loss = loss + 1\n    return loss")) == []
+    assert analysed == ["report"]
+    assert _of_text(root, TRAIN.replace("    return loss", "    loss = loss + 1\n" * 40 + "    return loss")) == []
+    assert "Trainer.step" in analysed
 
 
 def test_lines_that_move_change_nothing(root: pathlib.Path, analysed: list[str]) -> None:
