@@ -89,6 +89,9 @@ class SamplerOverWholeWorld(Rule):
     oracles = ("divided",)
     confidence = Confidence.MEDIUM
 
+    def start(self) -> None:
+        self._taken: dict[cst.FunctionDef | None, set[str]] = {}
+
     def visit_Call(self, node: cst.Call) -> None:
         if not is_sampler(self.module, node) or any(arg.star for arg in node.args):
             return
@@ -113,10 +116,15 @@ class SamplerOverWholeWorld(Rule):
     def _is_left_over(self, node: cst.Call) -> bool:
         """Whether nothing takes the sampler, so that it divides no data."""
         name, function = assigned_name(self.module, node), self.module.function_of(node)
-        if not name.isidentifier():
-            return False
-        names = (n for n in descendants(function or self.module.tree) if isinstance(n, cst.Name) and n.value == name)
-        return all(isinstance(self.module.parent(n), (cst.AssignTarget, cst.Attribute)) for n in names)
+        return name.isidentifier() and name not in self._taken_in(function)
+
+    def _taken_in(self, function: cst.FunctionDef | None) -> set[str]:
+        """The names that a function uses otherwise than to assign to them or to their attributes."""
+        if function not in self._taken:
+            names = (n for n in descendants(function or self.module.tree) if isinstance(n, cst.Name))
+            parents = (cst.AssignTarget, cst.Attribute)
+            self._taken[function] = {n.value for n in names if not isinstance(self.module.parent(n), parents)}
+        return self._taken[function]
 
     def _parallel_caller(self, node: cst.Call) -> CallSite | None:
         """A call of the function or class around, in a file in which data-parallel ranks are not all ranks."""
