@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 from collections.abc import Iterator
 
 import libcst as cst
@@ -184,15 +185,16 @@ class OptimizerBeforeShard(Rule):
     triggers = Triggers("fully_shard", "FullyShardedDataParallel", "optim", "optimizer", file=("torch",))
     oracles = ("identity", "nograd", "reference")
 
+    def start(self) -> None:
+        self._replacing: dict[str, list[Wrap]] = collections.defaultdict(list)
+        for wrap in filter(_replaces_parameters, self.module.wraps.all):
+            self._replacing[wrap.inner].append(wrap)
+
     def visit_Call(self, node: cst.Call) -> None:
-        if not any(map(_replaces_parameters, self.module.wraps.all)) or not self._is_optimizer(node):
+        if not self._replacing or not self._is_optimizer(node):
             return
-        for wrap in self.module.wraps.all:
-            if (
-                wrap.inner in _models(self.module, node)
-                and (self.module.wraps.before(node, wrap) or self.module.wraps.leads_to(node, wrap))
-                and _replaces_parameters(wrap)
-            ):
+        for wrap in (wrap for model in sorted(_models(self.module, node)) for wrap in self._replacing.get(model, ())):
+            if self.module.wraps.before(node, wrap) or self.module.wraps.leads_to(node, wrap):
                 if self._rebuilt(node, wrap):
                     return
                 self.report(

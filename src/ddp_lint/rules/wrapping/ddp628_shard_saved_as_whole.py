@@ -101,6 +101,9 @@ class ShardSavedAsWhole(Rule):
     triggers = Triggers("save", "fully_shard", file=("torch",))
     oracles = ("saved",)
 
+    def start(self) -> None:
+        self._gathering: dict[cst.CSTNode, bool] = {}
+
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.save" or not on_one_rank(self.module, node):
             return
@@ -117,13 +120,17 @@ class ShardSavedAsWhole(Rule):
             "cpu_offload=True)), and save the result on one",
         )
 
+    def _gathers_in(self, scope: cst.CSTNode) -> bool:
+        if scope not in self._gathering:
+            self._gathering[scope] = any(called(call) in _GATHERS for call in calls_in(scope))
+        return self._gathering[scope]
+
     def _shards(self, saved: cst.BaseExpression) -> Iterator[Wrap]:
         """What has sharded the models whose state dicts are saved."""
         named = (self.module.assignments(part) for part in subtree(saved) if isinstance(part, cst.Name))
         made = [values[0] for values in named if len(values) == 1]
         # What has a name may be made whole before it is saved, one tensor after the other.
-        whole = any(called(call) in _GATHERS for call in calls_in(self.module.scope_of(saved)))
-        values = (saved, *(() if whole else made))
+        values = (saved, *(() if made and self._gathers_in(self.module.scope_of(saved)) else made))
         for call in (part for value in values for part in subtree(value) if isinstance(part, cst.Call)):
             model = owner_of(call, "state_dict").removesuffix(".module")
             wrap = self.module.wraps.of(model, call) if model else None
