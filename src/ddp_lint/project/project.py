@@ -63,6 +63,20 @@ def digest_in(answer: str) -> str:
     return answer.partition(":")[0]
 
 
+class _Characters:
+    """Characters of all that was added, as long as anything refers to it."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, facts: ModuleFacts, characters: int) -> None:
+        self.total += characters
+        weakref.finalize(facts, self._gone, characters).atexit = False
+
+    def _gone(self, characters: int) -> None:
+        self.total -= characters
+
+
 class Answered(Generic[T]):
     """A kept result, what it depends on, and what it took where that was counted."""
 
@@ -121,8 +135,7 @@ class Project:
         self._kept_source = 0
         #: Those of files that are kept here no longer, as long as anything else refers to them.
         self._used: weakref.WeakValueDictionary[str, ModuleFacts] = weakref.WeakValueDictionary()
-        #: All that were read, by identity, as long as anything refers to them.
-        self._alive: weakref.WeakValueDictionary[int, ModuleFacts] = weakref.WeakValueDictionary()
+        self._in_memory = _Characters()
         self._held: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
         self._recorder = Recorder()
@@ -318,13 +331,13 @@ class Project:
             self._parts[path] = parts
         self._note(f"{PART}:{OUTLINE}:{inside}")
         facts = ModuleFacts(name, file, tree, imports, note=self._note)
-        self._alive[id(facts)] = facts
+        self._in_memory.add(facts, len(file.text))
         return facts
 
     @property
     def source_in_memory(self) -> int:
         """Characters of the modules whose syntax trees are in memory, kept here or by who uses them."""
-        return sum(len(facts.source.text) for facts in self._alive.values())
+        return self._in_memory.total
 
     def _file(self, path: str) -> SourceFile | None:
         self._note(f"file:{self._relative(path)}")
