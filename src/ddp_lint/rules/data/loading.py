@@ -58,8 +58,8 @@ def mentions_nearby(module: Module, word: str, *, other_programs: bool = True) -
     if module.project is None or module.path is None:
         return word in module.file.code
     project, path = module.project, module.path
-    near = (each for each in _nearby(module, project, path, word) if _writes(project, each, word))
-    return any(other_programs or not _other_program(project, path, each) for each in near)
+    near = _nearby(module, project, path, word) if other_programs else _together(module, project, path, word)
+    return any(_writes(project, each, word) for each in near)
 
 
 def _writes(project: Project, path: pathlib.Path, word: str) -> bool:
@@ -73,10 +73,8 @@ def done_nearby(module: Module, word: str) -> Span | None:
     another program of its folder."""
     if module.project is None or module.path is None:
         return None
-    for path in _nearby(module, module.project, module.path, word):
+    for path in _together(module, module.project, module.path, word):
         facts = module.project.facts_of(path)
-        if _other_program(module.project, module.path, path):
-            continue
         for number, line in enumerate(facts.file.lines if facts is not None else (), 1):
             if facts is not None and word in line and number not in facts.prose:
                 start = line.index(word) + 1
@@ -89,9 +87,9 @@ def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
     where."""
     if module.project is None or module.path is None:
         return None
-    for path in _nearby(module, module.project, module.path, "def __getitem__"):
+    for path in _together(module, module.project, module.path, "def __getitem__"):
         facts = module.project.facts_of(path)
-        if facts is None or facts.source.is_test or _other_program(module.project, module.path, path):
+        if facts is None or facts.source.is_test:
             continue
         for draw in _draws_of_samples(facts):
             return ast.unparse(draw.func), facts.file.span_of(draw.func)
@@ -122,10 +120,14 @@ def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> 
             yield importing
 
 
-def _other_program(project: Project, path: pathlib.Path, near: pathlib.Path) -> bool:
-    """Whether `near` is another file than `path` that is started by itself, and no other file has its name."""
-    facts = project.facts_of(near) if near != path else None
-    return facts is not None and _is_program(project, near, facts)
+def _together(module: Module, project: Project, path: pathlib.Path, word: str) -> Iterator[pathlib.Path]:
+    """The same without other programs: files that are started by themselves, whose names no other file has, and that do
+    not import this one."""
+    importing = {project.find(facts.name) for facts in importers(project, module.name, holding=(word,))}
+    for near in _nearby(module, project, path, word):
+        facts = project.facts_of(near) if near != path and near not in importing else None
+        if facts is None or not _is_program(project, near, facts):
+            yield near
 
 
 def _is_program(project: Project, path: pathlib.Path, facts: ModuleFacts) -> bool:
