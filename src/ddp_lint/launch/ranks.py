@@ -237,7 +237,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 yield name, node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
-                if not _is_used(name, node, used):
+                if not _is_used(name, node, used, nodes):
                     continue
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 words = _wordy().get(name.partition(".")[0])
@@ -315,10 +315,14 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [base + alias.name for alias in node.names]
 
 
-def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str]) -> bool:
+def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str], nodes: list[ast.AST]) -> bool:
     """Whether anything is done with what an import brings: an import that was left behind shows nothing."""
     alias = next((a for a in imported.names if name.endswith(a.name)), None)
-    if alias is None or alias.name == "*" or (alias.asname is None and isinstance(imported, ast.Import)):
+    if alias is None or alias.name == "*":
+        return True
+    if alias.asname is None and isinstance(imported, ast.Import) and "." in name:  # ``import torch.distributed``
+        return any(isinstance(node, ast.Attribute) and dotted_ast(node) == name for node in nodes)
+    if alias.asname is None and isinstance(imported, ast.Import):
         return True
     return (alias.asname or alias.name) in used
 
