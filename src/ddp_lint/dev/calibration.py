@@ -2,8 +2,9 @@
 
 The readings are the rows of `docs/studies/*.tsv`. Half of the code bases calibrate, by a digest of their names; the
 other half, which `report` is of, has no say, and neither has the block that was read last. Findings that the linter of
-today does not report any more are listed in `silent.tsv` and count for neither half: they are no findings of it. But a rule whose findings were often false when
-they were first read is not `high`: on unread code, they are first readings again.
+today does not report any more are listed in `silent.tsv` and count for neither half: they are no findings of it. But a
+rule whose findings were often false when they were first read is not `high`: on unread code, they are first readings
+again.
 """
 
 from __future__ import annotations
