@@ -59,6 +59,17 @@ def test_the_lines_of_functions_that_are_under_way_count(tmp_path: pathlib.Path)
     assert last is not None and last.counts[str(path)] == {5: 1}
 
 
+def test_a_test_of_a_tensor_shows_its_number_where_it_reads_it(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "watched.py"
+    lines = ["import torch", "def run(n):", "    loss = torch.tensor(n + 0.5)"]
+    program = PROGRAM.replace("(3, 5, 11)", "(4,)")
+    for test in ("if torch.isfinite(loss): n = 0", "if n > 9 and loss > 1: n = 0", "if loss is None: n = 0"):
+        path.write_text("\n".join([*lines, f"    {test}", "    return n", ""]))
+        subprocess.run([sys.executable, "-c", program, str(tmp_path), str(path)], check=True)
+    found = [event.values[str(path)][4] for event in trace.Trace.load(tmp_path, 0).of(trace.Lines)]
+    assert [values.get("loss") for values in found] == ["5.5", None, None]
+
+
 def test_outcomes_of_a_guard_in_another_order_have_another_digest(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "watched.py"
     found = []

@@ -21,6 +21,7 @@ from ddp_lint.verify.trace import (
     Done,
     Event,
     Exit,
+    FileAccess,
     Fingerprint,
     Frame,
     GraphBreak,
@@ -366,6 +367,55 @@ def test_a_loop_that_is_equally_long_on_all_ranks_by_their_own_data_refutes_noth
     assert fed("one", "other").verdict is Verdict.INCONCLUSIVE
     assert fed("one", "one").verdict is Verdict.REFUTED
     assert fed("one", "other", replicas=2).verdict is Verdict.REFUTED
+
+
+def used(path: str, what: str, file: str = "/data/vocab.json") -> FileAccess:
+    return FileAccess(what=what, path=file, frames=frames(path, HEAD))
+
+
+def test_uses_of_one_file_are_a_race_unless_a_collective_orders_them(path: str) -> None:
+    code = rule_with("files")
+    ran = lines(path, {HEAD: 1})
+    writes, reads = used(path, "write"), used(path, "read")
+    other = used(path, "write", "/data/rank1.json")
+
+    def of(first: list[Event], second: list[Event]) -> Judged:
+        return verdict(at(code, HEAD), run([ran, *first], [ran, *second]))
+
+    raced = of([writes], [reads])
+    assert raced.verdict is Verdict.CONFIRMED
+    assert "rank 0 writes /data/vocab.json, which rank 1 reads" in raced.reason
+    assert "ranks 0 and 1 both write" in of([writes], [writes]).reason
+    meet = call(BARRIER, "barrier", path=path)
+    ordered = of([writes, meet], [meet, reads])
+    assert (ordered.verdict, "a collective stands between" in ordered.reason) == (Verdict.REFUTED, True)
+    assert of([writes, meet], [reads, meet]).verdict is Verdict.CONFIRMED
+    from_reader, from_writer = (call(BARRIER, "broadcast", path=path, root=root) for root in (1, 0))
+    assert of([writes, from_reader], [from_reader, reads]).verdict is Verdict.CONFIRMED, "the reader does not wait"
+    assert of([writes, from_writer], [from_writer, reads]).verdict is Verdict.REFUTED
+    assert of([writes], [other]).verdict is Verdict.REFUTED and of([reads], [reads]).verdict is Verdict.REFUTED
+
+
+def test_a_file_that_nobody_was_seen_to_use_refutes_nothing(path: str) -> None:
+    judged = verdict(at(rule_with("files"), HEAD), run([lines(path, {HEAD: 1})], [lines(path, {HEAD: 1})]))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "no use of a file was seen" in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome"), [("not os.path.exists(path)", Verdict.INCONCLUSIVE), ("rank == 0", Verdict.REFUTED)]
+)
+def test_a_rank_that_found_the_file_as_it_looked_refutes_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, test: str, outcome: Verdict
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = f"def prepare(path, rank):\n    if {test}:\n        os.makedirs(path)\n"
+    (tmp_path / "train.py").write_text(source)
+    path = str((tmp_path / "train.py").resolve())
+    span = Span("train.py", 3, 9, 3, 26)
+    where = situation(Finding(rule_with("files"), "slug", "message", span, Confidence.HIGH), source.splitlines())
+    made = FileAccess(what="make", path="/out", frames=frames(path, 3))
+    ran, left_out = (Lines(counts={path: {2: 1, 3: times}}) for times in (1, 0))
+    assert verdict(where, run([ran, made], [left_out])).verdict is outcome
 
 
 def test_a_function_that_nobody_calls_is_not_reached(path: str) -> None:

@@ -14,6 +14,8 @@ from ddp_lint.verify.options import Watch
 
 _Block = ast.stmt | ast.ExceptHandler | ast.match_case
 _WORD = re.compile(r"[A-Za-z_]\w*")
+#: What is observed for one oracle alone.
+_WANTED_BY = {"graph_breaks": "graph_break", "streams": "streams", "files": "files"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -104,7 +106,8 @@ def watch(situations: Iterable[Situation], oracles: Collection[str]) -> Watch:
         guards.setdefault(at.path, set()).update({guard.line for guard in at.guards} | at.tests)
         for path, line in at.named:
             lines.setdefault(path, set()).add(line)
-    return Watch(_frozen(lines), _frozen(guards), graph_breaks="graph_break" in oracles, streams="streams" in oracles)
+    wanted = {name: oracle in oracles for name, oracle in _WANTED_BY.items()}
+    return Watch(_frozen(lines), _frozen(guards), **wanted)
 
 
 def _frozen(table: dict[str, set[int]]) -> dict[str, frozenset[int]]:

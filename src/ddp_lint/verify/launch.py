@@ -294,6 +294,7 @@ def _spec(target: Target, options: Options, watch: Watch, plan: Plan, run: _Run)
         guards={path: tuple(sorted(lines)) for path, lines in watch.guards.items()},
         graph_breaks=watch.graph_breaks,
         streams=watch.streams,
+        files=watch.files,
         module=target.module,
         shim=options.shim,
         shared_gpus=plan.shared_gpus,

@@ -79,13 +79,15 @@ class Watch:
     """What the observers look at besides what they always record.
 
     `lines` are the lines to count and `guards` the lines of `if`/`while` tests whose outcome to record, by absolute
-    path; `graph_breaks`: run `torch._dynamo.explain` on the model; `streams`: follow what orders CUDA's streams.
+    path; `graph_breaks`: run `torch._dynamo.explain` on the model; `streams`: follow what orders CUDA's streams;
+    `files`: record which files the lines use.
     """
 
     lines: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
     streams: bool = False
+    files: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,6 +62,7 @@ class Spec:
     guards: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     graph_breaks: bool = False
     streams: bool = False
+    files: bool = False
     #: The rank may be forked from a process that has torch imported (`verify/preload.py`); else it is a Python of its
     #: own, which imports torch when the target does.
     fork: bool = False

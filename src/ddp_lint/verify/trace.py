@@ -591,6 +591,16 @@ class Lines(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FileAccess(Event):
+    """A watched line is about to use a file or folder. `what`: read, write, make (a folder) or remove (also by moving
+    it away); `path` is absolute, without links."""
+
+    kind: ClassVar[str] = "file"
+    what: str = ""
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Raised(Event):
     """An exception. `where`: main (uncaught), thread, worker (of a DataLoader), process (a forked
     child), caught (swallowed by user code; seen

@@ -138,7 +138,8 @@ class FileReadBeforeWritten(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the error on rank 1, if the write takes longer than rank 1 needs to reach the read.
+    `ddp-lint verify train.py`: rank 1 reads a path that rank 0 writes, and no collective stands between the two, also
+    where the read succeeded this time.
 
     ## Fix safety
 
@@ -157,7 +158,7 @@ class FileReadBeforeWritten(Rule):
         file=("torch",),
         tests=False,
     )
-    oracles = ("exception",)
+    oracles = ("files", "exception")
 
     def start(self) -> None:
         tests = [(node, " ".join(_words(node.test))) for node in self.module.of_type(cst.If)]

@@ -16,6 +16,7 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child import guard, patching
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.environment import EnvironmentWrites
+from ddp_lint.verify.child.observers.files import Files
 from ddp_lint.verify.child.observers.lines import Lines
 from ddp_lint.verify.child.observers.process_exits import Exits
 from ddp_lint.verify.child.observers.processes import Processes
@@ -58,6 +59,7 @@ class Session:
         self.exits.before_death = self._before_death  # type: ignore[method-assign]
         self.exits.install()
         self.environment.install()
+        Files(self.recorder).install()
         Processes(self.recorder).install()
         self.watchdog.start()
         patching.when_imported("torch", lambda _: self._torch_is_here())

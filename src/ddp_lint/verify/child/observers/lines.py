@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import contextlib
 import dataclasses
 import inspect
 import pathlib
@@ -27,6 +28,8 @@ _TOOL_IDS = (4, 3, 5)
 _REPR_LIMIT = 60
 #: The largest prime below 2 ** 61: digests of outcomes are taken modulo it.
 _PRIME = (1 << 61) - 1
+#: In a test: operands that may not be evaluated, and comparisons that read no value.
+_PASSED_BY = (ast.BoolOp, ast.IfExp, ast.Is, ast.IsNot)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,8 @@ class _Guard:
     calls: tuple[tuple[str, ...], ...]
     #: The body returns or raises: any other line that runs next says that the test was false.
     leaves: bool
+    #: The test reads the value of each name: it waits for tensors of the GPU in any case.
+    reads: bool
 
 
 class Lines(Observer):
@@ -175,7 +180,9 @@ class Lines(Observer):
 
     def _test(self, frame: FrameType, path: str, guard: _Guard) -> None:
         self._tested[frame] = guard
-        found = {name: _show(_value(name, frame)) for name in guard.names}
+        values = ((name, _value(name, frame)) for name in guard.names)
+        with self.recorder.quieted():
+            found = {name: _show(_number(value) if guard.reads else value) for name, value in values}
         self._values[path][guard.line] = {name: text for name, text in found.items() if text is not None}
         for names in guard.calls:
             code = _code(names, frame)
@@ -281,12 +288,22 @@ def _guards(path: str, lines: frozenset[int]) -> dict[int, _Guard]:
             leaves = isinstance(node.body[-1], ast.Return | ast.Raise)
             end = node.test.end_lineno or node.test.lineno
             first = node.body[0].lineno
-            found[node.test.lineno] = _Guard(node.test.lineno, end, first, body_last, names, calls, leaves)
+            reads = not any(isinstance(inner, _PASSED_BY) for inner in ast.walk(node.test))
+            found[node.test.lineno] = _Guard(node.test.lineno, end, first, body_last, names, calls, leaves, reads)
     return found
 
 
 def _value(name: str, frame: FrameType) -> object:
     return frame.f_locals.get(name, frame.f_globals.get(name, inspect.Parameter.empty))
+
+
+def _number(value: Any) -> Any:
+    """The number that a tensor holds, or what else it is."""
+    tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())  # the target imports it, later or never
+    if isinstance(value, tensor) and value.dim() == 0:
+        with contextlib.suppress(RuntimeError):  # a tensor without storage, or the stream is captured
+            return value.item()
+    return value
 
 
 def _show(value: object) -> str | None:
