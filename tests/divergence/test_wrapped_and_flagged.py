@@ -180,6 +180,79 @@ PARTING = {
             model = FSDP(net)
             Trainer(model).look(1)
     """,
+    "a model that another method shards": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Trainer:
+            def __init__(self, config):
+                self.model = build(config)
+                self.parallelize(config)
+                self.checkpoint = Checkpoint(self)
+
+            def parallelize(self, config):
+                if config.fsdp:
+                    self.model = FSDP(self.model)
+
+            def save(self):
+                if dist.get_rank() == 0:
+                    torch.save(self.model.state_dict(), "last.pt")  # !implicit-collective
+
+        class Checkpoint:
+            def __init__(self, trainer):
+                self.trainer = trainer
+
+            def save(self):
+                if dist.get_rank() != 0:
+                    return
+                model = self.trainer.model
+                torch.save(model.state_dict(), "best.pt")  # !implicit-collective
+    """,
+    "a class of the project that wraps a model, and a function that passes it on": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Transparent(FSDP):
+            def __getattr__(self, name):
+                try:
+                    return super().__getattr__(name)
+                except AttributeError:
+                    return getattr(self.module, name)
+
+        class Trainer:
+            def __init__(self, model, optimizer):
+                self.model = model
+                self.optimizer = optimizer
+
+            def validate(self, loader):
+                if dist.get_rank() == 0:
+                    for batch in loader:
+                        self.model(batch)  # !one-rank-forward
+
+        def prepare(model, optimizer, distributed):
+            if distributed:
+                model = Transparent(model)
+            return model, optimizer
+
+        def run(model, optimizer, loader):
+            Trainer(model, optimizer).validate(loader)
+
+        def main(net, optimizer, loader, distributed):
+            model, optimizer = prepare(net, optimizer, distributed)
+            run(model, optimizer, loader)
+    """,
+    "a rank that counts the seconds": """
+        from datetime import datetime
+
+        class Reporter:
+            def __init__(self, seconds):
+                self.seconds = seconds
+                self.last = datetime.now()
+
+            def report(self, x):
+                elapsed = (datetime.now() - self.last).total_seconds()
+                if elapsed < self.seconds:
+                    return
+                dist.all_reduce(x)  # !data-condition
+    """,
 }
 
 EQUAL = {
@@ -374,6 +447,62 @@ EQUAL = {
 
         def test(net):
             return Trainer(net)
+    """,
+    "a model that another method takes out of its wrapper": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Trainer:
+            def __init__(self, config):
+                self.model = FSDP(build(config))
+
+            def finish(self):
+                self.model = self.model.module
+
+            def save(self):
+                if dist.get_rank() == 0:
+                    torch.save(self.model.state_dict(), "last.pt")
+    """,
+    "a class of the project that wraps a model and has a forward of its own": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Direct(FSDP):
+            def forward(self, x):
+                return self.module(x)
+
+        def main(net, x):
+            model = Direct(net)
+            if dist.get_rank() == 0:
+                model(x)
+    """,
+    "a function that is given a wrapped model and a plain one": """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+
+            def validate(self, x):
+                if dist.get_rank() == 0:
+                    self.model(x)
+
+        def run(model, x):
+            Trainer(model).validate(x)
+
+        def main(net, x):
+            model = FSDP(net)
+            run(model, x)
+
+        def export(net, x):
+            run(net, x)
+    """,
+    "a time as a name": """
+        from datetime import datetime
+
+        def main(x, names):
+            run = datetime.now().isoformat()
+            if run in names:
+                return
+            dist.all_reduce(x)
     """,
 }
 

@@ -136,6 +136,9 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
     if _is_on_one_device(arguments):
         return unknown(frame.key(node), ref.Instance(_ALONE))
+    wrapper = known().collectives.get(frame.linker.wrapper(of))
+    if wrapper is not None:
+        return communicate(frame, wrapper, arguments, node)
     constructor = frame.linker.method(of, "__init__")
     given = _given(frame, of, constructor, arguments) if constructor is not None else ()
     instance = unknown((MADE, of.node.name, frame.text(node)), ref.Instance(of, given=given))

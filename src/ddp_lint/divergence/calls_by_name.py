@@ -94,6 +94,11 @@ def of_arms(merged: Value, before: Value | None, yes: Value, no: Value, test: Te
     return merged.with_reference(wrapped[0])
 
 
+def unwrapped(*values: Value) -> Value | None:
+    """The object among those that a function may return, or an attribute hold, that is not wrapped."""
+    return next((v for v in values if not is_wrapped(v) and v.constant is None and v.items is None), None)
+
+
 def ways(value: Value, test: Test) -> list[tuple[Value, Test]]:
     """The objects of the project that a value may be, each with the test that makes it this one; none for anything
     else."""

@@ -76,6 +76,9 @@ _AUTOGRAD = frozenset({"torch.autograd.Function", "torch.autograd.function.Funct
 #: Attributes of a tensor that are usually the same on all ranks, regardless of its values.
 _STATIC = frozenset({"dtype", "device", "ndim", "requires_grad", "is_cuda", "training", "grad_fn", "layout"})
 
+#: What the time between two clock readings is counted in. A time as a text is a name.
+_OF_TIMES = frozenset({"total_seconds", "seconds", "microseconds", "days", "timestamp", "hour", "minute", "second"})
+
 #: Classes that the elements of one container are looked up in.
 _ALTERNATIVES: Final = 16
 #: Operators that make a set of a set.
@@ -290,6 +293,8 @@ def _of_own(base: Value, varies: Variation, name: str, path: str) -> Value | Non
     """The attribute of rank-local data, or of the rank's position in a group; None for anything else."""
     if base.kind == PLACES or (name in SELECTING and varies.cause == "rank"):
         return divergent((PLACES, path), dataclasses.replace(varies, cause="membership"))
+    if base.open and varies.cause == "clock" and name in _OF_TIMES:
+        return divergent(("attribute", path), varies)
     if not base.open or varies.cause != "data" or name in _STATIC:
         return None
     if base.even and base.kind != PIECE:  # a literal list, which has no such attribute

@@ -205,6 +205,14 @@ class Linker:
         self.questions.note(Question(of, "bases"), found)
         return found
 
+    def wrapper(self, of: ClassRef) -> str:
+        """The wrapper for several ranks that a class of the project inherits from, and of which it leaves alone what
+        communicates: ``class MyDDP(DistributedDataParallel)`` with a ``__getattr__``."""
+        for name in self.outside(of):
+            if known().wraps(name):
+                return "" if any(self.method(of, method) for method in _communicating(name)) else name
+        return ""
+
     def names(self, of: ClassRef) -> tuple[str, ...]:
         """The absolute names of the class and of all that it inherits from."""
         found, listed = self._names_and_listed(of)
@@ -370,6 +378,12 @@ class Known:
 def _bases(name: str) -> tuple[str, ...]:
     bases = frameworks.bases()
     return bases.get(name) or bases.get(f"{name.rpartition('.')[0]}.*") or ()
+
+
+@functools.lru_cache(maxsize=256)
+def _communicating(class_: str) -> tuple[str, ...]:
+    """The methods by which its objects communicate."""
+    return tuple(name.rpartition(".")[2] for name in known().collectives if name.rpartition(".")[0] == class_)
 
 
 def iterated(node: ast.AST) -> ast.expr | None:

@@ -13,7 +13,7 @@ from ddp_lint.divergence import closures, conditions, expressions, iteration, ta
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls import call, invoke
-from ddp_lint.divergence.calls_by_name import is_agreement, is_wrapped, of_arms
+from ddp_lint.divergence.calls_by_name import is_agreement, of_arms, unwrapped
 from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_diverging
 from ddp_lint.divergence.definitions import (
@@ -553,13 +553,8 @@ def _folded(frame: Frame) -> Value:
     for known_test, value, _ in reversed(pending):
         test = known_test or either_way(frame, frame.function)
         merged = merge(test, value, result, ("returned", frame.facts.name, getattr(frame.function, "lineno", 0)))
-        result = of_arms(merged, _unwrapped(value, result), value, result, test)
+        result = of_arms(merged, unwrapped(value, result), value, result, test)
     return result
-
-
-def _unwrapped(*returned: Value) -> Value | None:
-    """The object among those that a function may return that is not wrapped."""
-    return next((v for v in returned if not is_wrapped(v) and v.constant is None and v.items is None), None)
 
 
 def _numbered(yielded: list[Value]) -> tuple[Value | None, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
+from ddp_lint.divergence.calls_by_name import of_arms, unwrapped
 from ddp_lint.divergence.definitions import (
     MODEL,
     assignments_in,
@@ -23,6 +24,7 @@ from ddp_lint.divergence.definitions import (
     rebound_in,
     set_in_body,
     stores_of,
+    unpacked_in,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
 from ddp_lint.divergence.expressions import evaluate, held_in
@@ -49,8 +51,8 @@ from ddp_lint.findings import Confidence
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, kept_by_node
-from ddp_lint.project.uses import constructions
-from ddp_lint.source.syntax import parameters, positional
+from ddp_lint.project.uses import Use, constructions
+from ddp_lint.source.syntax import first_name, parameters, positional
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
@@ -60,6 +62,8 @@ _NO_NAMES: Mapping[str, Value] = {}
 #: Imported names in what is assigned to a module's variable: beyond it, as in the tables of all models of a library,
 #: nothing is known of what it holds. For each name the modules on the way to its definition are read.
 _IMPORTED = 20
+#: Functions on the way from what makes an object to the one that knows what it is given.
+_PASSED_ON = 2
 #: Functions that read a module variable.
 _REBINDING = 3
 
@@ -289,8 +293,10 @@ class Variables:
                     if result is None or result.constant == Known(None):
                         result = current
                     else:
-                        frame = Frame(self._summaries, owner.facts, None)
-                        result = merge(either_way(frame, value), result, current, ("attribute", name))
+                        test = either_way(Frame(self._summaries, owner.facts, None), value)
+                        merged = merge(test, result, current, ("attribute", name))
+                        before = None if _takes_apart(value, name) else unwrapped(result, current)
+                        result = of_arms(merged, before, result, current, test)
                 overwritten = overwritten or any(_is_left(method, value) for method, value in stores)
         finally:
             self._pending_attributes.discard((of, name))
@@ -424,19 +430,53 @@ class Variables:
     ) -> list[tuple[Frame, ast.expr]]:
         """What the project makes objects of the class with, for a parameter of ``__init__``, and where; nothing if a
         call does not show it."""
-        names = [a.arg for a in positional(method)][1:]
+        made = self._summaries.linker.project.class_of(of.facts, of.node).name
+        return self._passed(made, [a.arg for a in positional(method)][1:], name)
+
+    def _passed(self, called: str, names: Sequence[str], name: str, depth: int = 0) -> list[tuple[Frame, ast.expr]]:
+        """What the project gives a function or a class, by its canonical name, for a parameter; where a caller passes
+        on a parameter of its own, what that one is given."""
         found: list[tuple[Frame, ast.expr]] = []
-        project = self._summaries.linker.project
-        made = project.class_of(of.facts, of.node).name
-        for facts, use, call in constructions(project, made, _FILES):
+        for facts, use, call in constructions(self._summaries.linker.project, called, _FILES):
             place = names.index(name) if name in names else len(call.args)
             keywords = {keyword.arg: keyword.value for keyword in call.keywords}
             argument = call.args[place] if place < len(call.args) else keywords.get(name)
             if None in keywords or any(isinstance(each, ast.Starred) for each in call.args):
                 return []
             if argument is not None:
-                found.append((Frame(self._summaries, facts, use.around), argument))
+                further = self._from_callers(facts, use, argument, depth) if depth < _PASSED_ON else []
+                found += further or [(self._around(facts, use), argument)]
         return found
+
+    def _from_callers(
+        self, facts: ModuleFacts, use: Use, argument: ast.expr, depth: int
+    ) -> list[tuple[Frame, ast.expr]]:
+        """What a function is given that passes on a parameter as it is: ``def run(model): Trainer(model).train()``."""
+        around = use.around
+        if not isinstance(argument, ast.Name) or around is None or assigned_in(around, argument.id):
+            return []
+        names = [a.arg for a in positional(around)]
+        if all(argument.id != parameter.arg for parameter in parameters(around)):
+            return []
+        if facts.definitions.get(around.name) is around:
+            return self._passed(f"{facts.name}.{around.name}", names, argument.id, depth + 1)
+        if around.name == "__init__" and use.owner is not None and argument.id != names[0]:
+            made = self._summaries.linker.project.class_of(facts, use.owner).name
+            return self._passed(made, names[1:], argument.id, depth + 1)
+        return []
+
+    def _around(self, facts: ModuleFacts, use: Use) -> Frame:
+        """The function that a call is in, with the object that it is a method of: ``Checkpoint(self)``."""
+        frame = Frame(self._summaries, facts, use.around)
+        if use.owner is not None and use.around in use.owner.body and not use.around.decorator_list:
+            of = self._summaries.linker.class_ref(use.owner, facts)
+            frame.env[first_name(use.around)] = unknown((MADE, of.node.name), ref.Instance(of))
+        return frame
+
+
+def _takes_apart(value: ast.expr, name: str) -> bool:
+    """``self.model = self.model.module``"""
+    return isinstance(value, ast.Attribute) and getattr(value.value, "attr", "") == name
 
 
 def _may_be_of_other_class(value: Value) -> bool:
@@ -449,14 +489,30 @@ def _may_be_of_other_class(value: Value) -> bool:
 
 def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
     """The one class of wrappers that a model is made an object of in the function at hand, None for any other."""
-    if isinstance(argument, ast.Name):
-        scope = frame.function if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
-        assigned = assigned_in(scope, argument.id) if scope is not None else []
-    else:
-        assigned = [argument]
-    made = {_made_by(frame, value) for value in assigned if isinstance(value, ast.Call)}
+    made: set[str] = set()
+    scope = frame.function if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+    if isinstance(argument, ast.Call):
+        made.add(_made_by(frame, argument))
+    elif isinstance(argument, ast.Name) and scope is not None:
+        made |= {_made_by(frame, value) for value in assigned_in(scope, argument.id) if isinstance(value, ast.Call)}
+        made |= {
+            _class_of(held) for call, place in unpacked_in(scope, argument.id) if (held := _item(frame, call, place))
+        }
     wrappers = {of for of in made if of and known().is_parallel(of)}
     return wrappers.pop() if len(wrappers) == 1 else None
+
+
+def _item(frame: Frame, call: ast.Call, place: int) -> Value | None:
+    """What a call returns at a place of a tuple: ``model, optimizer = prepare(model)``."""
+    callee = frame.linker.expression(frame.facts, call.func)
+    items = evaluate(frame, call).items if isinstance(callee, FunctionRef) else None
+    return items[place] if items is not None and place < len(items) else None
+
+
+def _class_of(value: Value) -> str:
+    """The class of another package that it is an object of."""
+    made = value.reference
+    return made.of if isinstance(made, ref.Instance) and isinstance(made.of, str) and not made.guessed else ""
 
 
 def _made_by(frame: Frame, call: ast.Call) -> str:
@@ -464,8 +520,9 @@ def _made_by(frame: Frame, call: ast.Call) -> str:
     callee = frame.linker.expression(frame.facts, call.func)
     if isinstance(callee, ref.External):
         return known().type_of(callee.name)
-    made = evaluate(frame, call).reference if isinstance(callee, FunctionRef) else None
-    return made.of if isinstance(made, ref.Instance) and isinstance(made.of, str) and not made.guessed else ""
+    if isinstance(callee, ClassRef):
+        return frame.linker.wrapper(callee)
+    return _class_of(evaluate(frame, call)) if isinstance(callee, FunctionRef) else ""
 
 
 def _is_left(method: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr) -> bool:
