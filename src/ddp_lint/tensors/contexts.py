@@ -127,13 +127,14 @@ def _has_cache(test: cst.BaseExpression) -> bool:
     return kept in names("branches", "generation_caches") and dotted(test.comparisons[0].comparator) == "None"
 
 
-def logging_only(module: Module, node: cst.CSTNode) -> bool:
+def logging_only(module: Module, node: cst.CSTNode, *, by_name: bool = True) -> bool:
     """Whether the line is in a branch or a function whose condition, environment variable or name mentions logging
-    or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself."""
+    or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself.
+    Without `by_name` the name of the function says nothing."""
     for test, taken in conditions(module, node):
         if taken and (_words_asked(module, test) & names("branches", "logging") or _is_rare(module, test)):
             return True
-    function = module.function_of(node)
+    function = module.function_of(node) if by_name else None
     return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))
 
 
