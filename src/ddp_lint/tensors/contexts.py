@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
@@ -71,7 +72,10 @@ def _switches(function: cst.FunctionDef) -> frozenset[cst.Call]:
 
 
 #: One of these is in the text of a file that trains, also by a framework.
-_TRAINS = (".backward(", "Trainer", "training_step", "manual_backward(", "autograd.grad")
+_TRAINS = (
+    ".backward(", "Trainer", "training_step", "manual_backward(", "autograd.grad",
+    *frameworks.every(lambda framework: framework.trains),
+)  # fmt: skip
 
 
 def only_infers(project: Project | None) -> bool:
