@@ -78,7 +78,8 @@ class Collective:
     `takes` names its positional parameters (without `self`); `group`, `root`, `reduce_op`, `asynchronous` and `ranks`
     are names of parameters, `decides` that of a number by which the call decides what it does. Tensors in `payload`
     must agree in shape and dtype on all ranks, unless the parameter `objects` is given, which lets them be anything;
-    after the call those in `uniform` hold one value everywhere.
+    after the call those in `uniform` hold one value everywhere. `out_of_place`: it leaves its first argument as it is,
+    and what it computes is only in what it returns.
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
     not if those in `unless` do. `wraps_overriding`: the class makes the methods of this name communicate that override
@@ -98,6 +99,7 @@ class Collective:
     payload: tuple[str, ...] = ()
     objects: str = ""
     uniform: tuple[str, ...] = ()
+    out_of_place: bool = False
     returns: Returns = ""
     result: tuple[str, ...] = ()
     turns: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -150,7 +150,8 @@ class Framework:
     """One file. `packages` are the names that it is imported by. `imports_torch`: importing it imports torch;
     `sets_epoch`: its loops call ``set_epoch`` on the sampler of the loader that they are given; `chooses_device`: it
     chooses the rank's GPU before the user's code runs; `batches_per_rank`: its model parallelism takes a batch of each
-    rank. `unwrapping` are functions and methods that return the module inside a wrapper.
+    rank. `unwrapping` are functions and methods that return the module inside a wrapper; `trains` are texts of which a
+    program that has it run the backward holds one.
 
     `aliases`: the documented name of an API, and the other paths that it can be imported from (an alias of a module
     covers everything below it). `bases`: what its classes inherit from, as far as a rule may ask; ``package.*`` stands
@@ -164,6 +165,7 @@ class Framework:
     chooses_device: bool = False
     batches_per_rank: bool = False
     unwrapping: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
     launch: Launch = Launch()
     shows: Shows = Shows()
     wrapper: tuple[Wrapper, ...] = ()

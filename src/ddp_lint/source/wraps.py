@@ -313,13 +313,18 @@ def unmoved(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
 
 
 def _moved(module: Module, call: cst.Call) -> cst.Call:
-    """The whole expression that still is the module that a call makes: ``DDP(model).to(device)``."""
-    while isinstance(method := module.parent(call), cst.Attribute) and _returns_module(method):
-        around = module.parent(method)
-        if not isinstance(around, cst.Call) or around.func is not method:
-            break
+    """The whole expression that still is the module that a call makes: ``DDP(model).to(device)``, ``cast(Net,
+    DDP(model))``."""
+    while True:
+        up = module.parent(call)
+        around = module.parent(up) if isinstance(up, (cst.Arg, cst.Attribute)) else None
+        if not isinstance(around, cst.Call):
+            return call
+        if isinstance(up, cst.Attribute) and not (_returns_module(up) and around.func is up):
+            return call
+        if isinstance(up, cst.Arg) and module.qualified(around.func) != "typing.cast":
+            return call
         call = around
-    return call
 
 
 def _returns_module(method: cst.Attribute) -> bool:

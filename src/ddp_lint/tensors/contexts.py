@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
@@ -71,7 +72,10 @@ def _switches(function: cst.FunctionDef) -> frozenset[cst.Call]:
 
 
 #: One of these is in the text of a file that trains, also by a framework.
-_TRAINS = (".backward(", "Trainer", "training_step", "manual_backward(", "autograd.grad")
+_TRAINS = (
+    ".backward(", "Trainer", "training_step", "manual_backward(", "autograd.grad",
+    *frameworks.every(lambda framework: framework.trains),
+)  # fmt: skip
 
 
 def only_infers(project: Project | None) -> bool:
@@ -127,13 +131,14 @@ def _has_cache(test: cst.BaseExpression) -> bool:
     return kept in names("branches", "generation_caches") and dotted(test.comparisons[0].comparator) == "None"
 
 
-def logging_only(module: Module, node: cst.CSTNode) -> bool:
+def logging_only(module: Module, node: cst.CSTNode, *, by_name: bool = True) -> bool:
     """Whether the line is in a branch or a function whose condition, environment variable or name mentions logging
-    or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself."""
+    or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself.
+    Without `by_name` the name of the function says nothing."""
     for test, taken in conditions(module, node):
         if taken and (_words_asked(module, test) & names("branches", "logging") or _is_rare(module, test)):
             return True
-    function = module.function_of(node)
+    function = module.function_of(node) if by_name else None
     return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))
 
 

@@ -103,8 +103,9 @@ class Flow:
         target = self._evaluator.value(node.target, state)
         if target.tensorish and not isinstance(node.value, (cst.List, cst.ListComp, cst.Tuple)):  # those extend a list
             self._written(node, node.target, target, state)
-        elif isinstance(node.target, (cst.Name, cst.Attribute)):
-            # `total = 0; total += loss`: Python rebinds the name
+        elif isinstance(node.target, cst.Attribute) or dotted(node.target) in state.names:
+            # `total = 0; total += loss`: Python rebinds the name. A local that nothing has bound yet is no tensor of
+            # this round: ``if i == 0: total = x``, ``else: total += x``.
             self._bind(node.target, self._evaluator.binary([target, value]), state, node)
 
     def _bind(self, target: cst.CSTNode, value: Value, state: State, statement: cst.CSTNode) -> None:

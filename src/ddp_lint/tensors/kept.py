@@ -224,11 +224,14 @@ def _appended(cls: ModuleClass, name: str) -> Iterator[ast.expr]:
 
 
 def _each(kept: list[Kept]) -> Kept:
-    """What all of several layers keep of their arguments, whichever of them is called."""
+    """What all of several layers keep of their arguments and results, whichever of them is called."""
     places = set(kept[0].inputs).intersection(*(other.inputs for other in kept)) if kept else set()
     inputs = {p: Saved(kept[0].inputs[p].what, all(k.inputs[p].certain for k in kept)) for p in places}
     names = {k.names for k in kept}
-    return Kept(inputs=inputs, learned=all(k.learned for k in kept), names=names.pop() if len(names) == 1 else ())
+    saves = [k.output for k in kept if k.output is not None]
+    output = Saved(saves[0].what, all(s.certain for s in saves)) if saves and len(saves) == len(kept) else None
+    learned = all(k.learned for k in kept)
+    return Kept(output, inputs, learned=learned, names=names.pop() if len(names) == 1 else ())
 
 
 def _of_torch_layer(kind: str, maker: str, value: ast.expr | None) -> Kept:
@@ -277,7 +280,7 @@ class _Reading:
 
     def _statement(self, node: ast.stmt, state: _State) -> None:
         if isinstance(node, ast.Return):
-            self._returned.append((self._value(node.value, state) if node.value is not None else None, state.copy()))
+            self._returned.append((self._result(node.value, state) if node.value is not None else None, state.copy()))
             state.left = True
         elif isinstance(node, ast.Raise):
             state.left = True
@@ -325,6 +328,18 @@ class _Reading:
                 state.names[target.id] = tensor
 
     # ---- expressions
+
+    def _result(self, node: ast.expr, state: _State) -> int | None:
+        """What is returned; a tuple counts as one tensor, which is saved and learned if each of its elements is."""
+        if not isinstance(node, ast.Tuple):
+            return self._value(node, state)
+        elements, whole = [self._value(each, state) for each in node.elts], next(self._tensors)
+        save = _surely(elements, [state] * len(elements))
+        if elements and save is not None:
+            state.saved[whole] = save
+        if elements and state.learned.issuperset(elements):
+            state.learned.add(whole)
+        return whole
 
     def _value(self, node: ast.expr, state: _State) -> int | None:
         """The tensor that an expression is, as far as that can be seen; looks at all its parts on the way."""

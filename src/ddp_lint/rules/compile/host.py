@@ -145,13 +145,15 @@ class HostRule(Rule):
             return None
         if one_process(self.module) or transforms_samples(self.module, node):
             return None
-        if evaluation_only(self.module, node) or logging_only(self.module, node) or self._reports_failure(node):
+        if evaluation_only(self.module, node) or self._reports_failure(node):
             return None
-        if first_forward_only(self.module, node):
+        compiled = self._compiled(node, function)
+        # A function that is compiled by itself is worth it: it runs in every step, also one that computes a metric.
+        by_itself = compiled is not None and not compiled.chain and not compiled.assumed
+        if logging_only(self.module, node, by_name=not by_itself) or first_forward_only(self.module, node):
             return None
         tensors = TensorFile.of(self.module)
         reached = tensors.reached(function) or self._as_operation(function) or tensors.called(function)
-        compiled = self._compiled(node, function)
         place = Place(function, compiled, reached)
         if compiled is None and reached is None:
             return None
