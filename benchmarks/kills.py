@@ -2,10 +2,10 @@
 
     python benchmarks/kills.py [--kills 200] [--only check|fix|verify]
 
-`check` with a cache and `check --fix` are killed with SIGKILL, `verify` with SIGKILL and SIGTERM by turns. A kill counts
-where the run was still running: half of them come at any moment of it, half from its first write on. After the kills
-one run goes through to its end, as a user's next run would; what is left then counts: files, folders for temporary
-files, and processes of `verify`.
+`check` with a cache and `check --fix` are killed with SIGKILL, `verify` with SIGKILL and SIGTERM by turns. A kill
+counts where the run was still running: half of them come at any moment of it, half from its first write on. After the
+kills one run goes through to its end, as a user's next run would; what is left then counts: files, our folders for
+temporary files, and processes of `verify`.
 
 The linter is imported once, and each run is forked from there: no run writes anything before that import is done.
 """
@@ -27,6 +27,7 @@ from ddp_lint.cli import main as ddp_lint
 from ddp_lint.config import Settings
 from ddp_lint.engine.checking import preload
 from ddp_lint.rules.registry import declared
+from ddp_lint.verify.lifetime import PREFIX
 
 FINDING = "import torch.distributed as dist\n\nif dist.get_rank() == 0:\n    dist.barrier()\n"
 FILES = 16
@@ -165,7 +166,7 @@ def _kill_verify(folder: pathlib.Path, kills: int) -> int:
     for turn in range(kills):
         runs.kill(signal.SIGTERM if turn % 2 else signal.SIGKILL)
     runs.through()
-    left = [*map(str, temporary.iterdir()), *_processes(str(temporary))]
+    left = [*map(str, temporary.glob(f"{PREFIX}*")), *_processes(str(temporary))]
     print(*left, sep="\n", end="\n" if left else "")
     tempfile.tempdir = None
     return _told("verify", kills, runs, int(target.read_text() != SCRIPT), len(left))
