@@ -521,7 +521,68 @@ def calls_of_one_function(n: int) -> str:
     return f"{_TORCH}def sync(x, i):\n    if i > 3:\n        return\n    dist.all_reduce(x)\ndef f(x):\n{calls}"
 
 
+@text(500)
+def functions_given_a_wrapped_model(n: int) -> str:
+    defs = "".join(f"def train{i}(model, x):\n    model(x).sum().backward()\n    model.save{i}(x)\n" for i in range(n))
+    calls = "".join(f"    train{i}(m, x)\n" for i in range(n))
+    return (
+        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        f"{defs}def main(net, x):\n    m = DDP(net)\n{calls}"
+    )
+
+
+@text(1400)
+def functions_of_one_table(n: int) -> str:
+    defs = "".join(f"def f{i}(x):\n    dist.all_reduce(x)\n" for i in range(n))
+    table = "TABLE = {" + ", ".join(f"'k{i}': f{i}" for i in range(n)) + "}\n"
+    return f"{_TORCH}{defs}{table}" + "".join(f"def g{i}(x):\n    TABLE['k{i}'](x)\n" for i in range(n))
+
+
+@text(1000)
+def classes_of_one_factory(n: int) -> str:
+    body = "    def run(self, x):\n        dist.all_reduce(x)\n    def other(self):\n        return 1\n"
+    made = "".join(f"    if name == 'a{i}':\n        return A{i}()\n" for i in range(n))
+    classes = "".join(f"class A{i}:\n{body}" for i in range(n))
+    return f"{_TORCH}{classes}def make(name):\n{made}def main(x):\n    make('a0').run(x)\n"
+
+
+@text(1000)
+def functions_beside_statements_of_the_module(n: int) -> str:
+    classes = "".join(f"class A{i}:\n    def run(self, x):\n        dist.all_reduce(x)\n" for i in range(n))
+    made = "".join(f"a{i} = A{i}()\n" for i in range(n))
+    return f"{_TORCH}{classes}{made}" + "".join(f"def g{i}(x):\n    a{i}.run(x)\n" for i in range(n))
+
+
+@text(1000)
+def options_of_a_parser(n: int) -> str:
+    made = "".join(f"    p.add_argument('--o{i}', type=int, default={i})\n" for i in range(n))
+    used = "".join(f"    if args.o{i} > 0:\n        x = x + {i}\n" for i in range(n))
+    head = f"import argparse\n{_TORCH}def main(x):\n    p = argparse.ArgumentParser()\n"
+    return f"{head}{made}    args = p.parse_args()\n{used}    if args.o1 == 0:\n        dist.barrier()\nmain(1)\n"
+
+
 # ---- several files
+
+
+@kind(500)
+def one_name_in_all_files(folder: pathlib.Path, n: int) -> None:
+    for i in range(n):
+        (folder / f"m{i}.py").write_text(
+            f"{_TORCH}from m{(i + 1) % n} import run as again\ndef run(x):\n    dist.all_reduce(x)\n    again(x)\n"
+        )
+
+
+@kind(300)
+def scripts_of_one_library(folder: pathlib.Path, n: int) -> None:
+    (folder / "lib.py").write_text(
+        f"{_TORCH}import os\ndef setup():\n    dist.init_process_group('nccl')\ndef fetch(p):\n"
+        "    if not os.path.exists(p):\n        open(p, 'w').write('x')\n    return open(p).read()\n"
+    )
+    for i in range(n):
+        (folder / f"s{i}.py").write_text(
+            f"{_TORCH}from lib import setup, fetch\ndef main():\n    setup()\n    fetch('data{i}')\n"
+            f"    torch.load('a{i}.pt')\nif __name__ == '__main__':\n    main()\n"
+        )
 
 
 @kind(300)

@@ -1,10 +1,13 @@
 """Kills runs at random moments and looks at what they leave: files lost or half written, and temporary ones.
 
-    python benchmarks/kills.py [--kills 200] [--target MODEL.py] [--only check|fix|verify]
+    python benchmarks/kills.py [--kills 200] [--only check|fix|verify]
 
-`check` with a cache and `check --fix` are killed with SIGKILL, `verify` with SIGKILL and SIGTERM by turns (where a
-target is given). After the kills one run goes through to its end, as a user's next run would; what is left then counts:
-files, folders for temporary files, and processes of `verify`.
+`check` with a cache and `check --fix` are killed with SIGKILL, `verify` with SIGKILL and SIGTERM by turns. A kill
+counts where the run was still running: half of them come at any moment of it, half from its first write on. After the
+kills one run goes through to its end, as a user's next run would; what is left then counts: files, our folders for
+temporary files, and processes of `verify`.
+
+The linter is imported once, and each run is forked from there: no run writes anything before that import is done.
 """
 
 from __future__ import annotations
@@ -15,105 +18,158 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+
+from ddp_lint.cli import main as ddp_lint
+from ddp_lint.config import Settings
+from ddp_lint.engine.checking import preload
+from ddp_lint.rules.registry import declared
+from ddp_lint.verify.lifetime import PREFIX
 
 FINDING = "import torch.distributed as dist\n\nif dist.get_rank() == 0:\n    dist.barrier()\n"
-FILES = 40
+FILES = 16
+#: Two ranks that meet, and write one file each.
+SCRIPT = """import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+x = torch.ones(1)
+for step in range(20):
+    dist.all_reduce(x)
+dist.destroy_process_group()
+"""
+_POLL = 0.0005
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--target", type=pathlib.Path, help="what verify runs")
     parser.add_argument("--only", choices=("check", "fix", "verify"), help="one of the three")
     options = parser.parse_args()
+    preload(Settings(pathlib.Path("/"), frozenset(declared())))
+    kinds = {"check": _kill_checks, "fix": _kill_fixes, "verify": _kill_verify}
     wrong = 0
-    if options.only in (None, "check"):
-        wrong += _kill_checks(options.kills)
-    if options.only in (None, "fix"):
-        wrong += _kill_fixes(options.kills)
-    if options.target and options.only in (None, "verify"):
-        wrong += _kill_verify(options.target.resolve(), options.kills)
+    for name, kill in kinds.items():
+        if options.only in (None, name):
+            with tempfile.TemporaryDirectory() as folder:
+                wrong += kill(pathlib.Path(folder).resolve(), options.kills)
     return 1 if wrong else 0
 
 
-def _command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "ddp_lint", *args]
+class _Runs:
+    """Runs of one command; `written` is the folder that they write into, `prepare` makes what they find."""
+
+    def __init__(
+        self, arguments: list[str], folder: pathlib.Path, written: pathlib.Path, prepare: Callable[[], None]
+    ) -> None:
+        self._arguments, self._folder, self._written, self._prepare = arguments, folder, written, prepare
+        self._turn = self.ended = 0
+        #: Seconds until the first write, and until the end.
+        self._first, self._whole = self.through()
+
+    def through(self) -> tuple[float, float]:
+        """One run to its end: when it wrote first, and when it ended."""
+        self._prepare()
+        before = _changed(self._written)
+        started = time.monotonic()
+        process = self._start()
+        first = 0.0
+        while os.waitpid(process, os.WNOHANG) == (0, 0):
+            if not first and _changed(self._written) != before:
+                first = time.monotonic() - started
+            time.sleep(_POLL)
+        return first, time.monotonic() - started
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send the signal to a run while it runs; those that ended before are `ended`."""
+        while True:
+            self._prepare()
+            process = self._start()
+            time.sleep(random.uniform(self._first * (self._turn % 2), self._whole))
+            self._turn += 1
+            if os.waitpid(process, os.WNOHANG) == (0, 0):
+                os.kill(process, number)
+                os.waitpid(process, 0)
+                return
+            self.ended += 1
+
+    def _start(self) -> int:
+        process = os.fork()
+        if process:
+            return process
+        try:
+            os.chdir(self._folder)
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(null, stream)
+            ddp_lint(self._arguments)
+        finally:
+            os._exit(1)  # whatever happened, nothing of the benchmark's own runs here
 
 
-def _kill(command: list[str], folder: pathlib.Path, latest: float, number: signal.Signals = signal.SIGKILL) -> bool:
-    """Start a run, send the signal at a random moment; whether it was still running."""
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(random.uniform(0.05, latest))
-    running = process.poll() is None
-    process.send_signal(number)
-    process.wait()
-    return running
+def _changed(folder: pathlib.Path) -> int:
+    """When something in a folder was last added or replaced."""
+    return folder.stat().st_mtime_ns if folder.is_dir() else 0
 
 
-def _seconds(command: list[str], folder: pathlib.Path) -> float:
-    started = time.perf_counter()
-    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-    return time.perf_counter() - started
+def _kill_checks(folder: pathlib.Path, kills: int) -> int:
+    (folder / "pyproject.toml").write_text("")
+    for n in range(FILES):
+        (folder / f"f{n}.py").write_text(FINDING)
+    cache, report, turn = folder / ".ddp_lint_cache", folder / "report.json", 0
+
+    def prepare() -> None:
+        nonlocal turn
+        turn += 1
+        (folder / f"f{turn % FILES}.py").write_text(FINDING + f"x = {turn}\n")  # something new to keep
+
+    runs = _Runs(["check", "-q", "--output-format", "json", "-o", report.name], folder, cache, prepare)
+    half = 0
+    for _ in range(kills):
+        runs.kill()
+        half += sum(not _is_whole(path.read_bytes().splitlines()) for path in cache.rglob("*.json"))
+        half += report.exists() and not _is_whole([report.read_bytes()])
+    runs.through()
+    lost = FILES - report.read_text().count('"code": "DDP101"')
+    return _told("check with a cache", kills, runs, half + lost, _left(folder))
 
 
-def _kill_checks(kills: int) -> int:
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        (folder / "pyproject.toml").write_text("")
-        for n in range(FILES):
-            (folder / f"f{n}.py").write_text(FINDING)
-        command = _command("check", "-q", "--output-format", "json")
-        latest = _seconds(command, folder)
-        half = hits = 0
-        for turn in range(kills):
-            (folder / f"f{turn % FILES}.py").write_text(FINDING + f"x = {turn}\n")  # something new to keep
-            hits += _kill(command, folder, latest)
-            half += sum(not _is_whole(path) for path in (folder / ".ddp_lint_cache").rglob("*.json"))
-        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
-        lost = FILES - found.count('"code": "DDP101"')
-        return _told("check with a cache", kills, hits, half + lost, _left(folder))
+def _kill_fixes(folder: pathlib.Path, kills: int) -> int:
+    padding = "# padding\n" * 500
+    old, new = f"x = 1  # ddp-lint: ignore[DDP101]\n{padding}", f"x = 1\n{padding}"
+    (folder / "pyproject.toml").write_text("")
+    paths = [folder / f"f{n}.py" for n in range(FILES)]
+
+    def prepare() -> None:
+        for path in paths:
+            path.write_text(old)
+
+    runs = _Runs(["check", "--fix", "-q", "--no-cache"], folder, folder, prepare)
+    half = 0
+    for _ in range(kills):
+        runs.kill()
+        half += sum(path.read_text() not in (old, new) for path in paths)
+    runs.through()
+    lost = sum(path.read_text() != new for path in paths)
+    return _told("check --fix", kills, runs, half + lost, _left(folder))
 
 
-def _kill_fixes(kills: int) -> int:
-    old, new = "x = 1  # ddp-lint: ignore[DDP101]\n", "x = 1\n"
-    padding = "# padding\n" * 5000
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        (folder / "pyproject.toml").write_text("")
-        paths = [folder / f"f{n}.py" for n in range(FILES)]
-        command = _command("check", "--fix", "-q", "--no-cache")
-        half = hits = 0
-        latest = 0.0
-        for _ in range(kills):
-            for path in paths:
-                path.write_text(old + padding)
-            latest = latest or _seconds(command, folder)
-            hits += _kill(command, folder, latest)
-            half += sum(path.read_text() not in (old + padding, new + padding) for path in paths)
-        _seconds(command, folder)
-        return _told("check --fix", kills, hits, half, _left(folder))
-
-
-def _kill_verify(target: pathlib.Path, kills: int) -> int:
-    with tempfile.TemporaryDirectory() as name:
-        temporary = pathlib.Path(name) / "temporary"
-        temporary.mkdir()
-        os.environ["TMPDIR"] = str(temporary)
-        content = target.read_bytes()
-        command = _command("verify", str(target), "--device", "cpu", "--wrap", "ddp", "-q")
-        latest = _seconds(command, pathlib.Path(name))
-        hits = 0
-        for turn in range(kills):
-            number = signal.SIGTERM if turn % 2 else signal.SIGKILL
-            hits += _kill(command, pathlib.Path(name), latest, number)
-        _seconds(command, pathlib.Path(name))
-        left = [*map(str, temporary.glob("ddp-lint-*")), *_processes(str(temporary))]
-        print(*left, sep="\n", end="\n" if left else "")
-        return _told("verify", kills, hits, int(target.read_bytes() != content), len(left))
+def _kill_verify(folder: pathlib.Path, kills: int) -> int:
+    temporary, target = folder / "temporary", folder / "train.py"
+    temporary.mkdir()
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+    target.write_text(SCRIPT)
+    runs = _Runs(["verify", target.name, "--device", "cpu", "-q"], folder, temporary, lambda: None)
+    for turn in range(kills):
+        runs.kill(signal.SIGTERM if turn % 2 else signal.SIGKILL)
+    runs.through()
+    left = [*map(str, temporary.glob(f"{PREFIX}*")), *_processes(str(temporary))]
+    print(*left, sep="\n", end="\n" if left else "")
+    tempfile.tempdir = None
+    return _told("verify", kills, runs, int(target.read_text() != SCRIPT), len(left))
 
 
 def _processes(word: str) -> list[str]:
@@ -128,11 +184,11 @@ def _processes(word: str) -> list[str]:
     return found
 
 
-def _is_whole(path: pathlib.Path) -> bool:
-    """Whether each line of a file of the cache is a JSON value."""
+def _is_whole(texts: list[bytes]) -> bool:
+    """Whether each text is a JSON value, as each line of a file of the cache is."""
     try:
-        for line in path.read_bytes().splitlines():
-            json.loads(line)
+        for text in texts:
+            json.loads(text)
     except ValueError:
         return False
     return True
@@ -142,8 +198,12 @@ def _left(folder: pathlib.Path) -> int:
     return sum(path.name.endswith(".tmp") for path in folder.rglob("*"))
 
 
-def _told(what: str, kills: int, hits: int, wrong: int, left: int) -> int:
-    print(f"{what}: {kills} kills, {hits} while it ran; lost or half: {wrong}; left over: {left}", flush=True)
+def _told(what: str, kills: int, runs: _Runs, wrong: int, left: int) -> int:
+    print(
+        f"{what}: {kills} kills while it ran ({runs.ended} runs ended before); lost or half: {wrong}; "
+        f"left over after the next run: {left}",
+        flush=True,
+    )
     return wrong + left
 
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import operator
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -38,6 +40,9 @@ _UNSPOKEN = {
 _MAKING = frozenset({"__init__"})
 #: Methods of one name, those of tests among them, of which a call on an object of no known class may mean one.
 _FEW = 8
+#: So many classes that are mentioned together are kept as one set for all of them: else each of n classes that one
+#: function makes has a set of n.
+_MANY = 32
 #: What a function mentions that calls the methods of the classes that its own inherits from.
 _ABOVE = "super"
 
@@ -111,6 +116,12 @@ class _Graph:
         self._by_name: dict[str, dict[str, list[int]]] = {}
         self._by_import: dict[tuple[str, int], list[int]] = {}
         self._shared: list[list[int]] = []
+        #: By a set of classes in sight of many functions: the methods of all of them, and the words that show them.
+        self._by_classes: dict[frozenset[str], dict[str, list[int]]] = {}
+        self._shown_by_classes: dict[frozenset[str], frozenset[str]] = {}
+        self._by_table: dict[tuple[int, frozenset[str]], list[int]] = {}
+        self._classes_of_words: dict[frozenset[str], frozenset[str]] = {}
+        self._mentioned_by: dict[str, frozenset[str]] = {}
         self._held: dict[int, frozenset[str]] = {}
         #: By the name of a variable, the files that make a table of it, each with what is in it.
         self._tables: dict[str, list[tuple[int, frozenset[str]]]] = collections.defaultdict(list)
@@ -131,8 +142,10 @@ class _Graph:
         self._known = known
         self._telling = self._methods_by_telling_names()
         self._used = [self._meaning(function) for function in self._functions]
-        #: By the name of a class, the classes that the functions mention which mention it.
+        #: By the name of a class, the classes that the functions mention which mention it; where these are many, the
+        #: set of each such function.
         self._beside: dict[str, set[str]] = collections.defaultdict(set)
+        self._among: dict[str, list[frozenset[str]]] = collections.defaultdict(list)
         for number in range(len(self._functions)):
             self._note_beside(number)
 
@@ -219,17 +232,18 @@ class _Graph:
         used = self._used[number]
         for name in used & self._top.keys():
             yield from self._imported(name, self._file_of[number])
-        for name, file in ((name, file) for file, held in self._tables_of(number) for name in held & self._top.keys()):
-            yield from self._imported(name, file)
+        for file, held in self._tables_of(number):
+            yield from self._in_table(file, held)
         of = self._class_of[number]
         if of >= 0:
             yield from _of_names(self._inherited(of), used)
-        for class_ in self._in_sight(number):
-            yield from _of_names(self._methods(class_), used)
-        for class_ in self._beside_class(of):
-            yield from _of_names(self._methods(class_), used - _UNSPOKEN[CALLING] - _MAKING)
         for class_ in used & self._named.keys():
-            yield from _of_names(self._methods(class_), _MAKING)
+            yield from _of_names(self._methods(class_), used | _MAKING)
+        for classes in self._in_sight(number):
+            yield from _of_names(self._methods_of_all(classes), used)
+        spoken = used - _UNSPOKEN[CALLING] - _MAKING
+        for methods in map(self._methods_of_all, self._beside_class(of)):
+            yield from _of_names(methods, spoken)
         for name in used & self._telling.keys():
             yield from self._telling[name]
         if of >= 0 and _ABOVE in used:
@@ -249,6 +263,14 @@ class _Graph:
             for file, held in self._tables[name]:
                 if file == place or name in parts or not parts.isdisjoint(self._place_parts[file]):
                     yield file, held
+
+    def _in_table(self, file: int, held: frozenset[str]) -> list[int]:
+        """The functions in a table of a file."""
+        found = self._by_table.get((file, held))
+        if found is None:
+            meant = dict.fromkeys(f for name in held & self._top.keys() for f in self._imported(name, file))
+            found = self._by_table[file, held] = self._as_one(list(meant))
+        return found
 
     def _imported(self, name: str, file: int) -> list[int]:
         """The functions that a name can mean in a file: its own, those that it imports by name or whose module it
@@ -271,6 +293,17 @@ class _Graph:
                 for name, numbers in self._inherited(number).items():
                     merged[name].update(dict.fromkeys(numbers))
             found = self._by_name[class_] = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
+        return found
+
+    def _methods_of_all(self, classes: frozenset[str]) -> dict[str, list[int]]:
+        """The methods by name that objects of these classes have."""
+        found = self._by_classes.get(classes)
+        if found is None:
+            merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
+            for class_ in classes:
+                for name, numbers in self._methods(class_).items():
+                    merged[name].update(dict.fromkeys(numbers))
+            found = self._by_classes[classes] = {name: self._as_one(list(each)) for name, each in merged.items()}
         return found
 
     def _as_one(self, functions: list[int]) -> list[int]:
@@ -296,42 +329,57 @@ class _Graph:
         found = {c for name in self._used[number] & self._named.keys() for c in self._named[name]}
         return found | {of} if of >= 0 else found
 
-    def _in_sight(self, number: int) -> set[str]:
-        """The names of classes that a function mentions, with those that its class mentions, where attributes are
-        assigned, those of the tables that it mentions, and, where it uses variables of the module, those that the
-        module's statements mention."""
-        named = self._named.keys()
-        found = set(self._used[number] & named)
+    def _in_sight(self, number: int) -> Iterator[frozenset[str]]:
+        """The names of classes in sight of a function beside those that it mentions: those that its class mentions,
+        where attributes are assigned, those of the tables that it mentions, and, where it uses variables of the module,
+        those that the module's statements mention. Each set is that of many functions."""
         of = self._class_of[number]
         if of >= 0:
-            found |= self._held_by_class(of)
+            yield self._held_by_class(of)
         file = self._file_of[number]
         if not self._used[number].isdisjoint(self._files[file].variables):
-            found |= self._used[self._modules[file]] & named
+            yield self._classes_among(self._used[self._modules[file]])
         for _, held in self._tables_of(number):
-            found |= held & named
-        return found
+            yield self._classes_among(held)
+
+    def _classes_among(self, words: frozenset[str]) -> frozenset[str]:
+        """Of words that many functions share."""
+        if words not in self._classes_of_words:
+            self._classes_of_words[words] = frozenset(words & self._named.keys())
+        return self._classes_of_words[words]
 
     def _note_beside(self, number: int) -> None:
         """Note which classes a function mentions together, by itself or in a function that it calls: one may be made
         with an object of the other."""
         named = self._named.keys()
-        mentioned = self._used[number] & named
+        mentioned = frozenset(self._used[number] & named)
         if not mentioned:
             return
-        called = (f for name in self._used[number] & self._top.keys() for f in self._top[name])
-        together = mentioned.union(*(self._used[function] & named for function in called))
+        together = mentioned.union(*map(self._mentioned_in, self._used[number] & self._top.keys()))
         for class_ in mentioned if len(together) > 1 else ():
-            self._beside[class_] |= together
+            if len(together) > _MANY:
+                self._among[class_].append(together)
+            else:
+                self._beside[class_] |= together
 
-    def _beside_class(self, class_: int) -> Collection[str]:
+    def _mentioned_in(self, function: str) -> frozenset[str]:
+        """The classes that the functions of a name mention."""
+        if function not in self._mentioned_by:
+            used = (self._used[each] for each in self._top[function])
+            self._mentioned_by[function] = frozenset(frozenset[str]().union(*used) & self._named.keys())
+        return self._mentioned_by[function]
+
+    def _beside_class(self, class_: int) -> Iterator[frozenset[str]]:
         """The names of classes that the functions mention which mention this one."""
-        return self._beside.get(self._classes[class_].name, ()) if class_ >= 0 else ()
+        name = self._classes[class_].name if class_ >= 0 else ""
+        if name in self._beside:
+            yield frozenset(self._beside[name])
+        yield from self._among.get(name, ())
 
     def _held_by_class(self, class_: int) -> frozenset[str]:
         if class_ not in self._held:
             words = (self._classes[above].words for above in self._classes[class_].lineage)
-            self._held[class_] = frozenset[str]().union(*words) & self._named.keys()
+            self._held[class_] = frozenset(frozenset[str]().union(*words) & self._named.keys())
         return self._held[class_]
 
     # ---- events
@@ -399,7 +447,8 @@ class _Graph:
         nothing = [frozenset[str]()] * shared
         found += bytearray(shared)
         _spread(found, edges)
-        shown, wraps = self._shown(words_of_files) + nothing, self._wraps + [False] * shared
+        shown = self._shown(words_of_files) + [()] * shared
+        wraps = self._wraps + [False] * shared
         travelling = _Travelling(self._events, shown, wraps, self._used + nothing, edges)
         while True:
             new = travelling.more(self._communicating_methods(found), found)
@@ -421,22 +470,31 @@ class _Graph:
             words[file] |= showing & self._used[number]
         return [frozenset(each) for each in words]
 
-    def _shown(self, words_of_files: list[frozenset[str]]) -> list[frozenset[str]]:
+    def _shown(self, words_of_files: list[frozenset[str]]) -> list[tuple[frozenset[str], ...]]:
         """For each function the words that show objects and name classes in sight: its own, its class's, its file's
         imports, those of the files whose functions its class mentions, and the names of all that the classes in sight
-        inherit from."""
+        inherit from. As sets of its own and of many functions."""
         showing, packages = self._showing, self._events.packages
-        shown = []
+        shown, by_class = [], dict[int, frozenset[str]]()
         for number, file in enumerate(self._file_of):
             of = self._class_of[number]
             words = set(showing & self._used[number] | words_of_files[file] & packages)
-            words.update(*map(self._named_above, self._in_sight(number)))
+            words.update(*map(self._named_above, self._used[number] & self._named.keys()))
+            of_others = [*map(self._named_above_all, self._in_sight(number))]
             if of >= 0:
-                words |= self._above(of) | showing & self._classes[of].words
-                made_by = (f for name in self._classes[of].words & self._top.keys() for f in self._top[name])
-                words.update(*(words_of_files[self._file_of[function]] & packages for function in made_by))
-            shown.append(frozenset(words))
+                if of not in by_class:
+                    made_by = (f for name in self._classes[of].words & self._top.keys() for f in self._top[name])
+                    of_files = (words_of_files[self._file_of[function]] & packages for function in made_by)
+                    by_class[of] = self._above(of).union(showing & self._classes[of].words, *of_files)
+                of_others.append(by_class[of])
+            shown.append((frozenset(words), *of_others))
         return shown
+
+    def _named_above_all(self, classes: frozenset[str]) -> frozenset[str]:
+        """The words that show what objects of classes of these names are."""
+        if classes not in self._shown_by_classes:
+            self._shown_by_classes[classes] = frozenset[str]().union(*map(self._named_above, classes))
+        return self._shown_by_classes[classes]
 
     def _named_above(self, class_: str) -> frozenset[str]:
         """The words that show what objects of a class of this name are."""
@@ -515,7 +573,7 @@ class _Travelling:
     def __init__(
         self,
         events: Vocabulary,
-        shown: list[frozenset[str]],
+        shown: list[tuple[frozenset[str], ...]],
         wraps: list[bool],
         used: list[frozenset[str]],
         edges: list[list[int]],
@@ -560,12 +618,15 @@ class _Travelling:
         """For each component the words in sight, the methods that are mentioned and whether models are wrapped, on all
         ways from it. Components come after those that they lead to."""
         sights, uses, wrapping = list[int](), list[int](), list[bool]()
+        seen_in: dict[frozenset[str], int] = {}
         for place, members in enumerate(self._components):
             seen = mentioned = 0
             wraps = False
             for number in members:
-                for word in self._shown[number] & bits.keys():
-                    seen |= bits[word]
+                for words in self._shown[number]:
+                    if words not in seen_in:
+                        seen_in[words] = _union(bits[word] for word in words & bits.keys())
+                    seen |= seen_in[words]
                 for word in self._used[number] & places.keys():
                     mentioned |= places[word]
                 wraps = wraps or self._wraps[number]
@@ -579,6 +640,10 @@ class _Travelling:
             uses.append(mentioned)
             wrapping.append(wraps)
         return sights, uses, wrapping
+
+
+def _union(masks: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, masks, 0)
 
 
 _Mask = tuple[int, int]

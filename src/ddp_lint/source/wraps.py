@@ -69,6 +69,14 @@ class Wraps:
             self._by_outer[wrap.outer].append(wrap)
             self._by_inner[wrap.inner].append(wrap)
 
+    @functools.cached_property
+    def _calls(self) -> dict[str, list[cst.Call]]:
+        """The calls of the file by what they call."""
+        found = collections.defaultdict[str, list[cst.Call]](list)
+        for call in self._module.of_type(cst.Call):
+            found[dotted(call.func)].append(call)
+        return found
+
     def named(self, name: str) -> Sequence[Wrap]:
         """The wraps that make the object of this name, in order."""
         return self._by_outer.get(name, ())
@@ -177,7 +185,7 @@ class Wraps:
         places = [p.name.value for p in positional_of(function)]
         if name not in places or self._module.assignments(name, at):
             return None
-        calls = [call for call in self._module.of_type(cst.Call) if dotted(call.func) == function.name.value]
+        calls = self._calls.get(function.name.value, ())
         found = [self._made(argument(call, places.index(name), name), call) for call in calls]
         first = found[0] if found else None
         return first if first is not None and all(w is not None and w.kind == first.kind for w in found) else None

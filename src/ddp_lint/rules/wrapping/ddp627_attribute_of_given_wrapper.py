@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
 from ddp_lint.findings import Confidence
@@ -15,6 +16,14 @@ _ANSWERED = frozenset(
 )
 #: Further attributes that are reported with the first.
 _MOST_LABELS = 3
+#: What gives an object that is not the own one an attribute.
+_SETS = re.compile(r"(?<!\bself)\.(\w+)\s*=(?!=)")
+
+
+@functools.lru_cache(maxsize=16)
+def _set_in(text: str) -> frozenset[str]:
+    """The attributes of other objects that a text sets."""
+    return frozenset(_SETS.findall(text))
 
 
 class AttributeOfGivenWrapper(Rule):
@@ -147,8 +156,7 @@ class AttributeOfGivenWrapper(Rule):
         project = self.module.project
         if read.attr in _ANSWERED or read.attr.startswith("_") or project is None:
             return False
-        is_set = re.compile(rf"(?<!\bself)\.{re.escape(read.attr)}\s*=[^=]")
-        return not any(is_set.search(project.text(path) or "") for path in project.holding(f".{read.attr}"))
+        return not any(read.attr in _set_in(project.text(path) or "") for path in project.holding(f".{read.attr}"))
 
     def _report(self, facts: ModuleFacts, reads: list[ast.Attribute], parameter: str, handed: Handed) -> None:
         """One function, one finding: the first attribute raises, the others wait behind it."""
