@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -249,9 +250,22 @@ class _Caller:
         call, statement = self.site.node, self._statement(self.site.node)
         if self._statement(read) is statement:
             return not any(n is read for n in walk(call))
+        if self._are_apart(call, read):
+            return False
         names_bound = (n for n in self._parents if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         bound = [n.lineno for n in names_bound if n.id == read.id and n.lineno >= call.lineno]
         return read.lineno > (call.end_lineno or call.lineno) and not any(line <= read.lineno for line in bound)
+
+    def _are_apart(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether two places are in different arms of one test."""
+        arms = dict(self._arms(one))
+        return any(arms.get(test, arm) != arm for test, arm in self._arms(other))
+
+    def _arms(self, node: ast.AST) -> Iterator[tuple[ast.If, bool]]:
+        while (up := self._parents.get(node)) is not None:
+            if isinstance(up, ast.If):
+                yield up, node in up.orelse
+            node = up
 
     def _statement(self, node: ast.AST) -> ast.AST:
         while not isinstance(node, ast.stmt) and node in self._parents:
