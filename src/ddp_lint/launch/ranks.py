@@ -16,7 +16,7 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts, parse_expression
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, parse_expression
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, exits_inside
@@ -565,19 +565,45 @@ IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduc
 _CALLS_ABOVE = 3
 
 
-def all_ranks_call(site: CallSite, project: Project, above: int = _CALLS_ABOVE) -> bool:
-    """Whether all ranks of a program come by a call, none of them before the others, nor what starts them: also by a
-    call of the function around, where the file has any."""
+def all_ranks_call(site: CallSite, project: Project) -> bool:
+    """Whether all ranks of a program come by a call, none of them before the others, nor what starts them."""
     if site.around is None or program_of_ranks(site.facts, project) is None:
         return False
     if is_before_ranks(site.facts, project, site.node, site.around):
         return False
     before = (n for n in walk(site.around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
     in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
-    if in_turn or is_kept_to_one_rank(site.node, site.around):
-        return False
+    return not in_turn and not is_kept_to_one_rank(site.node, site.around) and _is_reached_by_all(site)
+
+
+def _is_reached_by_all(site: CallSite, above: int = _CALLS_ABOVE) -> bool:
+    """Whether a function of the file that calls the one around a place does so on all ranks at once, if any does: not
+    under a test for one rank, nor where one rank comes first, which has a barrier of its own there."""
     callers = list(_callers_here(site)) if above else []
-    return not callers or any(all_ranks_call(caller, project, above - 1) for caller in callers)
+    return not callers or any(
+        not is_kept_to_one_rank(each.node, each.around)
+        and not _has_turns(each.around, each.node)
+        and _is_reached_by_all(each, above - 1)
+        for each in callers
+        if each.around is not None
+    )
+
+
+def _has_turns(function: FunctionNode, call: ast.Call) -> bool:
+    """Whether a call is between ``if rank != 0: barrier()`` and ``if rank == 0: barrier()``."""
+    for block in (node.body for node in (function, *statements(function)) if hasattr(node, "body")):
+        place = next((i for i, s in enumerate(block) if s.lineno <= call.lineno <= (s.end_lineno or s.lineno)), None)
+        if place is not None and all(any(map(_has_barrier, part)) for part in (block[:place], block[place + 1 :])):
+            return True
+    return False
+
+
+def _has_barrier(statement: ast.stmt) -> bool:
+    calls = (n for n in walk(statement) if isinstance(n, ast.Call) and isinstance(statement, ast.If))
+    return any(last_part(call.func) in _BARRIERS for call in calls)
+
+
+_BARRIERS = ("barrier", "wait_for_everyone")
 
 
 def _callers_here(site: CallSite) -> Iterator[CallSite]:

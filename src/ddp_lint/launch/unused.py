@@ -99,8 +99,8 @@ def _mentioning(facts: ModuleFacts, name: str) -> set[str]:
     """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
     offers mentions what it does not use."""
     lines = {use.node.lineno for use in uses(facts.tree, name)}
-    named = (n for n in walk(facts.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
-    lines |= {n.lineno for n in named if n.value.rpartition(".")[2] == name}
+    constants = (n for n in walk(facts.tree) if isinstance(n, ast.Constant))
+    lines |= {n.lineno for n in constants if isinstance(n.value, str) and n.value.rpartition(".")[2] == name}
     offered = [n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
     lines -= {line for each in offered for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
     spans = [(d.lineno, d.end_lineno or d.lineno, d.name) for d in facts.definitions.values()]
