@@ -16,13 +16,13 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts, parse_expression
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, parse_expression
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.control_flow import conditions, conjuncts
+from ddp_lint.source.control_flow import conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import assigned_to, below, defaults, statements, walk
+from ddp_lint.source.syntax import assigned_to, below, defaults, function_at, statements, walk
 from ddp_lint.tensors.callers import CallSite, sites_of
 
 
@@ -356,6 +356,9 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test or a decorator around `node` keeps it to one rank (of the job, a node or a group)."""
     if any(_is_for_first(module, test, taken) for test, taken in conditions(module, node)):
         return True
+    exits = exits_inside(module, node)  # ``if is_initialized(): if get_rank() != 0: return``
+    if any(_is_of_several(module, outer) and _is_for_first(module, inner, False) for outer, inner in exits):
+        return True
     function = module.function_of(node)
     return function is not None and any(_decorator(d).endswith(_decorators()) for d in function.decorators)
 
@@ -482,6 +485,12 @@ def _is_none(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and value.value is None
 
 
+def _is_of_several(module: Module, test: cst.BaseExpression) -> bool:
+    """Whether a test holds where there are several processes."""
+    text = module.code(test)
+    return _SEVERAL.fullmatch(text) is not None and not text.startswith("not ")
+
+
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
     r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
@@ -552,6 +561,10 @@ def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
 IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduce|rendezvous", re.IGNORECASE)
 
 
+#: Calls on the way to a place which are followed.
+_CALLS_ABOVE = 3
+
+
 def all_ranks_call(site: CallSite, project: Project) -> bool:
     """Whether all ranks of a program come by a call, none of them before the others, nor what starts them."""
     if site.around is None or program_of_ranks(site.facts, project) is None:
@@ -560,7 +573,47 @@ def all_ranks_call(site: CallSite, project: Project) -> bool:
         return False
     before = (n for n in walk(site.around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
     in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
-    return not in_turn and not is_kept_to_one_rank(site.node, site.around)
+    return not in_turn and not is_kept_to_one_rank(site.node, site.around) and _is_reached_by_all(site)
+
+
+def _is_reached_by_all(site: CallSite, above: int = _CALLS_ABOVE) -> bool:
+    """Whether a function of the file that calls the one around a place does so on all ranks at once, if any does: not
+    under a test for one rank, nor where one rank comes first, which has a barrier of its own there."""
+    callers = list(_callers_here(site)) if above else []
+    return not callers or any(
+        not is_kept_to_one_rank(each.node, each.around)
+        and not _has_turns(each.around, each.node)
+        and _is_reached_by_all(each, above - 1)
+        for each in callers
+        if each.around is not None
+    )
+
+
+def _has_turns(function: FunctionNode, call: ast.Call) -> bool:
+    """Whether a call is between ``if rank != 0: barrier()`` and ``if rank == 0: barrier()``."""
+    for block in (node.body for node in (function, *statements(function)) if hasattr(node, "body")):
+        place = next((i for i, s in enumerate(block) if s.lineno <= call.lineno <= (s.end_lineno or s.lineno)), None)
+        if place is not None and all(any(map(_has_barrier, part)) for part in (block[:place], block[place + 1 :])):
+            return True
+    return False
+
+
+def _has_barrier(statement: ast.stmt) -> bool:
+    calls = (n for n in walk(statement) if isinstance(n, ast.Call) and isinstance(statement, ast.If))
+    return any(last_part(call.func) in _BARRIERS for call in calls)
+
+
+_BARRIERS = ("barrier", "wait_for_everyone")
+
+
+def _callers_here(site: CallSite) -> Iterator[CallSite]:
+    """The calls that other functions of the file make of the one around a call."""
+    name = site.around.name if site.around is not None else ""
+    for node in walk(site.facts.tree):
+        if isinstance(node, ast.Call) and dotted_ast(node.func) == name:
+            around = function_at(site.facts.tree, node.lineno)
+            if around is not None and around is not site.around:
+                yield dataclasses.replace(site, node=node, around=around)
 
 
 def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator[bool]:

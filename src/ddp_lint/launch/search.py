@@ -18,6 +18,8 @@ from ddp_lint.source.syntax import walk
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 #: Files that import a module are looked at until this many were read: beyond it the answer is "not found".
 _READ_LIMIT = 200
+#: Files that a program imports, directly or through others, which are looked at.
+_THROUGH = 120
 #: Files between a helper and the program that runs it which are looked at.
 _BETWEEN = 8
 
@@ -92,3 +94,22 @@ def imports_module(facts: ModuleFacts, name: str) -> bool:
     """Whether a module imports the module `name`, something from it, or all of it."""
     targets = (*facts.imports.names.values(), *facts.imports.stars)
     return any(target == name or target.startswith(f"{name}.") for target in targets)
+
+
+def leads_to(project: Project, program: ModuleFacts, name: str) -> bool:
+    """Whether a module imports the module `name`, directly or through others, of which some are looked at."""
+    return name in project.remember(("leads to", program.name), lambda: _imported_through(project, program))
+
+
+def _imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
+    found, queue = {program.name}, [program]
+    while queue and len(found) < _THROUGH:
+        facts = queue.pop(0)
+        whole = (alias.name for n in walk(facts.tree) if isinstance(n, ast.Import) for alias in n.names)
+        for target in (*facts.imports.names.values(), *facts.imports.stars, *whole):
+            for module in (target.rpartition(".")[0], target):
+                imported = project.facts(module) if module and module not in found else None
+                if imported is not None:
+                    found.add(module)
+                    queue.append(imported)
+    return frozenset(found)

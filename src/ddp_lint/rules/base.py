@@ -10,6 +10,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
+from ddp_lint.launch.unused import is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
@@ -114,10 +115,14 @@ class Rule(Documented):
 
         `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
         what goes wrong for the user; `labels` point at the places that explain it, `notes` give further facts, `cause`
-        is what others may depend on too. What no run reaches is not reported.
+        is what others may depend on too. What no run reaches is not reported; what nothing in the project uses is of
+        low confidence.
         """
-        if isinstance(where, cst.CSTNode) and is_never_reached(self.module, where):
-            return
+        if isinstance(where, cst.CSTNode):
+            if is_never_reached(self.module, where):
+                return
+            if is_unused(self.module, where):
+                confidence = Confidence.LOW
         span_of = self._span_of
         self._emit(
             Finding(

@@ -36,6 +36,19 @@ def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpre
         below = up
 
 
+def exits_inside(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """The pairs of tests of ``if a: if b: return`` above `node`: where ``a`` holds, ``b`` has failed."""
+    below: cst.CSTNode = node
+    for up in module.ancestors(node):
+        if isinstance(up, (cst.IndentedBlock, cst.Module)):
+            statements = _statements(up)
+            place = statements.places.get(below, 0)
+            yield from ((outer, inner) for at, outer, inner in statements.inner_exits if at < place)
+        if isinstance(up, cst.FunctionDef):
+            return
+        below = up
+
+
 def conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """The parts of ``a and b``, all of which hold where it holds."""
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
@@ -54,21 +67,28 @@ def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> It
 
 
 class _Statements(NamedTuple):
-    """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them;
-    that of the first one that always leaves, which is the last one reached."""
+    """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them, and
+    of ``if test: if other: return``; that of the first one that always leaves, which is the last one reached."""
 
     places: dict[cst.CSTNode, int]
     exits: tuple[tuple[int, cst.BaseExpression], ...]
+    inner_exits: tuple[tuple[int, cst.BaseExpression, cst.BaseExpression], ...]
     last: int
 
 
 @functools.lru_cache(maxsize=64)
 def _statements(block: cst.IndentedBlock | cst.Module) -> _Statements:
-    branches = ((place, statement) for place, statement in enumerate(block.body) if isinstance(statement, cst.If))
+    branches = [(place, statement) for place, statement in enumerate(block.body) if isinstance(statement, cst.If)]
+    inner = ((place, branch.test, each.test) for place, branch in branches for each in _leaving(branch.body))
     exits = ((place, test) for place, branch in branches for test in _failed_behind(branch))
     ends = (place for place, statement in enumerate(block.body) if _goes_no_further(statement))
     places: dict[cst.CSTNode, int] = {statement: place for place, statement in enumerate(block.body)}
-    return _Statements(places, tuple(exits), next(ends, len(places)))
+    return _Statements(places, tuple(exits), tuple(inner), next(ends, len(places)))
+
+
+def _leaving(block: cst.BaseSuite) -> Iterator[cst.If]:
+    """The statements ``if test: return`` of a block."""
+    return (s for s in block.body if isinstance(s, cst.If) and leaves(s.body))
 
 
 def _failed_behind(branch: cst.If) -> Iterator[cst.BaseExpression]:

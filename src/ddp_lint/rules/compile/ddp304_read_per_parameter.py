@@ -14,7 +14,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import names_in, walk
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
@@ -127,21 +127,12 @@ class ReadPerParameter(Rule):
             mentions_gradient or (value.kind is Kind.TENSOR and value.learned and self._over_parameters(loops))
         ):
             counts = not converted or value.tensorish or mentions_gradient
-            return "for every parameter" if counts and not self._is_unused(function) else ""
+            return "for every parameter" if counts else ""
         if self._steps(function) and not converted and self._is_computed(read):
             return "in the optimizer's step"
         if value.argument or value.inputs:
             return self._per_gradient(value.tensorish or not converted or _is_reduction(read), function)
         return ""
-
-    def _is_unused(self, function: cst.FunctionDef) -> bool:
-        """Whether a function of the file is left to look at something by hand: nothing in the project calls it."""
-        name, facts, project = function.name.value, self.module.facts, self.module.project
-        if facts is None or project is None or facts.definitions.get(name) is None:
-            return False
-        holding = (project.facts_of(path) for path in project.holding(name))
-        used = (names_in(each.tree) | {*each.imports.names} for each in (facts, *holding) if each is not None)
-        return all(name not in names for names in used)
 
     def _makes_state(self, node: cst.Call) -> bool:
         """Whether the first step alone reads it, to make a state: ``if "norm" not in state``."""

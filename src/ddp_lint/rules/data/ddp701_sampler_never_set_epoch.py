@@ -17,7 +17,7 @@ from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampl
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.queries import is_false, returned_values
+from ddp_lint.source.queries import calls_in, is_false, returned_values
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
@@ -78,9 +78,9 @@ class SamplerNeverSetEpoch(Rule):
 
     ## When it is silent
 
-    `shuffle=False`, validation and test data, tests, one pass, loaders that accelerate, Lightning, ignite, mmengine,
-    composer or transformers iterate (they set the epoch), samplers with a `set_epoch` nearby in
-    code that runs with them.
+    `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
+    accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
+    `set_epoch` nearby in code that runs with them.
 
     ## How to confirm
 
@@ -112,8 +112,15 @@ class SamplerNeverSetEpoch(Rule):
             dataset = self.module.code(node.args[0].value) if node.args else ""
             function = self.module.function_of(node)
             around = function.name.value if function is not None else ""
-            if not any(map(is_evaluation, (target, dataset, around))):
+            if not any(map(is_evaluation, (target, dataset, around, *self._loaders(target, function)))):
                 self._samplers.append(node)
+
+    def _loaders(self, sampler: str, function: cst.FunctionDef | None) -> Iterator[str]:
+        """The names of what the sampler is handed to, where the name means one sampler alone."""
+        if not sampler or function is None:
+            return
+        takers = [c for c in calls_in(function.body) if dotted(argument(c, None, "sampler")) == sampler]
+        yield from (assigned_name(self.module, call) for call in takers if len(takers) == 1)
 
     def _is_new(self, sampler: cst.Call) -> bool:
         """Whether each round of a loop makes a sampler of its own, with the round in its seed."""

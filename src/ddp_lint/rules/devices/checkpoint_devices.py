@@ -127,13 +127,33 @@ def _assigned_in_loops(facts: ModuleFacts) -> Iterator[ast.Assign]:
             yield from (n for n in walk(loop) if isinstance(n, ast.Assign))
 
 
+def _is_made_here(value: ast.expr, facts: ModuleFacts) -> bool:
+    """Whether it is the state of a layer that the function has just made, and moved nowhere."""
+    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != "state_dict":
+        return False
+    layer = value.func.value
+    functions = (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS) and any(part is value for part in walk(n)))
+    function = next(functions, None)
+    if not isinstance(layer, ast.Name) or function is None:
+        return False
+    made = [v.func for v in assigned_to(layer.id, function) if isinstance(v, ast.Call)]
+    moved = (
+        dotted_ast(n.func) in (f"{layer.id}.to", f"{layer.id}.cuda") for n in walk(function) if isinstance(n, ast.Call)
+    )
+    return bool(made) and all(facts.qualified(f).startswith("torch.nn.") for f in made) and not any(moved)
+
+
 def _comes_from_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
     if isinstance(value, ast.Call) and is_factory(facts.qualified(value.func)):
         return not any(keyword.arg in ("device", None) for keyword in value.keywords)
-    return _calls(value, "cpu") or any(
-        isinstance(arg, ast.Constant) and arg.value == "cpu"
-        for call in _calls_of(value, "to")
-        for arg in (*call.args, *(keyword.value for keyword in call.keywords))
+    return (
+        _calls(value, "cpu")
+        or _is_made_here(value, facts)
+        or any(
+            isinstance(arg, ast.Constant) and arg.value == "cpu"
+            for call in _calls_of(value, "to")
+            for arg in (*call.args, *(keyword.value for keyword in call.keywords))
+        )
     )
 
 

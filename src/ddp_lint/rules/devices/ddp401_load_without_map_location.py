@@ -15,6 +15,7 @@ from ddp_lint.launch.ranks import (
     Evidence,
     as_one_process,
     called_on_one_rank,
+    joining_words,
     on_one_rank,
     program_of_ranks,
     several_ranks,
@@ -37,6 +38,14 @@ from ddp_lint.tensors.operations import words_of
 _LOAD = "torch.load"
 #: Calls that load what was saved, and where each takes its `map_location`.
 _POSITION = {_LOAD: 1, "torch.hub.load_state_dict_from_url": 2, "torch.utils.model_zoo.load_url": 2}
+#: Words of a function that trains as well: `train_and_test`.
+_TRAINING = frozenset({"train", "training", "fit"})
+#: What the code of a program has that joins the ranks of a job, or knows them.
+_KNOWS_RANKS = re.compile(r"rank|distributed|\bddp\b|world_size", re.IGNORECASE)
+#: What saves the states of a run.
+_SAVES = re.compile(
+    r"\b(torch|accelerator|xm)\.save\(|\bsave_\w*(checkpoint|ckpt|model|state|weight|snapshot|network|learner)\w*\("
+)
 #: The file name that `torch.hub` asks of published weights, which end with a part of their digest. They are on the CPU.
 _PUBLISHED = re.compile(r"-[0-9a-f]{8}\.pth\b")
 
@@ -119,8 +128,10 @@ class LoadWithoutMapLocation(Rule):
     a `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict`
     of a loader, a sampler or a scheduler, files in which the project saves anything but states of models and
     optimizers, and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known
-    only from an ambiguous name (`init_states`), and paths of pretrained weights (`args.pretrained`), which are mostly
-    published ones.
+    only from an ambiguous name (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows
+    a run of the project to have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is
+    restored), as those are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one
+    rank.
 
     ## How to confirm
 
@@ -154,7 +165,7 @@ class LoadWithoutMapLocation(Rule):
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
         evidence = several_ranks(self.module)
-        if evidence is not None and not evidence.own and self._is_tool(node):
+        if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
             return
         if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
             self._report(node, where, evidence)
@@ -169,8 +180,6 @@ class LoadWithoutMapLocation(Rule):
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
         function, facts, project = self.module.function_of(call), self.module.facts, self.module.project
-        if function is None and any("__main__" in self.module.code(test) for test, _ in conditions(self.module, call)):
-            return True  # a look at what the file does, which no rank runs
         if function is None or facts is None or project is None or self.module.class_of(call) is not None:
             return False
         names, tried = _callers_of(function.name.value, facts.tree)
@@ -184,6 +193,17 @@ class LoadWithoutMapLocation(Rule):
             if not called or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
         ]
         return bool(users or tried) and all(program_of_ranks(user, project) is None for user in users)
+
+    def _is_look(self, call: cst.Call) -> bool:
+        """Whether the line is below ``if __name__ == "__main__":`` of a file which joins no ranks there: the look at
+        what it does, or the program that starts others."""
+        project = self.module.project
+        guards = (up for up in self.module.ancestors(call) if isinstance(up, cst.If) and _asks_for_main(up))
+        if project is None or self.module.function_of(call) is not None or (guard := next(guards, None)) is None:
+            return False
+        inside = self.module.code(guard.body)
+        joins = any(re.search(rf"\b{re.escape(word)}\b", inside) for word in joining_words(project))
+        return not joins and _KNOWS_RANKS.search(inside) is None
 
     # ---- where the load puts its tensors
 
@@ -357,14 +377,16 @@ class LoadWithoutMapLocation(Rule):
 
     def _is_read_by_key(self, call: cst.Call) -> bool:
         """Whether a part is read by a key that only checkpoints have: ``torch.load(path)["state_dict"]``."""
+        return any(words_of(key) & _known("keys") for key in self._keys(call))
+
+    def _keys(self, call: cst.Call) -> Iterator[str]:
+        """The keys by which parts of what is loaded are read."""
         name, parent = assigned_name(self.module, call), self.module.parent(call)
         subscripts = self._subscripts_in(self.module.scope_of(call)).get(name, []) if name else []
         for node in (*subscripts, parent):
             if isinstance(node, cst.Subscript) and (node is not parent or node.value is call):
-                keys = [n.evaluated_value for n in descendants(node.slice[0]) if isinstance(n, cst.SimpleString)]
-                if any(words_of(str(key)) & _known("keys") for key in keys):
-                    return True
-        return False
+                inside = descendants(node.slice[0])
+                yield from (str(n.evaluated_value) for n in inside if isinstance(n, cst.SimpleString))
 
     @functools.cached_property
     def _subscripts(self) -> dict[cst.CSTNode, dict[str, list[cst.Subscript]]]:
@@ -438,16 +460,34 @@ class LoadWithoutMapLocation(Rule):
             ],
             labels=[(evidence.span, evidence.text)],
             help="pass map_location=\"cpu\" (load_state_dict copies to each parameter's device), or this rank's device",
-            confidence=self._sureness(call, evidence),
+            confidence=self._sureness(call, where, evidence),
             fix=self._fix(call),
         )
 
-    def _sureness(self, call: cst.Call, evidence: Evidence) -> Confidence:
-        if self._is_doubtful(call) or self._is_pretrained(call):
+    def _sureness(self, call: cst.Call, where: str, evidence: Evidence) -> Confidence:
+        if self._is_doubtful(call) or self._is_pretrained(call) or not (where or self._is_of_a_run(call)):
             return Confidence.LOW
-        if self._evaluates() and evidence.word not in _TRAINS:
+        if self._tries_out(call) or (self._evaluates() and evidence.word not in _TRAINS):
             return Confidence.LOW
         return Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM
+
+    def _is_of_a_run(self, call: cst.Call) -> bool:
+        """Whether a run of the project is seen to have saved what is loaded: the file saves states itself, the path
+        speaks of a run, or there is an optimizer's state in it, which nobody publishes."""
+        if _SAVES.search(self.module.file.code) or self._ignores_map_location(call):
+            return True
+        source, function = argument(call, 0, "f"), self.module.function_of(call)
+        named = [self._target(call).rpartition(".")[2], *self._receivers(call)]
+        words = {*(_words_in(source) if source is not None else ()), *(word for n in named for word in words_of(n))}
+        words |= {word for key in self._keys(call) for word in words_of(key)}
+        words |= words_of(function.name.value) if function is not None else set()
+        return bool(words & _known("of_a_run"))
+
+    def _tries_out(self, call: cst.Call) -> bool:
+        """Whether the function is, by its name, the test of a model, which is hardly run on several ranks."""
+        function = self.module.function_of(call)
+        words = words_of(function.name.value) if function is not None else set()
+        return bool(words & _known("trying_out")) and not words & _TRAINING
 
     def _evaluates(self) -> bool:
         """Whether the file is, by its name, a script that tries a model out."""
@@ -482,6 +522,10 @@ def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
 
 def _calls(name: str, node: ast.AST) -> bool:
     return any(isinstance(n, ast.Call) and dotted_ast(n.func) == name for n in walk(node))
+
+
+def _asks_for_main(block: cst.If) -> bool:
+    return isinstance(block.test, cst.Comparison) and dotted(block.test.left) == "__name__"
 
 
 def _receiver(call: cst.Call) -> str:

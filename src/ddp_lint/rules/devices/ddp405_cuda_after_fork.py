@@ -8,17 +8,19 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.cuda import Initialiser, asks_driver, runs_before, uses_cuda
 from ddp_lint.launch.ranks import several_ranks
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import importers, leads_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import replace
-from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import appends, receiver
-from ddp_lint.source.syntax import function_at, walk
+from ddp_lint.source.syntax import function_at
 from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.tensors.callers import call_sites
 
+#: Calls of the function that starts a worker which are looked at.
+_CALLERS = 8
 _PACKAGES = ("multiprocessing", "torch.multiprocessing")
 _STARTERS = ("Process", "Pool")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -93,10 +95,10 @@ class CudaAfterFork(Rule):
 
     Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
     targets that handle CPU data; targets that cannot be resolved; files that name neither torch nor CUDA, so that
-    their process has not used the GPU when it forks; files that are imported only by programs that set the start
-    method to `spawn`. Only with `--preview`: workers of a process that is not seen to use a GPU: its file
-    forms no process group and wraps no model, the function that starts them does not use CUDA, and nothing before has
-    used or queried it (`torch.cuda.is_available()` is enough).
+    their process has not used the GPU when it forks; files that only programs import, directly or through others, which
+    set the start method to `spawn`. Only with `--preview`: workers of a process that is not seen to use a GPU: the
+    function that starts them does not use CUDA, and nothing before it or its calls has used or queried it
+    (`torch.cuda.is_available()` is enough).
 
     ## How to confirm
 
@@ -152,12 +154,16 @@ class CudaAfterFork(Rule):
             self._visit_arguments(node, forks)
 
     def _spawns_elsewhere(self) -> bool:
-        """Whether every program that imports the file sets the start method to spawn."""
+        """Whether every program that leads to the file, one of them at least, sets the start method to spawn."""
         project, name = self.module.project, self.module.name
         if project is None or not name or self.module.file.holds("__main__"):
             return False
-        users = [u for u in importers(project, name, holding=("__main__",)) if not u.file.is_test]
-        return bool(users) and all(_SETS_SPAWN.search(user.file.code) for user in users)
+        direct = importers(project, name, holding=("__main__",))
+        if any(not user.file.is_test and not _SETS_SPAWN.search(user.file.code) for user in direct):
+            return False
+        setting = (project.facts_of(path) for path in project.holding("set_start_method("))
+        spawning = (each for each in setting if each is not None and _SETS_SPAWN.search(each.file.code))
+        return any(not each.file.is_test and leads_to(project, each, name) for each in spawning)
 
     # ---- targets
 
@@ -200,26 +206,22 @@ class CudaAfterFork(Rule):
         return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
 
     def _parent_uses_cuda(self, node: cst.Call) -> bool:
-        """Whether the process that starts the worker is seen to use a GPU: its file forms a group or wraps a model, the
-        function uses CUDA itself, or what runs before in the file (also above the call of the function below
-        `__main__`) uses it or asks for it."""
+        """Whether the process that starts the worker is seen to use a GPU: the function uses CUDA itself, or what runs
+        before (in the file, and above the calls of the function) uses it or asks for it."""
         facts, project, function = self.module.facts, self.module.project, self.module.function_of(node)
         if facts is None or project is None:
             return False
-        if self.module.file.holds("init_process_group") or self.module.wraps.all:
-            return True
         line = self.module.span(node).line
         own = function_at(facts.tree, line)
         if own is not None and uses_cuda(project, facts, own):
             return True
-        lines = [line]
-        if function is not None:
-            guards = [n for n in facts.tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
-            calls = (n for guard in guards for n in walk(guard) if isinstance(n, ast.Call))
-            lines += [n.lineno for n in calls if dotted_ast(n.func) == function.name.value][:1]
-        before = [s for line in lines for s in runs_before(facts.tree, line) if not isinstance(s, _DEFINITIONS)]
+        sites = call_sites(self.module, function) if function is not None and self.module.class_of(node) is None else ()
+        lines = [(facts, line), *((site.facts, site.node.lineno) for site in sites[:_CALLERS])]
+        before = [
+            (each, s) for each, at in lines for s in runs_before(each.tree, at) if not isinstance(s, _DEFINITIONS)
+        ]
         asked = Initialiser(project, asks_driver)
-        return any(uses_cuda(project, facts, s) or asked.of(facts, s) for s in before)
+        return any(uses_cuda(project, each, s) or asked.of(each, s) for each, s in before)
 
     def _report(self, node: cst.Call, place: str, sure: Confidence | None) -> None:
         self.report(

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import re
-
-import libcst as cst
-
 from ddp_lint.rules.parameters.in_place import InPlaceRule
-from ddp_lint.tensors import Code, Reached, TensorFile, Write
+from ddp_lint.tensors import Code, Reached, Write
 
 
 class OverwritesWhatBackwardNeeds(InPlaceRule):
@@ -80,9 +76,9 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     A residual added to the fresh output of a layer (`out = self.conv(x); out += x`), `inplace=True` after
     convolutions, linear layers and norms: that output is not saved, and the result was measured to be right.
     Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. Code under `torch.no_grad()` or
-    `torch.inference_mode()`, evaluation branches, tests, methods beside `forward` that nothing mentions, and tensors
-    that depend on the function's arguments alone, as these may not need a gradient. Under autocast a layer may save a
-    cast copy instead; then the write is harmless until autocast is turned off.
+    `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's arguments alone, as
+    these may not need a gradient. Under autocast a layer may save a cast copy instead; then the write is harmless until
+    autocast is turned off.
 
     ## How to confirm
 
@@ -105,8 +101,6 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         save = write.save
         if save is None or not save.certain or not write.gradient or write.value.name:
             return
-        if reached is None and self._is_left_over(function):
-            return
         tensor = self.module.code(write.target)
         role = "its result" if save.as_output else "its input"
         if write.value.detached:
@@ -120,13 +114,3 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
             help="make a new tensor instead: `x = x + y` for `x += y`, torch.where or cat for a part",
             fix=self.out_of_place(write),
         )
-
-    def _is_left_over(self, function: Code) -> bool:
-        """Whether no code of the project mentions a method of a module that has a `forward`: what raises in every run
-        is found by the first one."""
-        owner, project = TensorFile.of(self.module).owner(function), self.module.project
-        if owner is None or "forward" not in owner.methods or isinstance(function, cst.Module) or project is None:
-            return False
-        name = function.name.value
-        once = len(re.findall(rf"\b{name}\b", self.module.file.text)) == 1
-        return once and not function.decorators and len(project.holding(name)) <= 1

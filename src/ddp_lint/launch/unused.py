@@ -1,0 +1,132 @@
+"""Definitions that nothing in a project uses: what happens in them happens in no run of its programs."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+
+import libcst as cst
+
+from ddp_lint.launch.search import importers
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.uses import uses
+from ddp_lint.source import Module
+from ddp_lint.source.syntax import walk
+
+#: Files that hold a name which are looked at; one that more files hold counts as used.
+_FILES = 25
+#: How code finds a definition by a name that it has as a string.
+_BY_NAME = ("getattr(", "__dict__", "globals(", "eval(", "sys.modules")
+#: Words of projects whose settings name classes and functions of any module.
+_BY_SETTINGS = ("import_module(", "__import__(", "_target_", "locate(", "hydra")
+_LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
+_OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|\beval\(|sys\.modules\[__name__\]")
+
+_MODULE = "torch.nn.Module"
+#: Methods that torch calls itself.
+_HOOKS = frozenset({"forward", "extra_repr", "reset_parameters", "get_extra_state", "set_extra_state"})
+
+
+def is_unused(module: Module, node: cst.CSTNode) -> bool:
+    """Whether nothing in the project uses the function or class of a file that a place is in, so that no program
+    comes by it."""
+    project, facts = module.project, module.facts
+    if project is None or facts is None or not facts.name:
+        return False
+    around = [up for up in (node, *module.ancestors(node)) if isinstance(up, (cst.FunctionDef, cst.ClassDef))]
+    name = around[-1].name.value if around else ""
+    if not name:
+        return False
+    return _is_left(project, facts, name, frozenset()) or _is_left_method(module, project, around)
+
+
+def _is_left_method(module: Module, project: Project, around: list[cst.FunctionDef | cst.ClassDef]) -> bool:
+    """Whether a method of a module, which no framework calls by its name, is mentioned by nothing but itself."""
+    method, owner = next(((m, c) for m, c in itertools.pairwise(around) if isinstance(c, cst.ClassDef)), (None, None))
+    facts = module.facts
+    if not isinstance(method, cst.FunctionDef) or owner is None or method.decorators or facts is None:
+        return False
+    name = method.name.value
+    if name.startswith("_") or name in _HOOKS or not _is_plain_module(module, project, owner):
+        return False
+    if not _is_in_use(project, facts):
+        return False
+    return len(re.findall(rf"\b{name}\b", module.file.text)) == 1 and len(project.holding(name)) <= 1
+
+
+def _is_plain_module(module: Module, project: Project, owner: cst.ClassDef) -> bool:
+    """Whether a class and all that it inherits from are of the project, but for ``nn.Module``."""
+    lineage = project.lineage(module.name_of(owner))
+    return _MODULE in lineage and all(name in (_MODULE, "object") or project.split(name) for name in lineage)
+
+
+def _is_left(project: Project, facts: ModuleFacts, name: str, above: frozenset[tuple[str, str]]) -> bool:
+    """Whether nothing but unused definitions mentions one; `above`: those that are being looked at."""
+    definition = facts.definitions.get(name)
+    if definition is None or definition.decorator_list or name.startswith("main") or not _is_in_use(project, facts):
+        return False
+    paths = project.holding(name)
+    if len(paths) > _FILES or (not above and _is_found_by_name(project, facts)):
+        return False
+    above |= {(facts.name, name)}
+    for path in paths:
+        user = project.facts_of(path)
+        if user is None or user.source.is_test:
+            continue
+        if _is_offered(project, facts, name, user):
+            return False
+        for place in _mentioning(user, name):
+            if (user.name, place) not in above and not (place and _is_left(project, user, place, above)):
+                return False
+    return True
+
+
+def _is_in_use(project: Project, facts: ModuleFacts) -> bool:
+    """Whether the file is a program, or another file imports it: of a file that stands alone the users are not seen."""
+
+    def found() -> bool:
+        if any(isinstance(n, ast.If) and "__name__" in ast.unparse(n.test) for n in facts.tree.body):
+            return True
+        users = importers(project, facts.name, holding=(facts.name.rpartition(".")[2],)) if facts.name else ()
+        return any(not user.source.is_test for user in users)
+
+    return project.remember(("in use", facts.name), found)
+
+
+def _mentioning(facts: ModuleFacts, name: str) -> set[str]:
+    """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
+    offers mentions what it does not use."""
+    lines = {use.node.lineno for use in uses(facts.tree, name)}
+    constants = (n for n in walk(facts.tree) if isinstance(n, ast.Constant))
+    lines |= {n.lineno for n in constants if isinstance(n.value, str) and n.value.rpartition(".")[2] == name}
+    offered = [n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+    lines -= {line for each in offered for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
+    spans = [(d.lineno, d.end_lineno or d.lineno, d.name) for d in facts.definitions.values()]
+    return {next((d for first, last, d in spans if first <= line <= last), "") for line in lines}
+
+
+def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFacts) -> bool:
+    """Whether the package itself passes a definition on to whoever uses the project as a library."""
+    if "." in user.name or user.source.place.rpartition("/")[2] != "__init__.py":
+        return False
+    whole = f"{facts.name}.{name}"
+    targets = (*user.imports.names.values(), *(f"{star}.{name}" for star in user.imports.stars))
+    return any(project.canonical(target) == whole for target in targets)
+
+
+def _is_found_by_name(project: Project, facts: ModuleFacts) -> bool:
+    """Whether code of the project may find any definition of a file by a name that the settings give."""
+    return project.remember(("found by name", facts.name), lambda: _looks_up(project, facts))
+
+
+def _looks_up(project: Project, facts: ModuleFacts) -> bool:
+    if _OF_ITSELF.search(facts.file.text) or any(map(project.holding, _BY_SETTINGS)):
+        return True
+    for user in importers(project, facts.name, holding=_BY_NAME):
+        names = (first or second for first, second in _LOOKED_UP.findall(user.file.text))
+        looked_up = (user.imports.resolve(name) or "" for name in names)
+        if any(f"{facts.name}.".startswith(f"{package}.") for package in looked_up if package):
+            return True
+    return False
