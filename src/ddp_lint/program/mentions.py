@@ -19,7 +19,7 @@ from typing import Any
 
 from ddp_lint.project.facts import is_too_large
 from ddp_lint.source.imports import imports_in
-from ddp_lint.source.wrap_evidence import may_unwrap, without_unwrapping
+from ddp_lint.source.wrap_evidence import in_code, may_unwrap, without_unwrapping
 
 _WORD = re.compile(r"[^\W\d]\w*")
 #: Classes with bases. The end of a class's head is its colon: what a base's own arguments hold counts as well.
@@ -143,12 +143,16 @@ def mentions_of(text: str, wraps: re.Pattern[str]) -> FileMentions | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if may_unwrap(text) and wraps.search(text):
-                text = without_unwrapping(text, ast.parse(text), wraps)
+            wrapping = wraps.search(text) is not None
+            if wrapping:
+                tree = ast.parse(text)
+                if may_unwrap(text):
+                    text = without_unwrapping(text, tree, wraps)
+                wrapping = wraps.search(in_code(text, tree)) is not None
             code = compile(text, "<file>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return None
-    return _Reader(text).read(code, wraps.search(text) is not None)
+    return _Reader(text).read(code, wrapping)
 
 
 class _Reader:

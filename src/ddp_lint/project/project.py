@@ -50,6 +50,7 @@ from ddp_lint.project.types import Types
 from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast
+from ddp_lint.source.wrap_evidence import in_code
 
 if TYPE_CHECKING:
     from ddp_lint.program import Reach
@@ -683,7 +684,11 @@ class Project:
             return "?"
         own = self.own.names.wrappers if what == "wraps" else ()
         pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
-        return str(int(pattern.search(file.text) is not None))
+        shown = pattern.search(file.text) is not None
+        if shown and what == "wraps":
+            with contextlib.suppress(CannotParse):
+                shown = pattern.search(in_code(file.text, parse(file.text))) is not None
+        return str(int(shown))
 
     def tested(self, path: str | pathlib.Path, test: str) -> str:
         """A digest of what one of the `TESTS` finds in the text of a file, '' for nothing: the caller depends on that

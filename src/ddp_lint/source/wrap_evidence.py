@@ -17,6 +17,7 @@ from typing import Any, Final, TypeGuard
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, statements, walk
 
+_COMMENTS = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _TESTS = re.compile(r"\bisinstance\s*\(")
 #: The attribute of a wrapper that is the model.
 _MODEL = "module"
@@ -55,6 +56,12 @@ def without_unwrapping(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> s
 def evidence(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> str:
     """The text without such tests, its strings blank, but those in f-strings and the names of modules."""
     return _blanked(without_unwrapping(text, tree, wraps), [(node, '""') for node in _strings(tree)])
+
+
+def in_code(text: str, tree: ast.Module) -> str:
+    """The text without docstrings and comments: that a class "works with PyTorch DDP" wraps no model."""
+    said = (n.value for n in walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    return _COMMENTS.sub("", _blanked(text, [(node, '""') for node in said if isinstance(node.value, str)]))
 
 
 def _outermost(tree: ast.AST) -> Iterator[ast.AST]:
@@ -131,4 +138,4 @@ def _blanked(text: str, edits: list[tuple[Any, str]]) -> str:
     return content.decode("utf-8", "surrogatepass")
 
 
-__all__ = ["evidence", "may_unwrap", "without_unwrapping"]
+__all__ = ["evidence", "in_code", "may_unwrap", "without_unwrapping"]
