@@ -111,7 +111,7 @@ class _Callers:
             facts = self._project.facts_of(path)
             if facts is None:
                 return False
-            calls = (use.call for use in uses(facts.tree, name) if use.call is not None)
+            calls = (use.call for use in uses(facts, name) if use.call is not None)
             if any((facts.file.path, call.lineno) not in known for call in calls):
                 return False
         return True

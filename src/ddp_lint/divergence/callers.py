@@ -105,7 +105,7 @@ class Callers(Generic[R]):
         files = [facts for path in paths if (facts := self.project.facts_of(path)) is not None]
         if not function.facts.source.is_test:  # a test calls what others call in other ways
             files = [facts for facts in files if not facts.source.is_test]
-        if any(_is_handed_on(facts.tree, function.name) for facts in files):
+        if any(_is_handed_on(facts, function.name) for facts in files):
             return  # a handler of signals, a hook: called from elsewhere, too
         for facts in files:
             for root in self.roots(facts, self.summaries):
@@ -197,9 +197,9 @@ def _takes_closure(call: ast.Call) -> bool:
     return getattr(call.func, "attr", "") == "step" and len(call.args) == 1
 
 
-def _is_handed_on(tree: ast.Module, name: str) -> bool:
+def _is_handed_on(facts: ModuleFacts, name: str) -> bool:
     """Is a function of this name an argument somewhere, of a call that keeps it for later?"""
-    return any(use.given is not None and not _takes_closure(use.given) for use in uses(tree, name))
+    return any(use.given is not None and not _takes_closure(use.given) for use in uses(facts, name))
 
 
 def _place(mismatch: Mismatch) -> tuple[object, Span]:

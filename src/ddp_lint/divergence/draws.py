@@ -23,8 +23,11 @@ def draws_its_own(frame: Frame) -> bool:
 
 def seeding(text: str) -> str:
     """Whether a text seeds by the rank, '' where not (`parts.TESTS`): ``random.seed(seed + rank)``, also by a name."""
-    seeders = "|".join(("seed", *map(re.escape, table("data")["seed_helpers"])))
+    helpers = table("data")["seed_helpers"]
+    if not any(f"{seeder}(" in text for seeder in ("random.seed", *helpers)):
+        return ""  # as nearly always, told by a look that costs nothing
+    seeders = "|".join(("seed", *map(re.escape, helpers)))
     given = re.search(rf"\b({seeders})\([^\n]*{_RANK}", text)
     named = re.search(rf"\bseed\s*\+?=(?!=)[^\n]*{_RANK}", text) and re.search(rf"\b({seeders})\(\s*seed\b", text)
-    seeds = re.search(rf"\brandom\.seed\(|\b({'|'.join(table('data')['seed_helpers'])})\(", text)
+    seeds = re.search(rf"\brandom\.seed\(|\b({'|'.join(helpers)})\(", text)
     return "seeds" if seeds and (given or named) else ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_lint.project.facts import FunctionNode, ModuleFacts
-from ddp_lint.project.parts import kept_by_node
+from ddp_lint.project.parts import touch
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import below
 
@@ -28,9 +29,10 @@ class Use:
     owner: ast.ClassDef | None
 
 
-def uses(tree: ast.AST, name: str) -> Iterator[Use]:
-    """The uses of a name in a tree, by the last part of dotted names."""
-    for node, around, owner, above in _by_name(tree).get(name, ()):
+def uses(facts: ModuleFacts, name: str) -> Iterator[Use]:
+    """The uses of a name in a file, by the last part of dotted names."""
+    touch(facts.tree)
+    for node, around, owner, above in _places(facts, name):
         call = above if isinstance(above, ast.Call) else None
         called = call is not None and call.func is node
         yield Use(node, call if called else None, None if called else call, around, owner)
@@ -39,16 +41,22 @@ def uses(tree: ast.AST, name: str) -> Iterator[Use]:
 _Place = tuple[ast.Name | ast.Attribute, FunctionNode | None, ast.ClassDef | None, ast.AST | None]
 
 
-# One name after the other is looked up in a tree, each tree while its file is checked.
-@kept_by_node(32)
-def _by_name(tree: ast.AST) -> dict[str, list[_Place]]:
-    """All names in a tree: the function and the class that each is in, and the call around it."""
-    found: dict[str, list[_Place]] = {}
-    stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.AST | None]] = [(tree, None, None, None)]
+def _places(facts: ModuleFacts, name: str) -> Iterator[_Place]:
+    """Where a name is: with the function and the class that it is in, and the call around it. Statements whose lines
+    do not hold the word are passed over."""
+    lines = [number for number, line in enumerate(facts.source.lines, 1) if name in line]
+    stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.AST | None]]
+    stack = [(facts.tree, None, None, None)] if lines else []
     while stack:
         node, around, owner, above = stack.pop()
+        if isinstance(node, ast.stmt):
+            first = min((node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))))
+            place = bisect.bisect_left(lines, first)
+            if place == len(lines) or lines[place] > (node.end_lineno or node.lineno):
+                continue
         if isinstance(node, (ast.Attribute, ast.Name)):
-            found.setdefault(last_part(node), []).append((node, around, owner, above))
+            if last_part(node) == name:
+                yield node, around, owner, above
             if isinstance(node, ast.Name):
                 continue
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -57,16 +65,19 @@ def _by_name(tree: ast.AST) -> dict[str, list[_Place]]:
             around, owner = None, node
         of_child = above if isinstance(node, ast.keyword) else node
         stack += [(child, around, owner, of_child) for child in below(node)]
-    return found
 
 
-def constructions(project: Project, name: str, most: int) -> Iterator[tuple[ModuleFacts, Use, ast.Call]]:
+def constructions(project: Project, name: str, most: int) -> Sequence[tuple[ModuleFacts, Use, ast.Call]]:
     """The calls that make objects of a class, by its canonical name, without those of tests; none where its name is
     called in more than `most` files."""
-    word = name.rpartition(".")[2]
-    paths = project.holding(f"{word}(")
-    for path in paths if len(paths) <= most else ():
-        facts = project.facts_of(path)
-        for use in uses(facts.tree, word) if facts is not None and not facts.source.is_test else ():
-            if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
-                yield facts, use, use.call
+
+    def found() -> Iterator[tuple[ModuleFacts, Use, ast.Call]]:
+        word = name.rpartition(".")[2]
+        paths = project.holding(f"{word}(")
+        for path in paths if len(paths) <= most else ():
+            facts = project.facts_of(path)
+            for use in uses(facts, word) if facts is not None and not facts.source.is_test else ():
+                if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
+                    yield facts, use, use.call
+
+    return project.remember(("made by", name, most), lambda: tuple(found()))  # asked for each parameter of the class

@@ -96,7 +96,7 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
         if owner is not None and of_instances:
             found += _calls_of_instances(project, facts, module.name_of(owner))
             continue
-        for use in uses(facts.tree, name):
+        for use in uses(facts, name):
             if not _means(project, facts, module, function, use):
                 continue
             if use.call is None:

@@ -149,4 +149,9 @@ def _stores_in_place(target: cst.CSTNode) -> bool:
         return any(_stores_in_place(element.value) for element in target.elements)
     if isinstance(target, cst.StarredElement):
         return _stores_in_place(target.value)
-    return isinstance(target, cst.Subscript) or (isinstance(target, cst.Attribute) and target.attr.value == "data")
+    if isinstance(target, cst.Subscript):
+        index = target.slice[0].slice
+        return not (
+            isinstance(index, cst.Index) and isinstance(index.value, cst.BaseString)
+        )  # a tensor has no such key
+    return isinstance(target, cst.Attribute) and target.attr.value == "data"

@@ -165,7 +165,7 @@ class SamplerNeverSetEpoch(Rule):
         handed_out = any(
             part is sampler or (bool(name) and dotted(part) == name) for value in values for part in subtree(value)
         )
-        used_here = any(use.call is not None for use in uses(self.module.facts.tree, function.name.value))
+        used_here = any(use.call is not None for use in uses(self.module.facts, function.name.value))
         return handed_out and not used_here and any(self.module.project.holding("set_epoch"))
 
     def _several_passes(self) -> bool:
