@@ -1108,3 +1108,95 @@ def test_a_whole_copy_of_a_model_on_one_rank(tmp_path: pathlib.Path) -> None:
             dist.barrier()
     """
     check(tmp_path, source, modeling=MODELING.format(vision=VISION, skipping=SKIPPING), sharding=BY_BLOCK)
+
+
+ALIKE = {
+    "the rank in the job, counted from the node": """
+        def main(args, build):
+            args.local_rank = int(os.environ["LOCAL_RANK"])
+            args.local_rank += args.node_index * args.gpus_per_node
+            if args.local_rank not in [-1, 0]:
+                dist.barrier()
+            build()
+            if args.local_rank == 0:
+                dist.barrier()
+    """,
+    "a list of numbered batches behind a progress bar": """
+        from tqdm import tqdm
+
+        def main(x, loader, every):
+            samples = {"x": next(iter(loader))}
+            parts = {k: v.reshape(-1, 4) for k, v in samples.items()}
+            parts = [dict(zip(parts, each)) for each in zip(*parts.values())]
+            for i, part in tqdm(list(enumerate(parts))):
+                if (i + 1) % every == 0:
+                    dist.all_reduce(x)
+    """,
+    "the names in what a model returns": """
+        def main(model, loader):
+            for batch in loader:
+                details = model(batch)
+                for name, value in details.items():
+                    if name.startswith("loss"):
+                        dist.all_reduce(value)
+                for name in sorted(details.keys()):
+                    if "accuracy" in name:
+                        dist.all_reduce(details[name])
+    """,
+    "prompts drawn at random, as many as are asked for": """
+        import random
+
+        def main(x, data, n):
+            picked = [{"a": random.randint(0, 9), "b": each} for each in random.sample(data, n)]
+            for a, b in zip([p["a"] for p in picked], [p["b"] for p in picked]):
+                dist.all_reduce(x)
+    """,
+}
+
+
+@pytest.mark.parametrize("source", ALIKE.values(), ids=ALIKE.keys())
+def test_ranks_alike(source: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, source)
+
+
+def test_of_ranks_counted_from_the_node_rank_0_alone_waits(tmp_path: pathlib.Path) -> None:
+    check(
+        tmp_path,
+        """
+        def main(args):
+            rank = args.node_index * args.gpus_per_node + int(os.environ["LOCAL_RANK"])
+            if rank == 0:
+                dist.barrier()  # !rank-branch
+        """,
+    )
+
+
+RECOVERING = """
+    class Trainer:
+        def __init__(self, model):
+            self.model = torch.nn.parallel.DistributedDataParallel(model)
+
+        def train_step(self, samples, spare):
+            failed = 0
+            for sample in samples:
+                try:
+                    loss = self.model(sample)
+                    loss.backward()MARK
+                except RuntimeError as error:
+                    if "out of memory" not in str(error):
+                        raise
+                    failed += 1
+            if failed > 0:
+                REACTION
+
+        def again(self, failed, spare):
+            for _ in range(failed):
+                self.train_step([spare], spare)
+"""
+
+
+@pytest.mark.parametrize(
+    ("reaction", "mark"), [("self.again(failed, spare)", ""), ("print(failed)", "  # !optimizer-step")]
+)
+def test_rounds_that_ran_out_of_memory_may_be_made_up_for(reaction: str, mark: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, RECOVERING.replace("REACTION", reaction).replace("MARK", mark))

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.definitions import given_by_name
@@ -59,6 +60,7 @@ from ddp_lint.divergence.values import (
     holding,
     is_filled,
     is_too_deep,
+    per_rank,
     unknown,
 )
 from ddp_lint.findings import Confidence
@@ -485,12 +487,28 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     key = (type(node.op).__name__, left.key, right.key)
     if _is_fraction(left) or _is_fraction(right):
         return passed_on(frame, node, [left, right], key)  # ``x + 0.1 * rank`` makes what a tensor holds, no number
+    if (ranked := rank_from_node(node.op, (node.left, left), (node.right, right))) is not None:
+        return ranked
     result = combine(operation, (left, right), key)
     if isinstance(node.op, ast.Add):
         result = as_long_as(frame, result, padded_to(frame, node.left, node.right))
     if (left.agreed or right.agreed) and result.varies is None and result.constant is None:
         return dataclasses.replace(result, agreed=True)
     return result
+
+
+def rank_from_node(operation: ast.operator, *sides: tuple[ast.expr, Value]) -> Value | None:
+    """``node * gpus_per_node + local_rank``: the rank in the job, whatever the two factors are."""
+    for (_, local), (product, _) in (sides, sides[::-1]):
+        if not isinstance(operation, ast.Add) or not isinstance(getattr(product, "op", None), ast.Mult):
+            continue
+        if local.varies is not None and local.components == _LOCAL_RANKS and local.varies.scope == "node":
+            return per_rank(_RANKS, dataclasses.replace(local.varies, scope="world"))
+    return None
+
+
+_LOCAL_RANKS = tuple(Known(world.local_rank) for world in worlds.WORLDS)
+_RANKS = tuple(world.rank for world in worlds.WORLDS)
 
 
 def _are_keys(node: ast.expr) -> bool:

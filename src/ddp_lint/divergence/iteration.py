@@ -69,8 +69,8 @@ from ddp_lint.source.syntax import names_in
 
 #: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
-#: Progress bars, which pass on what they are given.
-_PROGRESS = frozenset({"tqdm", "track", "progress_bar", "ProgressBar"})
+#: What hands out the elements that it is given: progress bars, and lists of them.
+_HANDING_ON = frozenset({"tqdm", "track", "progress_bar", "ProgressBar", "list", "tuple"})
 _REORDERING = frozenset({"sorted", "list", "tuple", "reversed", "enumerate"})
 _OF_DICTIONARY = frozenset({"values", "items", "keys"})
 #: Methods of a module that give its parts, each behind its name.
@@ -189,7 +189,7 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
 
 
 def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
-    while (over := iterated(node)) is not None and _called(node).rpartition(".")[2] in _PROGRESS:
+    while (over := iterated(node)) is not None and _called(node).rpartition(".")[2] in _HANDING_ON:
         node = over
     path = frame.text(node)
     if over is not None and isinstance(node, ast.Call):
@@ -217,9 +217,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
     if (entry := _entry(frame, node)) is not None:
         return entry
     if iterable.varies is not None and iterable.open:
-        element = divergent((ELEMENT, frame.key(node)), iterable.varies)
-        named = _method_in(node) in _NAMED  # of the same parts on all ranks, whatever these hold
-        return dataclasses.replace(element, items=(unknown(frame.key(node, "name")), element)) if named else element
+        return _element_of_own(frame, iterable, node)
     if is_loader(iterable, path) or (iterable.reference is None and feeds_training(frame, node)):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
@@ -227,6 +225,17 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
     whole = is_undivided(iterable)
     of = held_in(iterable.items or ()) or parameter_group(frame, node)
     return unknown((ELEMENT, frame.key(node)), of, agreed=whole or iterable.agreed)
+
+
+def _element_of_own(frame: Frame, iterable: Value, node: ast.expr) -> Value:
+    """An element of what each rank has for itself. Its keys, and the names of parts, are the same on all ranks."""
+    method = _method_in(node)
+    if method == "keys":
+        return unknown((ELEMENT, frame.key(node)))
+    assert iterable.varies is not None
+    element = divergent((ELEMENT, frame.key(node)), iterable.varies)
+    named = method in _NAMED or method == "items"
+    return dataclasses.replace(element, items=(unknown(frame.key(node, "name")), element)) if named else element
 
 
 def _is_field(node: ast.expr) -> bool:
@@ -299,6 +308,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if iterable.varies.cause == "data" and _goes_deeper(frame, target):
         return None  # lists within lists: what they hold differs between ranks, how they are built does not
     counted = iterable.kind == GROWN or (isinstance(node, ast.Call) and dotted(node.func) == "range")
+    if not counted and (iterable.varies.cause == "random" or iterable.varies.local_only):
+        return None  # random numbers and missing data decide what a list holds, not for how many there is room
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
     if _method_in(node) in _OF_DICTIONARY and not counted:

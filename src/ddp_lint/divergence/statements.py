@@ -35,6 +35,7 @@ from ddp_lint.divergence.expressions import (
     dotted,
     evaluate,
     is_set,
+    rank_from_node,
     unordered,
 )
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Returned, none, reference_of
@@ -66,7 +67,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import names_in, walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
@@ -642,7 +643,7 @@ def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler) -> Conditio
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
     if names == {"StopIteration"} and equalised(frame.linker.project, frame.facts):
         return Condition((key,) * worlds.COUNT, text)
-    if _survives_lack_of_memory(handler, names):
+    if _survives_lack_of_memory(handler, names) and not _makes_up_for(frame, handler):
         origin = Label(frame.span(handler), "a rank that runs out of memory continues here")
         description = "whether this rank has run out of memory"
         return Condition(
@@ -669,6 +670,19 @@ def _survives_lack_of_memory(handler: ast.ExceptHandler, names: frozenset[str]) 
     return bool(names & {"RuntimeError", "Exception"}) and any(
         isinstance(text, str) and "out of memory" in text.lower() for text in texts
     )
+
+
+def _makes_up_for(frame: Frame, handler: ast.ExceptHandler) -> bool:
+    """Does the handler count what has failed, ``failed += 1``, and is a method of the object then given that number,
+    to run as many rounds again: ``if failed > 0: self.run_again(failed)``?"""
+    adding = (n for part in handler.body for n in (part, *children(part)) if isinstance(n, ast.AugAssign))
+    counters = {n.target.id for n in adding if isinstance(n.op, ast.Add) and isinstance(n.target, ast.Name)}
+    if not counters or frame.function is None or frame.owner is None:
+        return False
+    tests = (n for n in children(frame.function) if isinstance(n, ast.If) and counters & names_in(n.test))
+    calls = (call for test in tests for call in _calls_in(test.body) if dotted(call.func).startswith("self."))
+    again = (call for call in calls if last_part(call.func) in frame.linker.members(frame.owner))
+    return any(counters & names_in(argument) for call in again for argument in call.args)
 
 
 def _names_of(handler: ast.ExceptHandler) -> frozenset[str]:
@@ -862,7 +876,8 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     if function is None:
         return
     key = ("augmented", type(node.op).__name__, left.key, right.key)
-    value = combine(function, (left, right), key)
+    ranked = rank_from_node(node.op, (node.target, left), (node.value, right))
+    value = ranked or combine(function, (left, right), key)
     if isinstance(node.op, ast.Add):
         value = as_long_as(frame, value, padded_to(frame, node.target, node.value))
     bind(frame, node.target, value, node)
