@@ -6,6 +6,17 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "functions within a method, which are not called with its object": """
+        class Trainer:
+            def save(self, x):
+                def wait(flag):
+                    if flag:
+                        dist.barrier()  # !rank-branch
+
+                reduce = lambda flag: dist.all_reduce(x) if flag else None  # !rank-branch
+                wait(dist.get_rank() == 0)
+                reduce(dist.get_rank() == 0)
+    """,
     "what a rank's own batch decides where rank 0 alone comes": """
         def f(loader, x):
             if dist.get_rank() == 0:
@@ -313,6 +324,25 @@ PARTING = {
 }
 
 EQUAL = {
+    "a function within a method that is given each of all ranks": """
+        class Edge:
+            def __init__(self, one, other):
+                self.group = dist.new_group([one, other])
+
+        class Ring:
+            def __init__(self, number):
+                self.number = number
+                self.known = [[] for _ in range(number)]
+
+            def connect(self):
+                def add(rank, peers):
+                    for peer in peers:
+                        if peer not in self.known[rank]:
+                            self.known[rank].append(Edge(rank, peer))
+
+                for rank in range(self.number):
+                    add(rank, [rank - 1, rank + 1])
+    """,
     "generators that all ranks go through equally often": """
         import contextlib
         from torch.utils.data import DataLoader, DistributedSampler

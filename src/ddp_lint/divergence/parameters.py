@@ -36,7 +36,7 @@ def bound(summaries: Evaluation, frame: Frame, function: FunctionRef, arguments:
     signature = function.node.args
     names, named, every = _names_of(function.node)
     env: dict[str, Value] = {}
-    if function.receiver is not None and names and not is_static(function):
+    if function.is_bound and names:
         env[names[0]] = function.receiver
         named = named - {names[0]}
         names = names[1:]
@@ -82,7 +82,7 @@ def _is_given_rank(value: Value, parameter: ast.arg, default: ast.expr | None) -
 def general(summaries: Evaluation, function: FunctionRef, heuristic: bool) -> dict[str, Value]:
     """Parameters for a function of which no call is known. Each attribute that a constructor sets requires them."""
     every = _names_of(function.node)[2]
-    bound_first = bool(every) and function.receiver is not None and not is_static(function)
+    bound_first = bool(every) and function.is_bound
     given = every[bound_first:]
 
     def each() -> dict[str, Value]:
@@ -238,8 +238,3 @@ def _without_receiver(arguments: Arguments, function: FunctionRef) -> Arguments:
         return arguments
     nodes = {key - 1 if isinstance(key, int) else key: node for key, node in arguments.nodes.items() if key != 0}
     return dataclasses.replace(arguments, positional=arguments.positional[1:], nodes=nodes)
-
-
-def is_static(function: FunctionRef) -> bool:
-    decorators = getattr(function.node, "decorator_list", ())
-    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)

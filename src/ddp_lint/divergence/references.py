@@ -77,6 +77,14 @@ class FunctionRef:
     def name(self) -> str:
         return getattr(self.node, "name", "<lambda>")
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether a call of it gives the receiver as its first argument: not where it is static, nor where it is a
+        function within a method, which sees the object of that."""
+        decorators = getattr(self.node, "decorator_list", ())
+        static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)
+        return self.receiver is not None and self.closure is None and not static
+
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Method:

@@ -43,7 +43,7 @@ from ddp_lint.divergence.frame import (
 )  # fmt: skip
 from ddp_lint.divergence.groups import OF_MACHINES, handed_out, named, names_group, seen_through
 from ddp_lint.divergence.inheritance import Answers
-from ddp_lint.divergence.parameters import annotated, bound, general, is_static, widened
+from ddp_lint.divergence.parameters import annotated, bound, general, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import of_one_shape
@@ -224,7 +224,7 @@ class Summaries:
     def _enter_decorated(
         self, frame: Frame, function: FunctionRef, decorated: Value, arguments: Arguments, node: ast.Call
     ) -> Value:
-        receiver = () if function.receiver is None or is_static(function) else (function.receiver,)
+        receiver = (function.receiver,) if function.is_bound else ()
         shifted = dataclasses.replace(arguments, positional=(*receiver, *arguments.positional), nodes={})
         outer, frame.effects = frame.effects, []
         result = invoke(frame, decorated, shifted, node)
@@ -328,7 +328,7 @@ class Summaries:
     def _agree(self, frame: Frame, function: FunctionRef, summary: Summary, arguments: Arguments) -> None:
         """Arguments that the callee changes: ``all_reduce(x)``, ``fully_shard(model)`` in a helper."""
         names = [a.arg for a in positional(function.node)]
-        if function.receiver is not None and names:
+        if function.is_bound:
             names = names[1:]
         for index, name in enumerate(names):
             argument = arguments.nodes.get(index) or arguments.nodes.get(name)
@@ -368,7 +368,7 @@ class Summaries:
         name = ast.copy_location(ast.Name(function.name, ast.Load()), function.node)
         name.end_lineno, name.end_col_offset = name.lineno, name.col_offset + 3
         node = ast.copy_location(ast.Call(func=name, args=[], keywords=[]), name)
-        receiver = () if function.receiver is None or is_static(function) else (function.receiver,)
+        receiver = (function.receiver,) if function.is_bound else ()
         invoke(frame, value, Arguments(receiver, starred=True), node)
         return frame if frame.effects else None
 
@@ -442,7 +442,7 @@ class Summaries:
     def _key(self, function: FunctionRef, env: dict[str, Value], left: str = "") -> Key:
         # Sorted by name, regardless of their order in the call; an object comes first.
         given = list(env)
-        first = int(function.receiver is not None)
+        first = int(function.is_bound)
         arguments = tuple((name, argument_key(env[name])) for name in (*given[:first], *sorted(given[first:])))
         return Key(function.node, function.of, arguments, self.variables.rebound(), closures.seen(function), left)
 
@@ -608,7 +608,7 @@ def _in_group(value: Value, frame: Frame, arguments: Arguments) -> Value:
 
 def _first(function: FunctionRef) -> str:
     """The name that a method has for its object."""
-    return first_name(function.node) if function.receiver is not None and not is_static(function) else ""
+    return first_name(function.node) if function.is_bound else ""
 
 
 def _given_paths(function: FunctionRef, arguments: Arguments, node: ast.Call) -> dict[str, str]:

@@ -99,7 +99,7 @@ def _mentioning(facts: ModuleFacts, name: str) -> set[str]:
     """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
     offers mentions what it does not use."""
     names = {name, *(local for local, of in facts.imports.names.items() if of.rpartition(".")[2] == name)}
-    lines = {use.node.lineno for each in names for use in uses(facts.tree, each)}
+    lines = {use.node.lineno for each in names for use in uses(facts, each)}
     constants = (n for n in walk(facts.tree) if isinstance(n, ast.Constant))
     lines |= {n.lineno for n in constants if isinstance(n.value, str) and n.value.rpartition(".")[2] == name}
     offered = [n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
