@@ -7,6 +7,20 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "a rank's own share, gone through in each epoch, and again with a barrier behind it": """
+        def train(share, loss, most):
+            for epoch in range(10):
+                for x in share[dist.get_rank()::dist.get_world_size()]:
+                    dist.all_reduce(loss)  # !loop-count
+
+        def with_barriers(share, loss, most):
+            steps = 0
+            while steps < most:
+                for x in share[dist.get_rank()::dist.get_world_size()]:
+                    dist.all_reduce(loss)  # !loop-count
+                    steps += 1
+                dist.barrier()
+    """,
     "batches that a training loop gives by keyword": """
         from accelerate import Accelerator
 
@@ -445,6 +459,28 @@ PARTING = {
 }
 
 EQUAL = {
+    "a rank's own share, gone through again until there were as many steps as have to be": """
+        class Trainer:
+            def done(self):
+                return self.steps >= self.most
+
+            def train(self, share, loss):
+                while not self.done():
+                    for x in share[dist.get_rank()::dist.get_world_size()]:
+                        if self.done():
+                            break
+                        dist.all_reduce(loss)
+                        self.steps += 1
+
+            def forever(self, share, loss, most):
+                steps = 0
+                while True:
+                    for x in share[dist.get_rank()::dist.get_world_size()]:
+                        dist.all_reduce(loss)
+                        steps += 1
+                        if steps == most:
+                            return
+    """,
     "a dataset whose share was cut to one length": """
         from torch.nn.parallel import DistributedDataParallel
         from torch.utils.data import DataLoader, Dataset

@@ -161,7 +161,8 @@ class _Builder:
             return self.sequence(effect.body, finished, inner, site)
         rounds = effect.rounds and self._settled(effect.rounds, self._depth(site, exits, effect.body))
         number = self._graph.next_number()
-        return self._graph.add(Loop(number, body, again, leave, rounds, finished, effect.span, streams, effect.endless))
+        kinds = {"endless": effect.endless, "by_steps": effect.by_steps}
+        return self._graph.add(Loop(number, body, again, leave, rounds, finished, effect.span, streams, **kinds))
 
     def _attempt(self, effect: Attempt, after: Node, exits: Exits, site: Site | None) -> Node:
         """`finally` runs on every way out; a handler is an alternative to the whole body."""

@@ -309,10 +309,14 @@ class Comparison:
     def of_rounds(self, start: Node) -> Iterator[Difference]:
         """Loops with events that ranks go round a different number of times."""
         possible = self._assumed(start)
-        for node in self._graph.nodes:
-            if not isinstance(node, Loop) or node.rounds is None or not self._projection.is_live(node):
+        loops = [node for node in self._graph.nodes if isinstance(node, Loop)]
+        started_again = {inner.number for loop in loops for inner in self._started_again(loop)}
+        for node in loops:
+            if node.rounds is None or not self._projection.is_live(node):
                 continue
             if node.number not in possible:  # behind choices that exclude each other
+                continue
+            if node.number in started_again:
                 continue
             if node.rounds.varies is None or not self._may_part(node.rounds):
                 continue
@@ -467,11 +471,14 @@ class Comparison:
 
         That is so where events always leave the loop (``continue`` until a file is found, then a barrier and `break`),
         and after a round without events in a loop that only a round with events leaves (a prompt that is repeated),
-        be they those of another group: what its members agree on ends the loop for all of them.
+        be they those of another group: what its members agree on ends the loop for all of them. It is so, too, where
+        the events are those of a loop within, which starts again until there were as many as there have to be.
         """
         loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
         if loop is None or side.node is not loop.again or self._is_for_good(side, loop):
             return False
+        if self._started_again(loop):
+            return True
         if not loop.endless and self._depends_on_data(side, loop):
             return False
         if not self._has_more_rounds(loop):
@@ -509,6 +516,24 @@ class Comparison:
         return not self._comes_to(
             loop, lambda node: isinstance(node, Choice) and node.condition is chosen, after_events=True
         )
+
+    def _started_again(self, loop: Loop) -> list[Loop]:
+        """The loops within one that is left after a number of steps, which a rank may start as often as it likes; none
+        where a round has events besides theirs."""
+        stack, seen, found = [loop.body] if loop.by_steps else [], set[int](), list[Loop]()
+        while stack:
+            node = stack.pop()
+            if node.number in seen:
+                continue
+            seen.add(node.number)
+            if isinstance(node, EventNode) and self._projection.holds(node.event):
+                return []
+            if isinstance(node, Loop):
+                found.append(node)
+                stack.append(node.after)
+            else:
+                stack += [child for child, _ in self._ways(node)]
+        return found
 
     def _is_out_of(self, loop: Loop) -> Callable[[Node], bool]:
         """Is a node one to which the loop is left? What follows a loop is made before its body."""

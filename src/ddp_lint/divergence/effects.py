@@ -37,6 +37,8 @@ class Rounds:
     rounds: Condition | None
     span: Span
     endless: bool = False
+    #: Left after a number of steps, which the rounds of loops within count.
+    by_steps: bool = False
     times: int = 0
     callback: bool = False
 

@@ -137,6 +137,8 @@ class Loop:
     streams: frozenset[Hashable]
     #: Left by its body alone, never because what it iterates over is at its end.
     endless: bool = False
+    #: Left after a number of steps, which the rounds of loops within count: they may end where they like.
+    by_steps: bool = False
 
 
 Node = End | EventNode | Choice | Loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
@@ -65,7 +65,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import ASPECTS
 from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import names_in
+from ddp_lint.source.syntax import names_in, walk
 
 #: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
@@ -323,6 +323,33 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if counted and of_batches(varies):
         varies = dataclasses.replace(varies, description=ASPECTS["count"], aspect="count")
     return Condition(truths, text, varies, open=True)
+
+
+def counts_steps(frame: Frame, loop: ast.While) -> bool:
+    """Is a loop left after a number of steps, which the rounds of a loop within count? However often a rank starts the
+    inner one again, it makes as many: ``while step < steps: for batch in loader: train(batch); step += 1``."""
+    counted = {last_part(n.target) for n in _within(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)}
+    tests = [loop.test]
+    if isinstance(loop.test, ast.Constant):
+        tests = [n.test for n in _within(loop) if isinstance(n, ast.If) and isinstance(n.body[-1], ast.Return)]
+    tested = {last_part(part) for test in tests for each in _asked(frame, test) for part in walk(each)}
+    return not counted.isdisjoint(tested)
+
+
+def _within(loop: ast.While) -> Iterator[ast.AST]:
+    """What is in the loops within a loop."""
+    for statement in loop.body:
+        if isinstance(statement, (ast.For, ast.AsyncFor)):
+            yield from inside(statement)
+
+
+def _asked(frame: Frame, test: ast.expr) -> Iterator[ast.expr]:
+    """A test, and what the functions of the project return that it calls."""
+    yield test
+    for call in (node for node in walk(test) if isinstance(node, ast.Call)):
+        function = evaluate(frame, call.func).reference
+        if isinstance(function, ref.FunctionRef):
+            yield from (n.value for n in inside(function.node) if isinstance(n, ast.Return) and n.value is not None)
 
 
 def _goes_deeper(frame: Frame, target: ast.AST | None) -> bool:

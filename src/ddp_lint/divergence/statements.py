@@ -39,7 +39,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Returned, none, reference_of
-from ddp_lint.divergence.iteration import element_of, order_of, rounds_of, times_of
+from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
@@ -508,7 +508,8 @@ def _while(frame: Frame, node: ast.While) -> None:
     orelse, after, _ = _arm(frame, node.orelse, None)
     endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
     if matters(body) or orelse or any(not _is_break(effect) for effect in body):
-        frame.effects.append(Rounds(body, [], None, frame.span(node), endless))
+        by_steps = counts_steps(frame, node)
+        frame.effects.append(Rounds(body, [], None, frame.span(node), endless, by_steps))
         frame.effects.extend(orelse)
     frame.env = after
     if endless and not _breaks(node):
