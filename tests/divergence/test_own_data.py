@@ -459,6 +459,14 @@ PARTING = {
 }
 
 EQUAL = {
+    "a list that is called an iterator, as what it was made of": """
+        def evaluate(model, loss, limit):
+            data_iterator = read_all()
+            if limit:
+                data_iterator = data_iterator[:limit]
+            for i, batch in enumerate(data_iterator):
+                dist.all_reduce(loss)
+    """,
     "a rank's own share, gone through again until there were as many steps as have to be": """
         class Trainer:
             def done(self):

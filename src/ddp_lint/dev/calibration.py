@@ -1,10 +1,10 @@
 """Confidence from readings: the class of a rule's findings, and of the findings in a kind of place.
 
 The readings are the rows of `docs/studies/*.tsv`. Half of the code bases calibrate, by a digest of their names; the
-other half, which `report` is of, has no say, and neither has the block that was read last. Findings that the linter of
-today does not report any more are listed in `silent.tsv` and count for neither half: they are no findings of it. But a
-rule whose findings were often false when they were first read is not `high`: on unread code, they are first readings
-again.
+other half, which `report` is of, has no say but for rules of which there are few readings, and neither has the block
+that was read last. Findings that the linter of today does not report any more are listed in `silent.tsv` and count for
+neither half: they are no findings of it. But a rule whose findings were often false when they were first read is not
+`high`: on unread code, they are first readings again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from typing import Any
 from ddp_lint.dev.studies import Judgement, read
 from ddp_lint.findings import Confidence
 from ddp_lint.rules.calibrated import kind_of, surest_at
-from ddp_lint.rules.registry import documented
+from ddp_lint.rules.registry import all_rules, documented
 
 #: What a class promises: the least share that is not false, the least share that is real.
 PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 1 / 3)}
 #: Fewer readings do not suffice to be `high`, nor to be `low`; that counts for a rule that has none in this half, too,
 #: if it was ever read: what it finds on public code is not what it was made for, as long as nobody has counted.
 ENOUGH = 8
+#: Where a half has fewer readings of a rule, those of both halves say its class: the newest block measures it then.
+MANY = 16
 #: As many readings of all rules together are added to those of one rule, so that a few do not decide alone. More would
 #: hide what a rule's own readings say: it takes few of them to show that hardly any finding is real.
 PRIOR = 4.0
@@ -61,16 +63,16 @@ def calibrates(judgement: Judgement) -> bool:
 
 def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     """The content of `knowledge/calibration.toml`: the class of each rule and kind of place that has been read."""
-    half, first = [j for j in judgements(studies) if calibrates(j)], first_readings(studies)
-    prior = _shares(half)
+    known, first = [j for j in judgements(studies) if j.block != NEWEST], first_readings(studies)
+    prior = _shares([j for j in known if calibrates(j)])
     doubted = _doubted(first)
     rules = {j.code: list[Judgement]() for j in first}
     places = collections.defaultdict[str, list[Judgement]](list)
-    for judgement in half:
+    for judgement in known:
         kind = _kind(judgement)
         (places[kind] if kind else rules[judgement.code]).append(judgement)
     found_classes = {
-        name: {key: class_of(rows, prior) for key, rows in sorted(groups.items())}
+        name: {key: class_of(_that_calibrate(rows), prior, loud=_is_loud(key)) for key, rows in sorted(groups.items())}
         for name, groups in (("rules", rules), ("places", places))
     }
     return {
@@ -82,6 +84,12 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     }
 
 
+def _that_calibrate(rows: Sequence[Judgement]) -> Sequence[Judgement]:
+    """Those of the half that calibrates; all where it has so few that the choice of the half would decide."""
+    half = [judgement for judgement in rows if calibrates(judgement)]
+    return half if len(half) >= MANY else rows
+
+
 def _doubted(first: Iterable[Judgement]) -> set[str]:
     """Rules of which less than `medium` promises was not false when it was first read."""
     rows = collections.defaultdict[str, list[Judgement]](list)
@@ -91,18 +99,26 @@ def _doubted(first: Iterable[Judgement]) -> set[str]:
     return {code for code, read in rows.items() if _shares(read)[0] < PROMISES[Confidence.MEDIUM][0]}
 
 
-def class_of(rows: Sequence[Judgement], prior: tuple[float, float]) -> Confidence:
-    """The best class whose promises the readings keep; `medium` where they are too few to say."""
+def _is_loud(code: str) -> bool:
+    """Whether what a rule finds ends the first run with an error. Published code that has it is code that nobody runs:
+    that it is not real there does not say how real it is in code that is being written."""
+    rule = all_rules().get(code)
+    return rule is not None and rule.oracles[:1] == ("exception",)
+
+
+def class_of(rows: Sequence[Judgement], prior: tuple[float, float], *, loud: bool = False) -> Confidence:
+    """The best class whose promises the readings keep; `medium` where they are too few to say, and where what is
+    `loud` is not false."""
     if len(rows) < ENOUGH:
         return Confidence.MEDIUM
     shares = _shares(rows)
-    weighed = [
+    not_false, real = (
         (share * len(rows) + before * PRIOR) / (len(rows) + PRIOR) for share, before in zip(shares, prior, strict=True)
-    ]
-    kept = (
-        sure for sure, least in PROMISES.items() if all(s >= wanted for s, wanted in zip(weighed, least, strict=True))
     )
-    return next(kept, Confidence.LOW)
+    for sure, (least, least_real) in PROMISES.items():
+        if not_false >= least and (real >= least_real or (loud and sure is Confidence.MEDIUM)):
+            return sure
+    return Confidence.LOW
 
 
 def _shares(rows: Sequence[Judgement]) -> tuple[float, float]:

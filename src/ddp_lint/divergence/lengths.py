@@ -35,6 +35,8 @@ _ITERATOR = re.compile(
 )
 #: Calls that pass on what they are given, one by one.
 _HANDING_ON = frozenset({"enumerate", "tqdm", "iter"})
+#: Methods of a list that add elements to it.
+_ADDING = frozenset({"append", "extend", "insert"})
 _BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
 #: The file copes with numbers of batches that differ: its loops end together.
 _COPING = re.compile(
@@ -103,7 +105,7 @@ def own_length(
     streamed = isinstance(reference, ref.Instance) and reference.streams
     if not streamed and not (reference is None or isinstance(reference, ref.Generator)):
         return None
-    if not streamed and not _hands_out_batches(node, target, ends):
+    if not streamed and (not _hands_out_batches(node, target, ends) or _is_sequence(frame, node)):
         return None
     project = frame.linker.project
     if _copes(project, frame.facts) or (not streamed and (equalised(project, frame.facts) or _is_divided(frame))):
@@ -128,6 +130,25 @@ def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bo
     name = last_part(node)
     names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
     return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
+
+
+def _is_sequence(frame: Frame, node: ast.expr) -> bool:
+    """Does the function take items of it, or add some? An iterator has none, and its name is that of what it was."""
+    while (over := iterated(node)) is not None and getattr(getattr(node, "func", None), "id", "") in _HANDING_ON:
+        node = over
+    return frame.function is not None and dotted_ast(node) in _sequences(frame.function)
+
+
+@kept_by_node(1024)
+def _sequences(function: ast.AST) -> frozenset[str]:
+    """The names of which a function takes items, or to which it adds some."""
+    found = set()
+    for node in inside(function):
+        if isinstance(node, ast.Subscript):
+            found.add(dotted_ast(node.value))
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _ADDING:
+            found.add(dotted_ast(getattr(node.func, "value", None)))
+    return frozenset(filter(None, found))
 
 
 def equalised(project: Project, facts: ModuleFacts) -> bool:
