@@ -5,16 +5,22 @@ from __future__ import annotations
 import ast
 import bisect
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ddp_lint.project.facts import FunctionNode, ModuleFacts
-from ddp_lint.project.parts import touch
+from ddp_lint.project.parts import kept_by_node, touch
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import below
 
 if TYPE_CHECKING:
     from ddp_lint.project.project import Project
+
+
+_WORD = re.compile(r"\w+")
+#: Statements of a body that are looked up by their lines. Fewer are gone through faster.
+_MANY = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +50,14 @@ _Place = tuple[ast.Name | ast.Attribute, FunctionNode | None, ast.ClassDef | Non
 def _places(facts: ModuleFacts, name: str) -> Iterator[_Place]:
     """Where a name is: with the function and the class that it is in, and the call around it. Statements whose lines
     do not hold the word are passed over."""
-    lines = [number for number, line in enumerate(facts.source.lines, 1) if name in line]
+    index = _index(facts.tree, facts.source.text)
+    lines = index.lines.get(name, ())
     stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.AST | None]]
     stack = [(facts.tree, None, None, None)] if lines else []
     while stack:
         node, around, owner, above = stack.pop()
         if isinstance(node, ast.stmt):
-            first = min((node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))))
-            place = bisect.bisect_left(lines, first)
+            place = bisect.bisect_left(lines, _first_line(node))
             if place == len(lines) or lines[place] > (node.end_lineno or node.lineno):
                 continue
         if isinstance(node, (ast.Attribute, ast.Name)):
@@ -64,7 +70,42 @@ def _places(facts: ModuleFacts, name: str) -> Iterator[_Place]:
         elif isinstance(node, ast.ClassDef):
             around, owner = None, node
         of_child = above if isinstance(node, ast.keyword) else node
-        stack += [(child, around, owner, of_child) for child in below(node)]
+        stack += [(child, around, owner, of_child) for child in index.on_lines(node, lines)]
+
+
+class _Index:
+    """Where the words of a file are, and where the statements of its long bodies begin."""
+
+    def __init__(self, text: str) -> None:
+        self.lines: dict[str, list[int]] = {}
+        for number, line in enumerate(text.split("\n"), 1):
+            for word in set(_WORD.findall(line)):
+                self.lines.setdefault(word, []).append(number)
+        self._bodies: dict[ast.AST, tuple[list[int], list[ast.AST]]] = {}
+
+    def on_lines(self, node: ast.AST, lines: Sequence[int]) -> Iterable[ast.AST]:
+        """What a node consists of; of many statements those that begin before one of the lines alone."""
+        body: Any = getattr(node, "body", None)
+        if not isinstance(body, list) or len(body) < _MANY:
+            return below(node)
+        if node not in self._bodies:
+            statements = set(body)
+            besides = [each for each in below(node) if each not in statements]
+            self._bodies[node] = list(map(_first_line, body)), besides
+        firsts, besides = self._bodies[node]
+        numbers = {bisect.bisect_right(firsts, line) - 1 for line in lines}
+        return [*besides, *(body[number] for number in sorted(numbers) if number >= 0)]
+
+
+# One name after the other is looked up in a file, each file while it is checked.
+@kept_by_node(32)
+def _index(tree: ast.AST, text: str) -> _Index:
+    return _Index(text)
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min((statement.lineno, *(decorator.lineno for decorator in decorators)))
 
 
 def constructions(project: Project, name: str, most: int) -> Sequence[tuple[ModuleFacts, Use, ast.Call]]:
