@@ -114,7 +114,7 @@ def _surely(tensors: list[int | None], states: list[_State]) -> Saved | None:
         state.saved.get(tensor) if tensor is not None else None for tensor, state in zip(tensors, states, strict=True)
     ]
     saves = [save for save in found if save is not None]
-    if len(saves) < len(found):
+    if not saves or len(saves) < len(found):
         return None
     return Saved(saves[0].what, all(save.certain for save in saves))
 
@@ -335,7 +335,7 @@ class _Reading:
             return self._value(node, state)
         elements, whole = [self._value(each, state) for each in node.elts], next(self._tensors)
         save = _surely(elements, [state] * len(elements))
-        if elements and save is not None:
+        if save is not None:
             state.saved[whole] = save
         if elements and state.learned.issuperset(elements):
             state.learned.add(whole)
