@@ -129,18 +129,29 @@ def _assigned_in_loops(facts: ModuleFacts) -> Iterator[ast.Assign]:
 
 def _is_made_here(value: ast.expr, facts: ModuleFacts) -> bool:
     """Whether it is the state of a layer that the function has just made, and moved nowhere."""
-    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != "state_dict":
-        return False
-    layer = value.func.value
-    functions = (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS) and any(part is value for part in walk(n)))
-    function = next(functions, None)
+    function = _states(facts.tree).get(value)
+    layer = value.func.value if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else None
     if not isinstance(layer, ast.Name) or function is None:
         return False
     made = [v.func for v in assigned_to(layer.id, function) if isinstance(v, ast.Call)]
-    moved = (
-        dotted_ast(n.func) in (f"{layer.id}.to", f"{layer.id}.cuda") for n in walk(function) if isinstance(n, ast.Call)
-    )
-    return bool(made) and all(facts.qualified(f).startswith("torch.nn.") for f in made) and not any(moved)
+    moved = _called_in(function) & {f"{layer.id}.to", f"{layer.id}.cuda"}
+    return bool(made) and all(facts.qualified(f).startswith("torch.nn.") for f in made) and not moved
+
+
+@kept_by_node(32)
+def _states(tree: ast.AST) -> dict[ast.AST, ast.AST]:
+    """The calls of ``state_dict()`` in functions, each with the outermost function around it."""
+    found: dict[ast.AST, ast.AST] = {}
+    for function in (n for n in walk(tree) if isinstance(n, _FUNCTIONS)):
+        for node in walk(function):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "state_dict":
+                found.setdefault(node, function)
+    return found
+
+
+@kept_by_node(256)
+def _called_in(function: ast.AST) -> frozenset[str]:
+    return frozenset(dotted_ast(n.func) for n in walk(function) if isinstance(n, ast.Call))
 
 
 def _comes_from_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
