@@ -30,6 +30,7 @@ def run(x, model):
     model = DistributedDataParallel(model)
     if dist.get_rank() == 0:
         helper(model)
+        torch.save(model.state_dict(), "last.pt")
     return model
 """
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from helper import save
 
 
-def evaluate(model):
+def resume(model):
     if dist.get_rank() == 0:
         save(model)
     état = "é𝄞"; state = torch.load("é𝄞.pt")

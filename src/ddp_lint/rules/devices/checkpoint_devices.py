@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import collections
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_lint.knowledge import table
@@ -16,6 +17,8 @@ from ddp_lint.source.syntax import assigned_to, walk
 from ddp_lint.tensors.operations import is_factory, words_of
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: A layer, and not what wraps a model: ``torch.nn.parallel.DistributedDataParallel``.
+_LAYER = re.compile(r"torch\.nn\.[A-Z]\w*$")
 
 
 def saved_from_cpu(facts: ModuleFacts, scope: ast.AST) -> bool:
@@ -135,7 +138,7 @@ def _is_made_here(value: ast.expr, facts: ModuleFacts) -> bool:
         return False
     made = [v.func for v in assigned_to(layer.id, function) if isinstance(v, ast.Call)]
     moved = _called_in(function) & {f"{layer.id}.to", f"{layer.id}.cuda"}
-    return bool(made) and all(facts.qualified(f).startswith("torch.nn.") for f in made) and not moved
+    return bool(made) and all(_LAYER.match(facts.qualified(f)) for f in made) and not moved
 
 
 @kept_by_node(32)
