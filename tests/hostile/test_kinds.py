@@ -10,6 +10,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 import unicodedata
 from collections.abc import Iterator
 
@@ -43,7 +44,12 @@ def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     yield tmp_path
-    subprocess.run(["rm", "-rf", tmp_path], check=True)  # deeper than Python would remove
+    remove = ["rm", "-rf", tmp_path]  # deeper than Python would remove
+    for _ in range(50):  # a kind may still write there for some seconds
+        if not subprocess.run(remove, check=False).returncode:
+            return
+        time.sleep(0.1)
+    subprocess.run(remove, check=True)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
