@@ -194,6 +194,14 @@ def functions(n: int) -> str:
     return _TORCH + "".join(f"def f{i}(x):\n    dist.all_reduce(x)\n    return x.item()\n" for i in range(n))
 
 
+@text(600)
+def functions_that_nothing_uses(n: int) -> str:
+    gathers = "".join(
+        f"def f{i}(x):\n    p = [x.clone()] * 2\n    dist.all_gather(p, x)\n    return p\n" for i in range(n)
+    )
+    return f"{_TORCH}{gathers}if __name__ == '__main__':\n    print()\n"
+
+
 @text(700)
 def classes(n: int) -> str:
     return _TORCH + "".join(

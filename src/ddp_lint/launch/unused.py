@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import bisect
+import collections
 import itertools
 import re
 
@@ -77,7 +79,7 @@ def _is_left(project: Project, facts: ModuleFacts, name: str, above: frozenset[t
             continue
         if _is_offered(project, facts, name, user):
             return False
-        for place in _mentioning(user, name):
+        for place in _mentioning(project, user, name):
             if (user.name, place) not in above and not (place and _is_left(project, user, place, above)):
                 return False
     return True
@@ -95,17 +97,38 @@ def _is_in_use(project: Project, facts: ModuleFacts) -> bool:
     return project.remember(("in use", facts.name), found)
 
 
-def _mentioning(facts: ModuleFacts, name: str) -> set[str]:
+def _mentioning(project: Project, facts: ModuleFacts, name: str) -> set[str]:
     """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
     offers mentions what it does not use."""
-    names = {name, *(local for local, of in facts.imports.names.items() if of.rpartition(".")[2] == name)}
+    known = project.remember(("mentions",), lambda: _Mentions(facts), facts.kept)
+    names = {name, *known.aliases.get(name, ())}
     lines = {use.node.lineno for each in names for use in uses(facts, each)}
-    constants = (n for n in walk(facts.tree) if isinstance(n, ast.Constant))
-    lines |= {n.lineno for n in constants if isinstance(n.value, str) and n.value.rpartition(".")[2] == name}
-    offered = [n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
-    lines -= {line for each in offered for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
-    spans = [(d.lineno, d.end_lineno or d.lineno, d.name) for d in facts.definitions.values()]
-    return {next((d for first, last, d in spans if first <= line <= last), "") for line in lines}
+    lines |= known.strings.get(name, set())
+    return {known.around(line) for line in lines if not any(line in offer for offer in known.offers)}
+
+
+class _Mentions:
+    """What a file imports under another name, its strings, and the lines of its definitions."""
+
+    def __init__(self, facts: ModuleFacts) -> None:
+        #: By the last part of a name: what the file calls it, and the lines that hold it as a string.
+        self.aliases = collections.defaultdict[str, set[str]](set)
+        self.strings = collections.defaultdict[str, set[int]](set)
+        for local, of in facts.imports.names.items():
+            self.aliases[of.rpartition(".")[2]].add(local)
+        for node in walk(facts.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self.strings[node.value.rpartition(".")[2]].add(node.lineno)
+        lists = (n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        self.offers = [range(each.lineno, (each.end_lineno or each.lineno) + 1) for each in lists]
+        self._definitions = sorted(facts.definitions.values(), key=lambda definition: definition.lineno)
+        self._firsts = [definition.lineno for definition in self._definitions]
+
+    def around(self, line: int) -> str:
+        """The definition that a line is in, "" outside of any."""
+        place = bisect.bisect_right(self._firsts, line) - 1
+        found = self._definitions[place] if place >= 0 else None
+        return found.name if found is not None and line <= (found.end_lineno or found.lineno) else ""
 
 
 def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFacts) -> bool:
