@@ -1,10 +1,10 @@
 """Confidence from readings: the class of a rule's findings, and of the findings in a kind of place.
 
-The readings are the rows of `docs/studies/*.tsv`. Half of the code bases calibrate, by a digest of their names; the
-other half, which `report` is of, has no say but for rules of which there are few readings, and neither has the block
-that was read last. Findings that the linter of today does not report any more are listed in `silent.tsv` and count for
-neither half: they are no findings of it. But a rule whose findings were often false when they were first read is not
-`high`: on unread code, they are first readings again.
+The readings are the rows of `docs/studies/*.tsv`. Half of the code bases calibrate, by a digest of their names; of a
+rule with few readings there, all do. The block that was read last never does. `report` is of what did not calibrate.
+Findings that the linter of today does not report any more are listed in `silent.tsv` and count for neither half: they
+are no findings of it. But a rule whose findings were often false when they were first read is not `high`: on unread
+code, they are first readings again.
 """
 
 from __future__ import annotations
@@ -66,11 +66,8 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     known, first = [j for j in judgements(studies) if j.block != NEWEST], first_readings(studies)
     prior = _shares([j for j in known if calibrates(j)])
     doubted = _doubted(first)
-    rules = {j.code: list[Judgement]() for j in first}
-    places = collections.defaultdict[str, list[Judgement]](list)
-    for judgement in known:
-        kind = _kind(judgement)
-        (places[kind] if kind else rules[judgement.code]).append(judgement)
+    rules, places = _grouped(known)
+    rules = {j.code: list[Judgement]() for j in first} | rules
     found_classes = {
         name: {key: class_of(_that_calibrate(rows), prior, loud=_is_loud(key)) for key, rows in sorted(groups.items())}
         for name, groups in (("rules", rules), ("places", places))
@@ -82,6 +79,15 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
         }
         for name, rows in found_classes.items()
     }
+
+
+def _grouped(known: Iterable[Judgement]) -> tuple[dict[str, list[Judgement]], dict[str, list[Judgement]]]:
+    """The readings of each rule, and those in each kind of place that is counted apart."""
+    rules, places = (collections.defaultdict[str, list[Judgement]](list) for _ in range(2))
+    for judgement in known:
+        kind = _kind(judgement)
+        (places[kind] if kind else rules[judgement.code]).append(judgement)
+    return rules, places
 
 
 def _that_calibrate(rows: Sequence[Judgement]) -> Sequence[Judgement]:
@@ -137,13 +143,16 @@ def toml(studies: pathlib.Path) -> str:
 
 
 def report(found: Iterable[Judgement]) -> Iterator[list[object]]:
-    """For each class: readings of the half that did not calibrate, the share that is not false, the share that is real.
+    """For each class: readings that did not calibrate, the share that is not false, the share that is real.
 
     The class is the one that the rule has by default: a finding that the rule itself calls less sure counts there too.
     """
+    known = list(found)
+    grouped = _grouped(judgement for judgement in known if judgement.block != NEWEST)
+    calibrating = {judgement for each in grouped for rows in each.values() for judgement in _that_calibrate(rows)}
     groups = collections.defaultdict[str, list[Judgement]](list)
-    for judgement in found:
-        if not calibrates(judgement):
+    for judgement in known:
+        if judgement not in calibrating:
             kind = _kind(judgement)
             sure = documented()[judgement.code].confidence.value
             groups[f"{kind}s" if kind else sure].append(judgement)
