@@ -16,7 +16,8 @@ from ddp_lint.source.syntax import walk
 
 #: Calls that only wait: where a file is missing, they wait for the rank that creates it.
 _WAITS = frozenset({"barrier", "monitored_barrier", "rendezvous"})
-_LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
+#: A test, as text, that looks whether a file is there.
+LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MISSES = "except FileNotFoundError"
 #: Calls that make no file of what they are given: they look for it, read it, fetch it from a hub, or report it.
 _MAKES_NONE = re.compile(
@@ -43,7 +44,7 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
     text = difference.fork.condition.text
     if not under(difference.event, difference.fork.span):
         return varies
-    looks = varies.cause == "file" and chosen is False and _LOOKS.search(text)
+    looks = varies.cause == "file" and chosen is False and LOOKS.search(text)
     misses = varies.cause == "exception" and chosen is True and text == _MISSES
     # What waits deep in what the arm calls is the rest of the program, not a wait for the file.
     waits = difference.event.op in _WAITS and len(difference.event.chain) <= _HELPER

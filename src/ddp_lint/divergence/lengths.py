@@ -125,18 +125,21 @@ def _is_divided(frame: Frame) -> bool:
 
 
 def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bool:
-    while (over := iterated(node)) is not None and getattr(getattr(node, "func", None), "id", "") in _HANDING_ON:
-        node = over
-    name = last_part(node)
+    name = last_part(_handed_on(node))
     names = [part.id for part in walk(target) if isinstance(part, ast.Name)] if target is not None else []
     return (ends or bool(_ITERATOR.search(name))) and any(_BATCH.search(each) for each in names)
 
 
 def _is_sequence(frame: Frame, node: ast.expr) -> bool:
     """Does the function take items of it, or add some? An iterator has none, and its name is that of what it was."""
+    return frame.function is not None and dotted_ast(_handed_on(node)) in _sequences(frame.function)
+
+
+def _handed_on(node: ast.expr) -> ast.expr:
+    """What a loop over ``enumerate(tqdm(batches))`` goes through in the end."""
     while (over := iterated(node)) is not None and getattr(getattr(node, "func", None), "id", "") in _HANDING_ON:
         node = over
-    return frame.function is not None and dotted_ast(node) in _sequences(frame.function)
+    return node
 
 
 @kept_by_node(1024)

@@ -561,6 +561,8 @@ def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
 IN_TURN = re.compile(r"first|(?<!b)lock|barrier|wait|broadcast|gather|all_?reduce|rendezvous", re.IGNORECASE)
 
 
+#: By its name a call that only waits for the other ranks.
+BARRIERS = ("barrier", "wait_for_everyone")
 #: Calls on the way to a place which are followed.
 _CALLS_ABOVE = 3
 
@@ -600,10 +602,7 @@ def _has_turns(function: FunctionNode, call: ast.Call) -> bool:
 
 def _has_barrier(statement: ast.stmt) -> bool:
     calls = (n for n in walk(statement) if isinstance(n, ast.Call) and isinstance(statement, ast.If))
-    return any(last_part(call.func) in _BARRIERS for call in calls)
-
-
-_BARRIERS = ("barrier", "wait_for_everyone")
+    return any(last_part(call.func) in BARRIERS for call in calls)
 
 
 def _callers_here(site: CallSite) -> Iterator[CallSite]:

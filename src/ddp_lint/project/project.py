@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import collections
 import contextlib
 import functools
@@ -676,10 +677,10 @@ class Project:
         question = f"{SHOWS}:{what}:{facts.source.inside}"
         self._note(question)
         if question not in self._answers:
-            self._answers[question] = self._shown_by(facts.source, what)
+            self._answers[question] = self._shown_by(facts.source, what, facts.tree)
         return self._answers[question] == "1"
 
-    def _shown_by(self, file: SourceFile | None, what: str) -> str:
+    def _shown_by(self, file: SourceFile | None, what: str, tree: ast.Module | None = None) -> str:
         if file is None or what not in get_args(frameworks.Shown):
             return "?"
         own = self.own.names.wrappers if what == "wraps" else ()
@@ -687,7 +688,7 @@ class Project:
         shown = pattern.search(file.text) is not None
         if shown and what == "wraps":
             with contextlib.suppress(CannotParse):
-                shown = pattern.search(in_code(file.text, parse(file.text))) is not None
+                shown = pattern.search(in_code(file.text, tree or parse(file.text))) is not None
         return str(int(shown))
 
     def tested(self, path: str | pathlib.Path, test: str) -> str:

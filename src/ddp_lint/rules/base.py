@@ -121,7 +121,7 @@ class Rule(Documented):
         if isinstance(where, cst.CSTNode):
             if is_never_reached(self.module, where):
                 return
-            if is_unused(self.module, where):
+            if confidence is not Confidence.LOW and is_unused(self.module, where):
                 confidence = Confidence.LOW
         span_of = self._span_of
         self._emit(

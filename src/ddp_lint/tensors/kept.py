@@ -110,9 +110,13 @@ def _outcome(given: list[int], ends: list[tuple[int | None, _State]]) -> Kept:
 
 def _surely(tensors: list[int | None], states: list[_State]) -> Saved | None:
     """What saves a tensor, wherever the function ends."""
-    found = [
-        state.saved.get(tensor) if tensor is not None else None for tensor, state in zip(tensors, states, strict=True)
-    ]
+    return _all_of(
+        [state.saved.get(tensor) if tensor is not None else None for tensor, state in zip(tensors, states, strict=True)]
+    )
+
+
+def _all_of(found: list[Saved | None]) -> Saved | None:
+    """What saves all of several tensors; None where one is not saved, and for none at all."""
     saves = [save for save in found if save is not None]
     if not saves or len(saves) < len(found):
         return None
@@ -228,9 +232,8 @@ def _each(kept: list[Kept]) -> Kept:
     places = set(kept[0].inputs).intersection(*(other.inputs for other in kept)) if kept else set()
     inputs = {p: Saved(kept[0].inputs[p].what, all(k.inputs[p].certain for k in kept)) for p in places}
     names = {k.names for k in kept}
-    saves = [k.output for k in kept if k.output is not None]
-    output = Saved(saves[0].what, all(s.certain for s in saves)) if saves and len(saves) == len(kept) else None
     learned = all(k.learned for k in kept)
+    output = _all_of([k.output for k in kept])
     return Kept(output, inputs, learned=learned, names=names.pop() if len(names) == 1 else ())
 
 

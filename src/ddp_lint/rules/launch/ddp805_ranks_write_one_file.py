@@ -11,6 +11,7 @@ from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.ranks import (
+    BARRIERS,
     all_ranks_call,
     as_one_process,
     is_kept_to_one_rank,
@@ -368,7 +369,7 @@ class RanksWriteOneFile(Rule):
             return True
         function = self.module.function_of(call)
         for other in calls_in(function.body if function is not None else self.module.tree):
-            waits = called(other) in ("barrier", "wait_for_everyone")
+            waits = called(other) in BARRIERS
             if (waits or (name and self.module.qualified(other.func) == name)) and on_one_rank(self.module, other):
                 return True
         return False

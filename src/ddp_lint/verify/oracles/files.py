@@ -7,18 +7,15 @@ raises an exception, which another oracle sees; where both did so and neither fa
 
 from __future__ import annotations
 
-import ast
-import pathlib
 from collections.abc import Iterator
 
-from ddp_lint.source.imports import last_part
+from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.verify.oracles import Case, Opinion, shown
 from ddp_lint.verify.trace import Collective, FileAccess, Trace
 
 #: Collectives in which the other ranks wait for the root alone, and in which the root alone waits for the others.
 _FROM_ROOT, _TO_ROOT = frozenset({"broadcast", "scatter"}), frozenset({"reduce", "gather"})
 _PAIRS = frozenset({"send", "recv", "isend", "irecv"})
-_LOOKS = frozenset({"exists", "isfile", "is_file", "isdir", "is_dir", "lexists"})
 
 
 def testify(case: Case) -> Opinion:
@@ -82,11 +79,4 @@ def _waits_for(call: Collective, rank: int, other: int) -> bool:
 
 def _looks_first(case: Case) -> bool:
     """A condition before the line looks whether a file is there."""
-    try:
-        tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return False
-    lines = {guard.line for guard in case.situation.guards}
-    tests = (node.test for node in ast.walk(tree) if isinstance(node, ast.If | ast.While) and node.lineno in lines)
-    calls = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Call))
-    return any(last_part(call.func) in _LOOKS for call in calls)
+    return any(guard.wanted is not None and LOOKS.search(guard.text) for guard in case.situation.guards)
