@@ -36,6 +36,61 @@ PARTING = {
                 if total > 50:
                     break
     """,
+    "a sampler that goes through the rank's share, batches by length": """
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data import DataLoader, Sampler
+
+        class Batches(Sampler):
+            def __init__(self, lengths, limit, rank, world):
+                self.lengths, self.limit, self.rank, self.world = lengths, limit, rank, world
+
+            def __len__(self):
+                return len(self.lengths) // self.world
+
+            def __iter__(self):
+                batch, total = [], 0
+                for place in range(self.rank, len(self.lengths), self.world):
+                    if total + self.lengths[place] > self.limit:
+                        yield batch
+                        batch, total = [], 0
+                    batch.append(place)
+                    total += self.lengths[place]
+                if batch:
+                    yield batch
+
+        def train(model, data, optimizer):
+            model = DistributedDataParallel(model)
+            sampler = Batches(data.lengths, 4096, dist.get_rank(), dist.get_world_size())
+            for batch in DataLoader(data, batch_sampler=sampler):
+                model(batch).backward()  # !loop-count
+                optimizer.step()
+    """,
+    "a sampler that returns an iterator of the rank's share; an object that is gone through itself": """
+        from torch.utils.data import DataLoader
+
+        class Places:
+            def __init__(self, data):
+                self.data = data
+
+            def __iter__(self):
+                return iter(list(range(len(self.data)))[dist.get_rank() :: dist.get_world_size()])
+
+        class Files:
+            def __init__(self, paths):
+                self.paths = paths
+
+            def __iter__(self):
+                for path in self.paths[dist.get_rank() :: dist.get_world_size()]:
+                    yield open(path).read()
+
+        def by_sampler(model, data):
+            for batch in DataLoader(data, sampler=Places(data)):
+                dist.all_reduce(model(batch))  # !loop-count
+
+        def directly(model, paths):
+            for text in Files(paths):  # what follows is within the loop of the generator
+                dist.all_reduce(model(text))  # !loop-count
+    """,
     "a dataset that holds the rank's share": """
         from torch.nn.parallel import DistributedDataParallel
         from torch.utils.data import DataLoader, Dataset
@@ -459,6 +514,61 @@ PARTING = {
 }
 
 EQUAL = {
+    "samplers that make the parts of all ranks equal, or have no end": """
+        import math
+        import torch
+        from torch.utils.data import DataLoader, DistributedSampler, Sampler
+
+        class Own(Sampler):
+            def __init__(self, data):
+                self.data, self.rank, self.world = data, dist.get_rank(), dist.get_world_size()
+
+        class Filled(Own):
+            def __init__(self, data):
+                super().__init__(data)
+                self.total = math.ceil(len(data) / self.world) * self.world
+
+            def __iter__(self):
+                places = list(range(len(self.data)))
+                places += places[: self.total - len(places)]
+                return iter(places[self.rank :: self.world])
+
+        class Cut(Own):
+            def __iter__(self):
+                total = len(self.data) - len(self.data) % self.world
+                for place in torch.randperm(len(self.data)).tolist()[:total][self.rank :: self.world]:
+                    yield place
+
+        class Endless(Own):
+            def __iter__(self):
+                while True:
+                    for place in range(self.rank, len(self.data), self.world):
+                        yield place
+
+        class Padded(DistributedSampler):
+            def __iter__(self):
+                yield from range(self.rank, self.total_size, self.num_replicas)
+
+        class Rounded(Own):
+            def __len__(self):
+                return self.each
+
+            def __iter__(self):
+                self.each = len(self.data) // self.world
+                return iter(list(range(self.rank, len(self.data), self.world))[: self.each])
+
+        def evaluate(model, data):
+            for batch in DataLoader(data, sampler=Filled(data)):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(data, sampler=Cut(data)):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(data, sampler=Padded(data)):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(data, sampler=Rounded(data)):
+                dist.all_reduce(model(batch))
+            for batch in DataLoader(data, sampler=Endless(data)):
+                dist.all_reduce(model(batch))
+    """,
     "a list that is called an iterator, as what it was made of": """
         def evaluate(model, loss, limit):
             data_iterator = read_all()

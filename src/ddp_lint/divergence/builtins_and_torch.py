@@ -15,6 +15,7 @@ from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
+from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
     deals,
     drops_last,
@@ -145,7 +146,7 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if not arguments.positional:
         return unknown(frame.key(node))
     of = arguments.positional[0]
-    if (own := _own_length(frame, of, node)) is not None:
+    if (own := length_by_class(frame, of, node)) is not None:
         return own
     key = ("len", of.key)
     if is_selection(of):
@@ -158,15 +159,6 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         return divergent(key, of.varies)
     value = passed_on(frame, node, arguments.values, key)
     return length_of(value, of) if of_batches(value.varies) else value
-
-
-def _own_length(frame: Frame, of: Value | None, node: ast.Call) -> Value | None:
-    """What the `__len__` of an object of the project returns; None without one."""
-    class_ = of.reference.of if of is not None and isinstance(of.reference, ref.Instance) else None
-    method = frame.linker.method(class_, "__len__") if isinstance(class_, ref.ClassRef) else None
-    if method is None or not isinstance(class_, ref.ClassRef):
-        return None
-    return frame.summaries.enter_unseen(frame, dataclasses.replace(method, receiver=of, of=class_), node)
 
 
 def _selected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -328,8 +320,9 @@ def _keyed(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     dataset = arguments.get("dataset", ("dataset",))[0]
-    share = not deals(node) and (is_share(dataset) or is_share(_own_length(frame, dataset, node)))
-    streamed = not drops_last(node) and (share or streams(frame, dataset))
+    share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
+    sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
+    streamed = not drops_last(node) and (share or sampled or streams(frame, dataset))
     whole = is_whole(frame, node) and not streamed and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
 

@@ -187,6 +187,20 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     return method is not None and not _endless(method.node) and not _copes(frame.linker.project, reference.of.facts)
 
 
+@kept_by_node(1024)
+def rounds_or_repeats(method: ast.AST) -> bool:
+    """Does it round a number, ``total - total % world``, ``len(data) // world``, ``ceil(..)``, or go on for ever?"""
+    return _endless(method) or any(
+        (isinstance(node, ast.expr) and _rounds_up(node)) or _leaves_rest(node) for node in inside(method)
+    )
+
+
+def _leaves_rest(node: ast.AST) -> bool:
+    """``total % world``, ``len(data) // world``, by no number that is written there."""
+    divides = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mod, ast.FloorDiv))
+    return divides and not isinstance(getattr(node, "right", None), ast.Constant)
+
+
 def is_share(value: Value | None) -> bool:
     """Is it the part of a collection that falls to this rank, which may be longer than that of another one?"""
     return value is not None and value.varies is not None and value.varies.aspect == "share" and not value.even
@@ -548,6 +562,7 @@ __all__ = [
     "own_length",
     "own_share",
     "padded_to",
+    "rounds_or_repeats",
     "shape_of",
     "size_of",
     "streams",

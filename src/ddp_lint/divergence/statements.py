@@ -40,6 +40,7 @@ from ddp_lint.divergence.expressions import (
 )
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
+from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
@@ -337,8 +338,9 @@ def _assigned(node: ast.AST) -> frozenset[str]:
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     iterable = evaluate(frame, node.iter)
     element = element_of(frame, iterable, node.iter, node.target)
-    rounds = rounds_of(frame, iterable, node.iter, node.target)
-    source = reference_of(iterable)
+    iterator = iterator_by_class(frame, iterable, node.iter) or iterable
+    rounds = rounds_of(frame, iterator, node.iter, node.target)
+    source = reference_of(iterator)
 
     def once() -> tuple[list[Effect], Names[Value], bool]:
         # Set again in each round.

@@ -1,0 +1,82 @@
+"""What an object of a project class hands out, by the methods that Python calls for a loop and for `len`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from typing import Final
+
+from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded
+from ddp_lint.divergence.frame import Frame, reference_of
+from ddp_lint.divergence.lengths import is_share, rounds_or_repeats
+from ddp_lint.divergence.values import Value
+
+#: What makes the parts of all ranks equally long by itself, in torch and elsewhere.
+_PADDING: Final = "DistributedSampler"
+
+
+def length_by_class(frame: Frame, of: Value | None, node: ast.expr) -> Value | None:
+    """What the `__len__` of an object of the project returns; None without one."""
+    return _special(frame, of, "__len__", node)
+
+
+def iterator_by_class(frame: Frame, of: Value | None, node: ast.expr) -> Value | None:
+    """What the `__iter__` of an object of the project gives, a generator mostly; None without one."""
+    return _special(frame, of, "__iter__", node)
+
+
+def _special(frame: Frame, of: Value | None, name: str, node: ast.expr) -> Value | None:
+    class_ = of.reference.of if of is not None and isinstance(of.reference, ref.Instance) else None
+    method = frame.linker.method(class_, name) if isinstance(class_, ref.ClassRef) else None
+    if method is None or not isinstance(class_, ref.ClassRef):
+        return None
+    return frame.summaries.enter_unseen(frame, dataclasses.replace(method, receiver=of, of=class_), node)
+
+
+def hands_out_share(frame: Frame, of: Value | None, node: ast.expr) -> bool:
+    """Is it a sampler that goes through what falls to this rank, which may be more than falls to another one? Not
+    where the class does anything to make the parts equal, or never ends."""
+    outer, frame.effects = frame.effects, []  # it runs where the loader is gone through, not where that is made
+    iterator = iterator_by_class(frame, of, node)
+    frame.effects = outer
+    if iterator is None or of is None or _evens_out(frame, of):
+        return False
+    source = reference_of(iterator)
+    if isinstance(source, ref.Generator) and isinstance(source.call, Inline):
+        return _yields_share(source.call.effects)
+    return is_share(iterator)
+
+
+def _evens_out(frame: Frame, of: Value) -> bool:
+    assert isinstance(of.reference, ref.Instance) and isinstance(of.reference.of, ref.ClassRef)
+    if any(base.endswith(_PADDING) for base in frame.linker.outside(of.reference.of)):
+        return True
+    methods = (
+        item for class_ in frame.linker.linearised(of.reference.of)[0] for item in frame.linker.members(class_).items()
+    )
+    return any(rounds_or_repeats(method) for name, method in methods if name != "__len__")
+
+
+def _yields_share(effects: list[Effect]) -> bool:
+    """Does a generator hand something out in a loop over a share?"""
+    for effect in effects:
+        if isinstance(effect, Branch) and (_yields_share(effect.yes) or _yields_share(effect.no)):
+            return True
+        if not isinstance(effect, Rounds):
+            continue
+        varies = effect.rounds.varies if effect.rounds is not None else None
+        if varies is not None and varies.aspect == "share" and _yields(effect.body):
+            return True
+        if _yields_share(effect.body):
+            return True
+    return False
+
+
+def _yields(effects: list[Effect]) -> bool:
+    return any(
+        isinstance(effect, Yielded)
+        or (isinstance(effect, Branch) and (_yields(effect.yes) or _yields(effect.no)))
+        or (isinstance(effect, Rounds) and _yields(effect.body))
+        for effect in effects
+    )
