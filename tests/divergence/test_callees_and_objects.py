@@ -6,6 +6,61 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "a dictionary or a tuple with the test in it, given to a function": """
+        def by_key(x):
+            settings = {"saves": dist.get_rank() == 0, "rate": 1}
+            run(x, settings)  # !rank-branch
+
+        def run(x, given):
+            if given["saves"]:
+                dist.all_reduce(x)
+
+        def by_place(x):
+            follow(x, (dist.get_rank() == 0, 1))  # !rank-branch
+
+        def follow(x, given):
+            if given[0]:
+                dist.all_reduce(x)
+
+        def by_get(x):
+            settings = {"logs": dist.get_rank() == 0}
+            if settings.get("logs", False):
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "an attribute or an entry of what a function is given, set before it is passed on": """
+        def by_attribute(x, settings):
+            settings.saves = dist.get_rank() == 0
+            passes_on(x, settings)  # !rank-branch
+
+        def passes_on(x, given):
+            saves(x, given)
+
+        def saves(x, given):
+            if given.saves:
+                dist.all_reduce(x)
+
+        def by_key(x, settings):
+            settings["logs"] = dist.get_rank() == 0
+            logs(x, settings)  # !rank-branch
+
+        def logs(x, given):
+            if given["logs"]:
+                dist.all_reduce(x)
+    """,
+    "a test that a constructor is given, whatever the parameter is called": """
+        class Writer:
+            def __init__(self, path, active):
+                self.path = path
+                self.active = active
+
+            def write(self, x):
+                if self.active:
+                    dist.all_reduce(x)  # !rank-branch
+
+        def train(x):
+            writer = Writer("runs", dist.get_rank() == 0)
+            writer.write(x)
+    """,
     "functions within a method, which are not called with its object": """
         class Trainer:
             def save(self, x):
@@ -324,6 +379,28 @@ PARTING = {
 }
 
 EQUAL = {
+    "dictionaries, attributes and flags that all ranks share": """
+        class Writer:
+            def __init__(self, path, active):
+                self.path = path
+                self.active = active
+
+            def write(self, x):
+                if self.active:
+                    dist.all_reduce(x)
+
+        def train(x, options):
+            settings = {"first": dist.get_rank() == 0, "saves": options.saves}
+            options.first = dist.get_rank() == 0
+            options.logs = options.level > 1
+            Writer("runs", dist.get_rank() == 0)
+            Writer("runs", options.level > 1).write(x)
+            run(x, settings, options)
+
+        def run(x, given, options):
+            if given["saves"] or options.logs or given.get("others"):
+                dist.all_reduce(x)
+    """,
     "a function within a method that is given each of all ranks": """
         class Edge:
             def __init__(self, one, other):

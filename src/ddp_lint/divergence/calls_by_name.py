@@ -213,13 +213,13 @@ def _part_of_grown(frame: Frame, name: str, parts: Sequence[Value], node: ast.Ca
     of = container(frame, node.func.value) if isinstance(node.func, ast.Attribute) else None
     if of is not None and name == "get" and of.varies is None and (held := any_of(of)) is not None:
         return unknown(key, held)
+    asked = parts[1].constant if name == "get" and len(parts) > 1 else None
+    if of is not None and asked is not None and asked.value in (of.entries or {}):
+        return (of.entries or {})[asked.value]
     if of is None or of.kind != GROWN or of.varies is None:
         return None
     if name != "get":
         return divergent((GROWN, key), of.varies)
-    asked = parts[1].constant if len(parts) > 1 else None
-    if asked is not None and asked.value in (of.entries or {}):
-        return (of.entries or {})[asked.value]
     return divergent(key, of.varies) if of.varies.cause == "rank" else None  # ranks that lack it get the default
 
 

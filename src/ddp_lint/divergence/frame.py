@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import operator
 import re
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
@@ -234,10 +235,23 @@ def leaving(value: Value) -> Value:
 def _across_call(value: Value, by: int) -> Value:
     if isinstance(value.reference, (Generator, Instance)):
         value = _handed(value, value.reference, by)
+    if value.items or value.entries:
+        value = _held_across_call(value, by)
     if value.varies is None or value.varies.call_depth + by < 0:
         return value
     varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + by)
     return dataclasses.replace(value, varies=varies, test=_shifted(value.test, by), missing=_shifted(value.missing, by))
+
+
+def _held_across_call(value: Value, by: int) -> Value:
+    """What a tuple, a list or a dictionary holds varies by as many calls as what is given by itself."""
+    items = tuple(_across_call(item, by) for item in value.items or ())
+    entries = {name: _across_call(entry, by) for name, entry in (value.entries or {}).items()}
+    if all(map(operator.is_, items, value.items or ())) and all(
+        entries[n] is e for n, e in (value.entries or {}).items()
+    ):
+        return value
+    return dataclasses.replace(value, items=value.items and items, entries=value.entries and entries)
 
 
 def _handed(value: Value, reference: Generator | Instance, by: int) -> Value:

@@ -458,6 +458,7 @@ class Summaries:
             Names(env),
             closure,
             depth=self._memory.depth,
+            apart={name for name in env if not name.isidentifier()},
             values_alone=body is not None,
         )
         if isinstance(function.node, ast.Lambda):
@@ -630,11 +631,17 @@ def _apart_in(frame: Frame, function: FunctionRef, paths: Mapping[str, str]) -> 
     own data, what it reads itself."""
     found: dict[str, Value] = {}
     for path in frame.apart & frame.env.keys():
-        of, _, attribute = path.rpartition(".")
-        if frame.env[path].open and attribute not in attributes_in(function.node):
+        of, part = _split(path)
+        if frame.env[path].open and part[1:] not in attributes_in(function.node):
             continue
-        found |= {f"{name}.{attribute}": entering(frame.env[path]) for name, given in paths.items() if given == of}
+        found |= {name + part: entering(frame.env[path]) for name, given in paths.items() if given == of}
     return found
+
+
+def _split(path: str) -> tuple[str, str]:
+    """An object and its attribute or entry: ``config`` and ``.saves``, or ``["saves"]``."""
+    place = path.rindex("[") if path.endswith("]") else path.rindex(".")
+    return path[:place], path[place:]
 
 
 def _attributes(frame: Frame, function: FunctionRef, *, agreed: bool) -> dict[str, Value]:

@@ -14,7 +14,9 @@ from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, divergent, filled, holding, is_new_container, unknown
 from ddp_lint.findings import Confidence
+from ddp_lint.source.syntax import first_name
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: Entries that are kept of a dictionary.
 _ENTRIES = 64
 
@@ -24,20 +26,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
     if isinstance(target, ast.Starred):
         target = target.value
     if isinstance(target, (ast.Tuple, ast.List)):
-        starred = any(isinstance(part, ast.Starred) for part in target.elts)
-        items = value.items if value.items is not None and (starred or len(value.items) == len(target.elts)) else ()
-        for index, part in enumerate(target.elts):
-            if index < len(items):
-                item = items[index]
-            elif value.varies is not None and is_size(value) and index == 0:
-                item = size_of((value.key, index), value.varies)
-            elif value.varies is not None and is_size(value):
-                item = extent_of((value.key, index), value.varies)
-            elif value.varies is not None and value.open:
-                item = divergent(("part", frame.key(source), index), value.varies)
-            else:
-                item = unknown(("part", frame.key(source), frame.key(target), index), agreed=value.agreed)
-            bind(frame, part, item, source, counted=counted)
+        _bind_parts(frame, target, value, source, counted=counted)
         return
     path = dotted(target)
     if isinstance(target, ast.Subscript):
@@ -52,6 +41,39 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
     if frame.summaries.own is not None and not counted and value.constant is None:
         value = as_configured(frame, value, target, path)
     frame.env[path] = value
+    if not isinstance(target, ast.Name) and _follows_from_rank(value):
+        _keep_apart(frame, path)
+
+
+def _bind_parts(frame: Frame, target: ast.Tuple | ast.List, value: Value, source: ast.AST, *, counted: bool) -> None:
+    """``x, y = value``"""
+    starred = any(isinstance(part, ast.Starred) for part in target.elts)
+    items = value.items if value.items is not None and (starred or len(value.items) == len(target.elts)) else ()
+    for index, part in enumerate(target.elts):
+        if index < len(items):
+            item = items[index]
+        elif value.varies is not None and is_size(value) and index == 0:
+            item = size_of((value.key, index), value.varies)
+        elif value.varies is not None and is_size(value):
+            item = extent_of((value.key, index), value.varies)
+        elif value.varies is not None and value.open:
+            item = divergent(("part", frame.key(source), index), value.varies)
+        else:
+            item = unknown(("part", frame.key(source), frame.key(target), index), agreed=value.agreed)
+        bind(frame, part, item, source, counted=counted)
+
+
+def _follows_from_rank(value: Value) -> bool:
+    return value.varies is not None and value.varies.cause == "rank" and not value.varies.local_only and not value.open
+
+
+def _keep_apart(frame: Frame, path: str) -> None:
+    """``config.saves = rank == 0``: what the object is given to sees it. The methods of an object see its attributes
+    by its class."""
+    function, (of, _, attribute) = frame.function, path.partition(".")
+    this = first_name(function) if frame.owner is not None and isinstance(function, _FUNCTIONS) else ""
+    if of != this or not attribute.isidentifier():
+        frame.apart.add(path)
 
 
 def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
@@ -373,9 +374,12 @@ class Variables:
         """What the project makes objects of the class with, for a flag of ``__init__`` that follows from the rank in
         each of these places: ``Trainer(is_main=rank == 0)``."""
         flag = next((a for a in parameters(method) if a.arg == name), None)
-        if method.name != "__init__" or flag is None or not is_flag(flag, defaults_of(method).get(name)):
+        if method.name != "__init__" or flag is None:
             return None
         given = self._given(of, method, name)
+        by_name = is_flag(flag, defaults_of(method).get(name))
+        if not by_name and not all(isinstance(assigned_once(*each), _TESTS) for each in given):
+            return None
         found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
         by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
         return by_rank[0] if by_rank and len(by_rank) == len(found) else None
@@ -472,6 +476,10 @@ class Variables:
             of = self._summaries.linker.class_ref(use.owner, facts)
             frame.env[first_name(use.around)] = unknown((MADE, of.node.name), ref.Instance(of))
         return frame
+
+
+#: Expressions that give a Boolean.
+_TESTS: Final = (ast.Compare, ast.UnaryOp, ast.BoolOp)
 
 
 def _takes_apart(value: ast.expr, name: str) -> bool:
