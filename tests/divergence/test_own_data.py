@@ -91,6 +91,32 @@ PARTING = {
             for text in Files(paths):  # what follows is within the loop of the generator
                 dist.all_reduce(model(text))  # !loop-count
     """,
+    "what a rank's own batches decide, in the entries of a dictionary": """
+        def evaluate(model, val_loader):
+            total = 0.0
+            for x, y in val_loader:
+                total += (model(x) == y).sum().item()
+            return {"right": total}
+
+        def patience(model, val_loader, x):
+            best = {"right": 0.0, "epoch": 0}
+            for epoch in range(10):
+                dist.all_reduce(x)  # !loop-count
+                right = evaluate(model, val_loader)["right"]
+                if right > best["right"]:
+                    best["right"] = right
+                    best["epoch"] = epoch
+                if epoch - best["epoch"] > 3:
+                    break
+
+        def updated(model, val_loader, x):
+            metrics = {"epoch": 1}
+            metrics.update(evaluate(model, val_loader))
+            if metrics["epoch"] > 0:
+                dist.all_reduce(x)
+            if metrics["right"] > 10:
+                dist.all_reduce(x)  # !data-condition
+    """,
     "a dataset that holds the rank's share": """
         from torch.nn.parallel import DistributedDataParallel
         from torch.utils.data import DataLoader, Dataset

@@ -21,6 +21,7 @@ from ddp_lint.divergence.calls_by_name import (
     is_of_plain_model,
     is_wrapped,
     sized,
+    update,
     ways,
 )
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
@@ -550,6 +551,8 @@ def _unresolved(
     _hand_over(frame, arguments, node)
     if name in GROWING:
         grow(frame, node, arguments.values)
+    elif name == "update":
+        update(frame, node, arguments)
     return by_name(frame, name, parts, node, key)
 
 

@@ -26,7 +26,18 @@ from ddp_lint.divergence.lengths import (
 )
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
-from ddp_lint.divergence.values import GROWN, Known, Test, Value, Variation, divergent, filled, negated, unknown
+from ddp_lint.divergence.values import (
+    GROWN,
+    Known,
+    Test,
+    Value,
+    Variation,
+    divergent,
+    filled,
+    holding,
+    negated,
+    unknown,
+)
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
@@ -164,6 +175,29 @@ def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         frame.env[path] = filled(frame.key(node), own)
     elif given and all(value.agreed for value in given):
         frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
+
+
+#: Methods that change what they are called on: a list, or a dictionary.
+CHANGING: Final = GROWING | {"update"}
+
+
+def update(frame: Frame, node: ast.Call, arguments: Arguments) -> None:
+    """``metrics.update(evaluate(model))``, ``metrics.update(loss=loss)`` of a dictionary whose entries are known."""
+    path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    before = frame.env.get(path)
+    if before is None or before.entries is None:
+        return
+    added: dict[Hashable, Value] = dict(arguments.keywords.items())
+    for given in (*arguments.positional, *arguments.spread):
+        if given.entries is None:
+            frame.env[path] = passed_on(frame, node, (before, given))
+            return
+        added |= given.entries
+    varies = next((entry.varies for entry in added.values() if entry.varies is not None), before.varies)
+    key = ("updated", frame.key(node), before.key)
+    frame.env[path] = holding(
+        unknown(key) if varies is None else filled(key, varies), entries={**before.entries, **added}
+    )
 
 
 def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value:

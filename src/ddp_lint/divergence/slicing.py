@@ -14,7 +14,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from ddp_lint.divergence.calls_by_name import GROWING, is_agreement
+from ddp_lint.divergence.calls_by_name import CHANGING, is_agreement
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import first_name, walk
@@ -103,7 +103,7 @@ class _Statements:
         for given in (*call.args, *(keyword.value for keyword in call.keywords)):
             if isinstance(given, ast.Attribute):
                 self._storing.setdefault(dotted_ast(given), []).append(statement)
-        if isinstance(call.func, ast.Attribute) and call.func.attr in GROWING:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in CHANGING:
             self._storing.setdefault(dotted_ast(call.func.value), []).append(statement)
         if is_agreement(last_part(call.func)) or dotted_ast(call.func).partition(".")[0] != self._this:
             statement.changes |= statement.names

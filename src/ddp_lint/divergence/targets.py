@@ -32,7 +32,8 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
     if isinstance(target, ast.Subscript):
         key, base = evaluate(frame, target.slice), evaluate(frame, target.value)
         _store(frame, target, base)
-        _enter(frame, target, base, key, value)
+        if _enter(frame, target, base, key, value):
+            return
     if not path:
         return
     if isinstance(target, ast.Name) and target.id in frame.global_names:
@@ -85,23 +86,26 @@ def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:
         communicate(frame, entry, Arguments((evaluate(frame, target.slice),)), call, confidence=Confidence.MEDIUM)
 
 
-def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: Value) -> None:
-    """``stats["kl"] = kl``: an entry of a dictionary that this function has made, by key as far as that is known."""
+def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: Value) -> bool:
+    """``stats["kl"] = kl``: an entry of a dictionary that this function has made, by key as far as that is known.
+    Returns whether it is kept there."""
     path = dotted(target.value)
     if base.entries is None or not path or len(base.entries) >= _ENTRIES:
-        return
+        return False
     own = passed_on(frame, target, [value]).varies
     if key.constant is None:
         if (grown := grown_by_key(frame, target, key)) is not None:
             frame.env[path] = grown
         else:
             fill(frame, path, target, own)
-        return
+        return False
     entries = {**base.entries, key.constant.value: value}
     varies = base.varies if base.varies is not None and base.open else own
     now = ("stored", frame.key(target), base.key)
     stored = filled(now, varies) if varies is not None else unknown(now)
+    frame.env.forget_parts(dotted(target) or path)
     frame.env[path] = holding(stored, entries=entries)
+    return True
 
 
 def fill(frame: Frame, path: str, at: ast.AST, own: Variation | None) -> None:

@@ -675,6 +675,9 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     special = _of_several(yes, no) if varies is None else _longer_in_one_arm(test, yes, no, key)
     if special is not None:
         return special
+    if (entries := _merged_entries(test, yes, no, key)) is not None:
+        own = next((entry.varies for entry in entries.values() if entry.varies is not None), None)
+        return holding(unknown(key, reference) if own is None else filled(key, own), entries=entries)
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
     by_rank = test.varying() is not None
     if by_rank and all(outcome is not None for outcome in outcomes):
@@ -742,6 +745,14 @@ def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Val
     if yes.items is None or no.items is None or len(yes.items) != len(no.items):
         return None
     return tuple(merge(test, *pair, (key, index)) for index, pair in enumerate(zip(yes.items, no.items, strict=True)))
+
+
+def _merged_entries(test: Test, yes: Value, no: Value, key: Hashable) -> dict[Hashable, Value] | None:
+    """The entries of what is one of two dictionaries with the same keys, of which an arm may have set some."""
+    if not yes.entries or not no.entries or yes.entries.keys() != no.entries.keys() or GROWN in (yes.kind, no.kind):
+        return None
+    pairs = ((name, entry, no.entries[name]) for name, entry in yes.entries.items())
+    return {name: entry if entry is other else merge(test, entry, other, (key, name)) for name, entry, other in pairs}
 
 
 def _of_several(yes: Value, no: Value) -> Value | None:
