@@ -18,13 +18,14 @@ class NoneOnOtherRanks(Rule):
 
     ## What it does
 
-    Finds `x.method()` and `x.attribute` on every rank, where `x` is `None` on all ranks but the first because of
-    `x = make() if rank == 0 else None`, or `x = None` and an assignment under a test for the rank.
+    Finds `x.method()`, `x.attribute` and `x[i]` on every rank, where `x` is `None` on all ranks but the first because
+    of `x = make() if rank == 0 else None`, or `x = None` and an assignment under a test for the rank.
 
     ## Why it breaks
 
-    Rank 0 continues, rank 1 raises "AttributeError: 'NoneType' object has no attribute": the job ends with an error
-    that does not occur with one process, or rank 0 waits in its next collective for a rank that has ended.
+    Rank 0 continues, rank 1 raises "AttributeError: 'NoneType' object has no attribute", or "TypeError: 'NoneType'
+    object is not subscriptable": the job ends with an error that does not occur with one process, or rank 0 waits in
+    its next collective for a rank that has ended.
 
     ## Example
 
@@ -84,7 +85,7 @@ class NoneOnOtherRanks(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the AttributeError, on the ranks other than 0.
+    `ddp-lint verify train.py`: the error, on the ranks other than 0.
 
     ## Fix safety
 
@@ -130,8 +131,8 @@ class NoneOnOtherRanks(Rule):
         only = all(on_one_rank(self.module, binding.node) for binding in others)
         return kinds == {"assign"} and only
 
-    def _used(self, made: cst.Assign, name: str) -> Iterator[cst.Attribute]:
-        """Where an attribute of the name is read or set on every rank."""
+    def _used(self, made: cst.Assign, name: str) -> Iterator[cst.Attribute | cst.Subscript]:
+        """Where an attribute or an item of the name is read or set on every rank."""
         function = self.module.function_of(made)
         scope = function.body if function is not None else self.module.tree
         if any(isinstance(n, cst.Assert) and name in names_in(n.test) for n in descendants(scope)):
@@ -139,7 +140,7 @@ class NoneOnOtherRanks(Rule):
         around = {test for test, _ in conditions(self.module, made)}
         for node in descendants(scope):
             if (
-                isinstance(node, cst.Attribute)
+                isinstance(node, (cst.Attribute, cst.Subscript))
                 and dotted(node.value) == name
                 and self.module.function_of(node) is function
                 and self.module.wraps.follows(node, made)
@@ -149,10 +150,12 @@ class NoneOnOtherRanks(Rule):
             ):
                 yield node
 
-    def _report(self, use: cst.Attribute, target: cst.Name, made: cst.Assign) -> None:
+    def _report(self, use: cst.Attribute | cst.Subscript, target: cst.Name, made: cst.Assign) -> None:
+        part = f".{use.attr.value}" if isinstance(use, cst.Attribute) else "[…]"
+        error = "AttributeError" if isinstance(use, cst.Attribute) else "TypeError"
         self.report(
             use,
-            f"`{target.value}` is None on all ranks but the first: `.{use.attr.value}` raises AttributeError there",
+            f"`{target.value}` is None on all ranks but the first: `{part}` raises {error} there",
             notes=["rank 0 continues, rank 1 ends here"],
             labels=[(made, "None on the other ranks")],
             help=f"use it under `if {target.value} is not None:`",
