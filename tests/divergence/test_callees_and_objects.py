@@ -27,6 +27,29 @@ PARTING = {
             if settings.get("logs", False):
                 dist.all_reduce(x)  # !rank-branch
     """,
+    "a namespace or a data class that is made with the test, given to a function": """
+        import dataclasses
+        import types
+
+        @dataclasses.dataclass
+        class Settings:
+            saves: bool = False
+            rate: float = 0.1
+
+        def by_class(x):
+            runs(x, Settings(saves=dist.get_rank() == 0))  # !rank-branch
+
+        def runs(x, settings):
+            if settings.rate > 0:
+                dist.all_reduce(x)
+            if settings.saves:
+                dist.all_reduce(x)
+
+        def by_namespace(x):
+            settings = types.SimpleNamespace(saves=dist.get_rank() == 0)
+            if settings.saves:
+                dist.all_reduce(x)  # !rank-branch
+    """,
     "an attribute or an entry of what a function is given, set before it is passed on": """
         def by_attribute(x, settings):
             settings.saves = dist.get_rank() == 0

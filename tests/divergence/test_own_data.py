@@ -91,6 +91,34 @@ PARTING = {
             for text in Files(paths):  # what follows is within the loop of the generator
                 dist.all_reduce(model(text))  # !loop-count
     """,
+    "what a rank's own batches decide, in the fields of data classes and named tuples": """
+        import dataclasses
+        from typing import NamedTuple
+
+        @dataclasses.dataclass
+        class Result:
+            count: int
+            right: float = 0.0
+
+        class Pair(NamedTuple):
+            right: float
+            count: int
+
+        def evaluate(model, val_loader):
+            total = 0.0
+            for x, y in val_loader:
+                total += (model(x) == y).sum().item()
+            return Result(10, right=total), Pair(total, 10)
+
+        def train(model, val_loader, x):
+            result, pair = evaluate(model, val_loader)
+            if result.count > 5 or pair.count > 5:
+                dist.all_reduce(x)
+            if result.right > 0.5:
+                dist.all_reduce(x)  # !data-condition
+            if pair.right > 0.5:
+                dist.all_reduce(x)  # !data-condition
+    """,
     "what a rank's own batches decide, in the entries of a dictionary": """
         def evaluate(model, val_loader):
             total = 0.0

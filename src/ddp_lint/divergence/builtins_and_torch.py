@@ -29,6 +29,7 @@ from ddp_lint.divergence.lengths import (
     own_share,
     streams,
 )
+from ddp_lint.divergence.records import record
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
@@ -45,6 +46,7 @@ from ddp_lint.divergence.values import (
     ALWAYS,
     GROWN,
     KEYED,
+    MADE,
     NEVER,
     SET,
     Test,
@@ -313,6 +315,10 @@ def _web_dataset(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return _own_part(frame, node, arguments) if splits and not endless else unknown(frame.key(node))
 
 
+def _namespace(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    return record(unknown((MADE, frame.key(node))), (), arguments)
+
+
 def _keyed(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``defaultdict(list)``: a dictionary, which has a key once it was asked for one."""
     return holding(unknown((KEYED, frame.key(node))), entries={})
@@ -414,6 +420,7 @@ LIBRARY: dict[str, _Handler] = {
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
     **{f"itertools.{name}": _combined for name in ("product", "chain", "permutations", "combinations", "zip_longest")},
     "torch.distributed.init_process_group": _job,
+    **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),
     "torch.distributed.is_available": lambda frame, node, arguments: constant(True),

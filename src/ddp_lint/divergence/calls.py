@@ -34,6 +34,7 @@ from ddp_lint.divergence.groups import Group, along
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.project_names import spellings, wrapped
+from ddp_lint.divergence.records import fields_of, record
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import LISTED, PADDED, is_generated, keeps, with_kept_shape
 from ddp_lint.divergence.shards import gather
@@ -146,7 +147,7 @@ def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.C
     if constructor is not None and not frame.values_alone:
         bound = dataclasses.replace(constructor, receiver=instance, of=of)
         frame.summaries.enter(frame, bound, arguments, node)
-    return instance
+    return instance if constructor is not None else record(instance, fields_of(frame.linker, of), arguments)
 
 
 _Flags = dict[str, bool | ref.GroupRef | None]

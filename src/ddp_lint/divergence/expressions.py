@@ -28,6 +28,7 @@ from ddp_lint.divergence.lengths import (
     shape_of,
 )
 from ddp_lint.divergence.project_names import absolute, as_configured
+from ddp_lint.divergence.records import attribute_of_record
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import (
     LISTED,
@@ -197,6 +198,8 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Value:
 
 def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:
     """`base.name`: what the project, the knowledge or, last, the name itself says about it."""
+    if (own := attribute_of_record(base, name)) is not None:
+        return own
     reference = base.reference
     if isinstance(reference, (ref.External, ref.ModuleRef)):
         return _of_module(frame, reference, name, node)

@@ -768,7 +768,7 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
     else. The entries that both have are known."""
     varies = test.varying()
     assert varies is not None
-    if yes.entries is not None and no.entries is not None:
+    if yes.entries is not None and no.entries is not None and MADE not in (yes.kind, no.kind):
         if yes.entries.keys() == no.entries.keys() and GROWN not in (yes.kind, no.kind):
             return None
         both = [name for name in yes.entries if name in no.entries]
