@@ -376,8 +376,10 @@ class Variables:
         flag = next((a for a in parameters(method) if a.arg == name), None)
         if method.name != "__init__" or flag is None:
             return None
-        given = self._given(of, method, name)
         by_name = is_flag(flag, defaults_of(method).get(name))
+        if not by_name and flag.annotation is not None:
+            return None
+        given = self._given(of, method, name)
         if not by_name and not all(isinstance(assigned_once(*each), _TESTS) for each in given):
             return None
         found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
