@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
 from ddp_lint.verify.finding_context import Guard
-from ddp_lint.verify.oracles import Case, line_counts, real
+from ddp_lint.verify.oracles.case import Case, line_counts, real
 from ddp_lint.verify.trace import Lines, Samples, Trace
 
 #: A number as `repr` writes it.

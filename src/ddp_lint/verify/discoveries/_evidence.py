@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Evidence, Examined
 from ddp_lint.verify.trace import Frame
 

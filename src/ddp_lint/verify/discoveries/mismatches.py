@@ -21,7 +21,7 @@ from ddp_lint.verify.branches import (
 from ddp_lint.verify.discoveries._evidence import evidence_of
 from ddp_lint.verify.discoveries.waiting import stuck_elsewhere
 from ddp_lint.verify.match import Kind, Mismatch, describe, place, walked_apart
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Discovery, Evidence, Examined
 from ddp_lint.verify.trace import Call, Collective, Exit
 

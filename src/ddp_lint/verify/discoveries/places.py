@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Discovery
 
 

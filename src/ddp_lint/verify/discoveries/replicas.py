@@ -9,7 +9,7 @@ from ddp_lint.verify.causes import Cause, cause_of, statistics_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, of_ranks, spoken
 from ddp_lint.verify.discoveries._evidence import evidence_of
 from ddp_lint.verify.discoveries.mismatches import SAME_CALLS
-from ddp_lint.verify.oracles._across_ranks import moment
+from ddp_lint.verify.oracles.replicas import moment
 from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.statistics import assigned, evaluated, unshared

@@ -18,7 +18,7 @@ from ddp_lint.verify.dry_run.simulate import Waits, stuck
 from ddp_lint.verify.launch import Progress
 from ddp_lint.verify.match import Ending, describe, mismatches, place, rows
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.outcome import rank_outcome
 from ddp_lint.verify.pool import processes, workspace
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict

@@ -9,7 +9,7 @@ from ddp_lint import __version__
 from ddp_lint.output import Sources
 from ddp_lint.output.json import as_dict
 from ddp_lint.verify.options import Last, RankOutcome
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.report.notes import notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verification
 
