@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.diagnose.judge import Diagnosis
-from ddp_lint.diagnose.records import Quote, is_library
+from ddp_lint.diagnose.records import Diagnosis, Quote, is_library, of_ranks
 from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify import match
 from ddp_lint.verify.match import Ending, Mismatch
@@ -333,13 +332,10 @@ def diagnosis(flight: Flight) -> Diagnosis | None:
     if missing and place is None:
         place = next((call.site for call in first.calls.values() if call is not None and call.site), None)
     known = signature("fr-missing" if missing else "fr-mismatched")
+    of_tensors = (match.Kind.SHAPE, match.Kind.DTYPE)
     return Diagnosis(
         kind=kind,
-        subkind="rank-conditional"
-        if missing
-        else "shape"
-        if first.kind in (match.Kind.SHAPE, match.Kind.DTYPE)
-        else "mismatch",
+        subkind="rank-conditional" if missing else "shape" if first.kind in of_tensors else "mismatch",
         rank=rank,
         place=place,
         root=tuple(_quotes(flight, first)),
@@ -420,8 +416,4 @@ def _in_words(first: Mismatch) -> str:
         alike.setdefault(
             "makes no further call" if call is None else f"calls {match.describe(call)}{_at(call)}", []
         ).append(rank)
-    parts = []
-    for action, ranks in alike.items():
-        shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-        parts.append(f"rank{'s' * (len(ranks) > 1)} {shown} {action}")
-    return "; ".join(parts)
+    return "; ".join(f"{of_ranks(ranks)} {action}" for action, ranks in alike.items())
