@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ddp_lint.verify.branches import kept_apart
 from ddp_lint.verify.compare import Desync, of_ranks, spoken, updates
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.trace import (
@@ -28,6 +27,7 @@ from ddp_lint.verify.trace import (
     Trace,
     Write,
 )
+from ddp_lint.verify.usage import kept_apart
 
 
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:

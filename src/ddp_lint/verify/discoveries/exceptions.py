@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
-from ddp_lint.verify.branches import used_below
 from ddp_lint.verify.causes import switched_cause
 from ddp_lint.verify.compare import spoken
 from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
@@ -17,6 +16,7 @@ from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.trace import Call, Collective, Done, NoGrad, Phase, Raised, Switched
+from ddp_lint.verify.usage import used_below
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"

@@ -7,7 +7,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ddp_lint.verify.branches import rounds_apart
 from ddp_lint.verify.finding_context import Situation
@@ -56,10 +56,7 @@ class Case:
     @functools.cached_property
     def counts(self) -> dict[int, int]:
         """How often each rank ran the finding."""
-        return {
-            trace.rank: max(line_counts(trace, self.situation.path, self.situation.ran), default=0)
-            for trace in self.traces
-        }
+        return {trace.rank: max(self.line_counts(trace, self.situation.ran), default=0) for trace in self.traces}
 
     @property
     def ran(self) -> bool:
@@ -82,10 +79,21 @@ class Case:
         for call in first.calls.values():
             if call is None or not any(frame.line in loop.body and real(frame.path) == path for frame in call.frames):
                 return ""
-        counts = [tuple(line_counts(trace, path, (loop.header, loop.each))) for trace in self.traces]
+        counts = [tuple(self.line_counts(trace, (loop.header, loop.each))) for trace in self.traces]
         if any(headers != rounds for headers, rounds in counts):
             return ""
         return f"no rank has left the loop of line {loop.header} when they diverge in it ({first})"
+
+    def recorded(self, trace: Trace, what: str) -> Any:
+        """What a rank has recorded (a field of Lines) for the finding's file, {} for nothing."""
+        last = trace.last(Lines)
+        tables = getattr(last, what) if last is not None else {}
+        return next((found for path, found in tables.items() if real(path) == self.situation.path), {})
+
+    def line_counts(self, trace: Trace, lines: Iterable[int]) -> list[int]:
+        """How often each of these lines ran on a rank."""
+        counts = self.recorded(trace, "counts")
+        return [counts.get(line, 0) for line in lines]
 
     def hit(self, event: Event) -> Frame | None:
         """The frame of the event that is on the finding's lines."""
@@ -123,13 +131,6 @@ class Case:
     ) -> Opinion:
         """One piece of evidence proves the hazard."""
         return Opinion((self.evidence(kind, message, rank=rank, frame=frame, linked=linked),))
-
-
-def line_counts(trace: Trace, path: str, lines: Iterable[int]) -> Iterator[int]:
-    """How often each of these lines ran on a rank."""
-    last = trace.last(Lines)
-    table = {real(p): counts for p, counts in last.counts.items()}.get(path, {}) if last else {}
-    return (table.get(line, 0) for line in lines)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,7 +6,6 @@ import math
 import pathlib
 from collections.abc import Iterator
 
-from ddp_lint.verify.branches import drawn_conditions
 from ddp_lint.verify.causes import written_alone
 from ddp_lint.verify.compare import (
     REPLICAS_EQUAL,
@@ -36,6 +35,7 @@ from ddp_lint.verify.trace import (
     Value,
     Write,
 )
+from ddp_lint.verify.usage import drawn_conditions
 
 _COMPUTING = ("forward", "between", "backward")
 
