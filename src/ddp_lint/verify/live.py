@@ -32,7 +32,7 @@ _STILL_SENDING = 5.0
 #: which it shows every few seconds.
 _STILL_LOCKED = 3.0
 _HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.SPLITS, Kind.DTYPE, Kind.ROOT, Kind.MEMBERS})
-_KINDS = (b'{"kind": "collective"', b'{"kind": "awaited"', b'{"kind": "orphaned"')
+_KINDS = tuple(f'{{"kind": "{event.__name__}"'.encode() for event in (Collective, Awaited, Orphaned))
 
 
 class Live:

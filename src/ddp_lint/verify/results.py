@@ -10,8 +10,10 @@ from typing import Any
 from ddp_lint.findings import Finding
 from ddp_lint.verify.branches import apart_since
 from ddp_lint.verify.damage import Cause
-from ddp_lint.verify.match import Cells, Kind, Mismatch, Row
+from ddp_lint.verify.match import Cells, Kind, Mismatch, Row, mismatches, rows
 from ddp_lint.verify.options import RunResult
+from ddp_lint.verify.outcome import aligned
+from ddp_lint.verify.replica_drift import averaged_flat
 from ddp_lint.verify.trace import Call, Collective, Start, Trace
 
 
@@ -137,6 +139,15 @@ class Examined:
         """Ranks of the whole job: more than were seen here when it spans several machines."""
         starts = (outcome.trace.last(Start) for outcome in self.run.ranks)
         return max((start.world for start in starts if start), default=self.run.nproc)
+
+
+def examine(run: RunResult) -> Examined:
+    """Aligns the ranks' streams of a run."""
+    traces = averaged_flat([outcome.trace for outcome in run.ranks]) if run.ranks else []
+    ranks = tuple(dataclasses.replace(one, trace=trace) for one, trace in zip(run.ranks, traces, strict=True))
+    run = dataclasses.replace(run, ranks=ranks)
+    streams, endings = aligned(run.ranks)
+    return Examined(run, tuple(rows(streams, endings)), tuple(mismatches(streams, endings)))
 
 
 @dataclasses.dataclass(frozen=True)
