@@ -46,7 +46,7 @@ def between(mismatch: Mismatch) -> str:
     """Of two calls that met and do not belong together: the conditions above the one that has some of its own; or the
     test of the rank in a function that it calls below conditions that test no rank."""
     for one, other, here, there in _parted(present(mismatch.calls)):
-        if not _in_one_function(here, there):
+        if not here.in_function_of(there):
             continue
         conditions = [(text, asks) for text, arm, asks in conditions_above(here, there.line) if there.line not in arm]
         if 0 < len(conditions) <= MOST:
@@ -81,7 +81,7 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
     it left too early says the one that the other rank has begun again since the last call that they had in common."""
     calls = present(mismatch.calls)
     for (rank, one), (other, _), here, there in _parted(calls):
-        if _in_one_function(here, there):
+        if here.in_function_of(there):
             loops = [loop for loop in loops_around(here) if there.line not in lines_of(loop.body)]
             before = earlier[-1].get(rank) if earlier else None
             anew = _begun_anew(before, one) if before is not None else None
@@ -197,7 +197,7 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
         there = _first_apart(other.collective.frames, one.collective.frames)
         if here is None and there is None and mismatch.kind in (Kind.SHAPE, Kind.BUFFER):
             return _at_one_line(one, other)
-        if here is None or there is None or not _in_one_function(here, there):
+        if here is None or there is None or not here.in_function_of(there):
             continue
         since = _line_in(here, earlier[-1].get(one.rank) if earlier else None)
         ways = [(one, other, here, there), (other, one, there, here)]
@@ -441,7 +441,7 @@ def _begun_anew(before: Collective, call: Collective) -> Loop | None:
                 return loop
             if not bound:
                 found.append(loop)
-        if apart is not None and (frame.path, frame.function) == (apart.path, apart.function):
+        if apart is not None and frame.in_function_of(apart):
             return found[-1] if found and since > apart.line else None
     return found[0] if len(found) == 1 else None
 
@@ -468,10 +468,7 @@ def _inner_loop(call: Collective, here: Frame, anew: Loop | None) -> Loop | None
 
 def _line_in(frame: Frame, call: Collective | None) -> int:
     """The line at which a call is in the function of a frame, 0 outside of it."""
-    same = (
-        one.line for one in (call.frames if call else ()) if (one.path, one.function) == (frame.path, frame.function)
-    )
-    return next(same, 0)
+    return next((one.line for one in (call.frames if call else ()) if one.in_function_of(frame)), 0)
 
 
 def _flow(line: int, since: int) -> tuple[bool, int]:
@@ -515,10 +512,6 @@ def _parted(calls: Sequence[Call]) -> Iterator[tuple[Call, Call, Frame, Frame]]:
         there = _first_apart(other.collective.frames, one.collective.frames)
         if here is not None and there is not None:
             yield one, other, here, there
-
-
-def _in_one_function(here: Frame, there: Frame) -> bool:
-    return (here.path, here.function) == (there.path, there.function)
 
 
 def _first_apart(one: Sequence[Frame], another: Sequence[Frame]) -> Frame | None:

@@ -96,9 +96,13 @@ def _uncaught(event: Event) -> bool:
     return isinstance(event, Raised) and event.where in ("main", "worker")
 
 
+def _raised(trace: Trace) -> Raised | None:
+    return next((event for event in trace.of(Raised) if _uncaught(event)), None)
+
+
 def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> tuple[str, str]:
     """The rank's end in one word and in one line."""
-    raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
+    raised = _raised(trace)
     stall = next((event for event in trace.of(Stall) if event.stuck or event.reason == "slow"), None)
     left = trace.last(Exit)
     # A rank that has to end may raise or continue before it does: its peers have closed their connections.
@@ -239,7 +243,7 @@ def _last(trace: Trace, module: str, fault: str) -> Last:
     """Where the rank was last seen. What a crash handler wrote is the latest of all."""
     collective = trace.last(Collective)
     stall = trace.last(Stall)
-    raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
+    raised = _raised(trace)
     frames = [event for event in trace.events if event.frames and not event.attributed]
     crash = _crash_frames(fault)
     here: Frame | None = frames[-1].site if frames else None

@@ -325,7 +325,7 @@ class _Run:
         watchdog cannot end them."""
         began = 0.0
         limit = time.monotonic() + _START_LIMIT + (_NODES_LIMIT if self._options.several_nodes else 0)
-        while not all(self.marks.has(rank, "exit") for rank in self.ranks()):
+        while not self._over():
             if launch.ended:
                 return
             try:
@@ -366,9 +366,12 @@ class _Run:
             self._end(signal.SIGTERM)
             self._wait_for_exits()
 
+    def _over(self) -> bool:
+        return all(self.marks.has(rank, "exit") for rank in self.ranks())
+
     def _wait_for_exits(self) -> None:
         until = time.monotonic() + _GRACE
-        while time.monotonic() < until and not all(self.marks.has(rank, "exit") for rank in self.ranks()):
+        while time.monotonic() < until and not self._over():
             time.sleep(_POLL)
 
     def _beyond_rescue(self) -> bool:

@@ -35,6 +35,9 @@ class Frame(NamedTuple):
     line: int
     function: str
 
+    def in_function_of(self, other: Frame) -> bool:
+        return (self.path, self.function) == (other.path, other.function)
+
 
 class Round(NamedTuple):
     """The state of a loop around a call: the number of the frame (0: the innermost), the loop's line, the name that it

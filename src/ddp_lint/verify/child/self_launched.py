@@ -152,9 +152,14 @@ class _Rank:
         """`sys.exit`: what the launcher will see."""
         self._status = status if isinstance(status, int) else int(status is not None)
 
-    def _failed(self, error: BaseException) -> None:
+    def _taken(self) -> Any:
+        """The session, for its end; None in another process than its own."""
         session, self.session = self.session, None
-        if session is None or session.recorder.writer.pid != os.getpid():
+        return session if session is not None and session.recorder.writer.pid == os.getpid() else None
+
+    def _failed(self, error: BaseException) -> None:
+        session = self._taken()
+        if session is None:
             return
         session.exits.raised(error, "main")
         session.last_words(failed=True)
@@ -164,8 +169,8 @@ class _Rank:
 
     def _finished(self) -> None:
         """The process ends by itself."""
-        session, self.session = self.session, None
-        if session is None or session.recorder.writer.pid != os.getpid():
+        session = self._taken()
+        if session is None:
             return
         if self._status:
             session.recorder.emit(trace.Exit, how="sys.exit", status=self._status)

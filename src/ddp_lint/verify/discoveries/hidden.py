@@ -94,10 +94,7 @@ def by_the_clock(examined: Examined) -> Iterator[Discovery]:
         calls = [call for call in outcome.trace.of(Collective) if len(call.ranks) > 1]
         for event in outcome.trace.of(Clocked):
             at, (first, last) = event.asked[0], event.body
-            lines = {
-                call.n: [f.line for f in call.frames if (f.path, f.function) == (at.path, at.function)]
-                for call in calls
-            }
+            lines = {call.n: [f.line for f in call.frames if f.in_function_of(at)] for call in calls}
             inside = [n for n, found in lines.items() if any(line in range(first, last + 1) for line in found)]
             agreed = any(at.line in found for found in lines.values())
             if inside and not agreed and max(inside) < event.since:

@@ -13,7 +13,7 @@ from ddp_lint.verify.branches import rounds_apart
 from ddp_lint.verify.finding_context import Situation
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.results import Evidence, Examined
-from ddp_lint.verify.trace import Event, Frame, Hashes, Lines, Trace
+from ddp_lint.verify.trace import Call, Event, Frame, Hashes, Lines, Trace
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 
@@ -106,13 +106,20 @@ class Case:
             return None
         return next((frame for frame in event.frames if (real(frame.path), frame.line) in self.situation.named), None)
 
+    def events(self, kind: type[AnyEvent]) -> list[tuple[int, AnyEvent]]:
+        """All events of one class, each with its rank."""
+        return [(trace.rank, event) for trace in self.traces for event in trace.of(kind)]
+
+    def called(self, name: str) -> bool:
+        """A rank called a function that the oracles care for."""
+        return any(call.name == name for _, call in self.events(Call))
+
     def hits(self, kind: type[AnyEvent]) -> Iterator[tuple[int, AnyEvent, Frame]]:
         """(rank, event, frame) of all events of one class that happened on the finding's lines."""
-        for trace in self.traces:
-            for event in trace.of(kind):
-                frame = self.hit(event)
-                if frame is not None:
-                    yield trace.rank, event, frame
+        for rank, event in self.events(kind):
+            frame = self.hit(event)
+            if frame is not None:
+                yield rank, event, frame
 
     def speaks_of(self, names: Iterable[str]) -> bool:
         """The finding's statement holds a word of one of these qualified names: `self.head = ...` and `head.weight`."""

@@ -78,11 +78,10 @@ def _disagreements(case: Case) -> Iterator[Evidence]:
 
 
 def _numbers(case: Case) -> Iterator[tuple[int, str, float, Frame]]:
-    for trace in case.traces:
-        for event in trace.of(Value):
-            # The total norm and the scale must be the same on all ranks wherever they are computed.
-            if event.local is not None and event.what in _AGREED and event.site:
-                yield trace.rank, event.what, event.local, event.site
+    for rank, event in case.events(Value):
+        # The total norm and the scale must be the same on all ranks wherever they are computed.
+        if event.local is not None and event.what in _AGREED and event.site:
+            yield rank, event.what, event.local, event.site
     for rank, read, frame in case.hits(Sync):
         if read.value is not None and (read.sharded or case.sharded):
             yield rank, f"the value that {read.cause} reads here", read.value, frame
@@ -116,11 +115,11 @@ def graph_break(case: Case) -> Opinion:
         text = f"TorchDynamo breaks the graph here: {' '.join(event.reason.split())[:300]}"
         return case.fires("graph_break", text, rank=rank, frame=frame)
     if case.run.wrap != "script":
-        failed = next((n.text for trace in case.traces for n in trace.of(Note) if "explain failed" in n.text), "")
+        failed = next((note.text for _, note in case.events(Note) if "explain failed" in note.text), "")
         return (
             Opinion(blind=failed) if failed else Opinion(silent="TorchDynamo compiles the model without a break here")
         )
-    if any(call.name == "compile" for trace in case.traces for call in trace.of(Call)):
+    if case.called("compile"):
         return Opinion(silent="TorchDynamo compiled without a break here")
     return Opinion(blind="nothing was compiled in this run")
 
@@ -133,7 +132,7 @@ def recompile(case: Case) -> Opinion:
         if ranks[rank] >= _OFTEN:
             text = f"TorchDynamo recompiled `{frame.function}` {ranks[rank]} times, first where `{event.reason}` failed"
             return case.fires("recompile", text, rank=rank, frame=frame)
-    if any(call.name == "compile" for trace in case.traces for call in trace.of(Call)):
+    if case.called("compile"):
         return Opinion(silent="TorchDynamo did not compile the function again and again")
     if case.ran:
         return Opinion(silent="the line ran, and nothing was compiled again for it")

@@ -29,11 +29,14 @@ def sequence(case: Case) -> Opinion:
             return case.fires("sequence", text, rank=rank, frame=frame)
     if case.examined.mismatches and case.ran_unequally and not case.run.stimuli:
         first = case.examined.mismatches[0]
-        times = ", ".join(f"{count} times on rank {rank}" for rank, count in case.counts.items())
-        text = f"the line ran {times}, and then the ranks diverge: {first}"
+        text = f"the line ran {_times(case)}, and then the ranks diverge: {first}"
         return case.fires("sequence", text, linked=False)
     streams = {trace.rank: tuple(trace.of(Collective)) for trace in case.traces}
     return _exchanged(case, streams) or _aligned(case, streams)
+
+
+def _times(case: Case) -> str:
+    return ", ".join(f"{count} times on rank {rank}" for rank, count in case.counts.items())
 
 
 def _cause(case: Case, mismatch: Mismatch) -> tuple[int | None, Frame | None]:
@@ -99,8 +102,7 @@ def stall(case: Case) -> Opinion:
                 text = f"rank {trace.rank} waits at line {frame.line}{waited_for} since {event.seconds:.0f} s"
                 return case.fires("stall", text, rank=trace.rank, frame=frame)
     if case.ran_unequally and not case.run.stimuli:
-        times = ", ".join(f"{count} times on rank {rank}" for rank, count in case.counts.items())
-        text = f"the line ran {times}, and rank {stalls[0][0].rank} waits for its peers"
+        text = f"the line ran {_times(case)}, and rank {stalls[0][0].rank} waits for its peers"
         return case.fires("stall", text, linked=False)
     return Opinion(blind="a rank was stuck elsewhere")
 
@@ -229,8 +231,7 @@ def streams(case: Case) -> Opinion:
 
 def _unordered(case: Case) -> Evidence | None:
     """A pair of accesses, one in the finding's function if there is such a pair."""
-    found = [(trace.rank, event) for trace in case.traces for event in trace.of(Unordered)]
-    found.sort(key=lambda one: not _here(case, one[1]))
+    found = sorted(case.events(Unordered), key=lambda one: not _here(case, one[1]))
     for rank, event in found:
         return case.evidence("streams", _in_words(event), rank=rank, frame=event.site, linked=_here(case, event))
     return None
@@ -258,12 +259,11 @@ def _in_words(event: Unordered) -> str:
 
 
 def _too_early(case: Case) -> Evidence | None:
-    for trace in case.traces:
-        for read in trace.of(Sync):
-            if read.value is not None and read.again is not None and _differ(read.value, read.again):
-                text = f"{read.cause} read {read.value:g}, and {read.again:g} when all streams had finished"
-                linked = case.hit(read) is not None
-                return case.evidence("streams", text, rank=trace.rank, frame=read.site, linked=linked)
+    for rank, read in case.events(Sync):
+        if read.value is not None and read.again is not None and _differ(read.value, read.again):
+            text = f"{read.cause} read {read.value:g}, and {read.again:g} when all streams had finished"
+            linked = case.hit(read) is not None
+            return case.evidence("streams", text, rank=rank, frame=read.site, linked=linked)
     return None
 
 

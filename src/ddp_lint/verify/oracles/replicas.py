@@ -116,7 +116,7 @@ def parameter(case: Case) -> Opinion:
 def _unequal_steps(case: Case) -> dict[int, int]:
     """By rank the optimizer steps of a wrapped model that all its ranks have and do not update alike; {} without one,
     or where the ranks declared their batches uneven (`Join`)."""
-    if any(call.name == "join" for trace in case.traces for call in trace.of(Call)):
+    if case.called("join"):
         return {}
     counts = {trace.rank: updates(trace) for trace in case.traces}
     for model in next(iter(counts.values()), {}):
@@ -140,16 +140,13 @@ def _unlike_values(case: Case, what: str) -> str:
 
 def _synchronised(case: Case) -> bool:
     """FSDP1 was configured to broadcast rank 0's parameters."""
-    return any(
-        event.name == "FullyShardedDataParallel" and event.arguments.get("sync_module_states")
-        for trace in case.traces
-        for event in trace.of(Call)
-    )
+    calls = (call for _, call in case.events(Call) if call.name == "FullyShardedDataParallel")
+    return any(call.arguments.get("sync_module_states") for call in calls)
 
 
 def identity(case: Case) -> Opinion:
     """Parameters compared by object and by storage, before and after the wrap, and with what the optimizer holds."""
-    looks = [(trace.rank, event) for trace in case.traces for event in trace.of(Storage)]
+    looks = case.events(Storage)
     if not looks:
         return Opinion(blind="the run ended before a model's storages could be examined")
     fired = [evidence for rank, event in looks for evidence in _seen(case, rank, event)]
@@ -299,10 +296,9 @@ def unused(case: Case) -> Opinion:
     averaged."""
     if case.run.stimuli or not case.examined.completed:
         return Opinion(blind="only a complete run without stimuli shows what every step uses")
-    searches = [(trace.rank, event) for trace in case.traces for event in trace.of(Searched)]
-    searches = [(rank, event) for rank, event in searches if case.hit(event)] or searches
+    searches = [(rank, event) for rank, event, _ in case.hits(Searched)] or case.events(Searched)
     if not searches:
-        if any(call.name == "DistributedDataParallel" for trace in case.traces for call in trace.of(Call)):
+        if case.called("DistributedDataParallel"):
             return Opinion(silent="no DDP wrapper of this run searches for unused parameters")
         return Opinion(blind="nothing was wrapped with DDP")
     for rank, event in searches:
@@ -311,7 +307,7 @@ def unused(case: Case) -> Opinion:
     fewest = min(event.backwards for _, event in searches)
     if not fewest:
         return Opinion(blind="no backward was seen whose gradients DDP averages")
-    files = sorted({path for t in case.traces for call in t.of(Call) for path in call.arguments.get("files", ())})
+    files = sorted({path for _, call in case.events(Call) for path in call.arguments.get("files", ())})
     drawn = next(drawn_conditions(files), None)
     if drawn is not None:
         here = f"line {drawn.line} of {pathlib.Path(drawn.path).name}"
@@ -323,14 +319,13 @@ def unused(case: Case) -> Opinion:
 
 def nograd(case: Case) -> Opinion:
     """Trainable parameters without a gradient at `step()`, although a single process has one for them."""
-    for trace in case.traces:
-        for event in trace.of(NoGrad):
-            names = [name for name in event.names if name not in event.reference]
-            if names:
-                text = f"at optimizer step {event.step + 1} these train and have no gradient: {spoken(names)}"
-                linked = case.hit(event) is not None or case.speaks_of(names)
-                return case.fires("nograd", text, rank=trace.rank, linked=linked)
-    if not any(event.when == "before_step" for trace in case.traces for event in trace.of(Hashes)):
+    for rank, event in case.events(NoGrad):
+        names = [name for name in event.names if name not in event.reference]
+        if names:
+            text = f"at optimizer step {event.step + 1} these train and have no gradient: {spoken(names)}"
+            linked = case.hit(event) is not None or case.speaks_of(names)
+            return case.fires("nograd", text, rank=rank, linked=linked)
+    if not any(event.when == "before_step" for _, event in case.events(Hashes)):
         return Opinion(blind="no optimizer step was seen")
     return Opinion(silent="every trainable parameter had a gradient at each step")
 
@@ -348,7 +343,6 @@ def finite(case: Case) -> Opinion:
     for rank, read, frame in case.hits(Sync):
         if read.value is not None and not math.isfinite(read.value):
             return case.fires("finite", f"{read.cause} read {read.value} here", rank=rank, frame=frame)
-    looked = any(event.norms for trace in case.traces for event in trace.of(Hashes))
-    if not looked:
+    if not any(event.norms for _, event in case.events(Hashes)):
         return Opinion(blind="no gradients or parameters were checked")
     return Opinion(silent="all gradients and parameters stayed finite")
