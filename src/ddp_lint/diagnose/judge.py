@@ -238,14 +238,9 @@ class _Cases:
         size = self.reading.size
         if not any(end.first for end in ends) or not size:
             return set()
-        missing = set(range(size)) - blamed
         finished = {e.rank for e in self.events if e.rank is not None and e.role != "warning"}
-        missing -= finished
-        return (
-            missing
-            if missing and len(missing) > len(stopped) and not (stopped and len(missing) == len(stopped))
-            else set()
-        )
+        missing = set(range(size)) - blamed - finished
+        return missing if len(missing) > len(stopped) else set()
 
     def vanished(self) -> Diagnosis | None:
         missing = self.absent()
