@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from ddp_lint.diagnose.report import as_dict
-from ddp_lint.diagnose.session import diagnose_lines
+from tests.diagnose import diagnosed
 
 pytestmark = pytest.mark.launch
 
@@ -65,7 +64,7 @@ def line_of(fault):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault(logs, fault):
     text = (logs / f"{fault}.log").read_text(encoding="utf-8")
-    found = as_dict(diagnose_lines(text.split("\n")))
+    found = diagnosed(text.split("\n"))
     told = (found["kind"], found["culprit_rank"])
     assert told == FAULTS[fault], text[-3000:]
     assert found["subkind"] == SUBKINDS.get(fault, found["subkind"])
@@ -85,7 +84,7 @@ def launched(*command, **environment):
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
-    return as_dict(diagnose_lines(done.stdout.split("\n")))
+    return diagnosed(done.stdout.split("\n"))
 
 
 def test_started_without_torchrun():

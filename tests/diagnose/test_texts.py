@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from ddp_lint.diagnose.report import as_dict
-from ddp_lint.diagnose.session import diagnose_lines
+from tests.diagnose import diagnosed
 from tests.diagnose.samples import MARKS, SAMPLES, TWO
 
 
@@ -13,7 +12,7 @@ from tests.diagnose.samples import MARKS, SAMPLES, TWO
     ("name", "kind", "rank", "line", "root", "log"), SAMPLES, ids=[sample[0] for sample in SAMPLES]
 )
 def test_sample(name, kind, rank, line, root, log):
-    found = as_dict(diagnose_lines(log.split("\n")))
+    found = diagnosed(log.split("\n"))
     assert (found["kind"], found["culprit_rank"], found["line"]) == (kind, rank, line)
     assert root is None or any(root in quoted for quoted in found["root"])
 
@@ -23,7 +22,7 @@ def test_lines_that_a_collector_has_marked(mark, shows_rank):
     lines = [mark.format(rank=rank, text=text, quoted=json.dumps(text)) for rank, text in TWO]
     if not shows_rank and "{rank}" not in mark:  # nothing distinguishes the two processes
         lines = [mark.format(text=text) for of in (0, 1) for rank, text in TWO if rank == of]
-    found = as_dict(diagnose_lines(lines))
+    found = diagnosed(lines)
     assert (found["kind"], found["line"]) == ("python-exception", "train.py:88")
     assert found["culprit_rank"] == (1 if shows_rank else None)
     assert set(found["root"]) <= set(lines)
@@ -31,7 +30,7 @@ def test_lines_that_a_collector_has_marked(mark, shows_rank):
 
 def test_a_rank_that_the_log_does_not_show_is_not_called_that_rank():
     log = next(log for name, *_, log in SAMPLES if name.startswith("every rank that the log shows"))
-    found = as_dict(diagnose_lines(log.split("\n")))
+    found = diagnosed(log.split("\n"))
     assert (found["subkind"], found["culprit_rank"]) == ("missing-rank", None)
     assert found["cause"].startswith("A rank of the group")
     assert found["ranks"].endswith("rank 3 waits in ALLREDUCE (work 1580)")

@@ -13,9 +13,8 @@ from ddp_lint.verify.child.loops import rounds
 from ddp_lint.verify.compare import compared
 from ddp_lint.verify.discoveries import discover
 from ddp_lint.verify.discoveries.places import placed
-from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Last
-from ddp_lint.verify.results import Discovery, Evidence
+from ddp_lint.verify.results import Discovery, Evidence, examine
 from ddp_lint.verify.sampling import unlike_data
 from ddp_lint.verify.trace import (
     Call,

@@ -132,7 +132,7 @@ def test_who_is_out_of_batches_trains_nothing() -> None:
         phases._before_step(told, (), {})
         phases._after_step(told, (), {})
 
-    phases._join(step)()
+    phases._join(step)
     assert told == ["join"] and recorder.step == 0
     step()
     assert recorder.step == 1

@@ -19,13 +19,13 @@ from typing import cast
 import pytest
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.examine import examine
-from ddp_lint.verify.launch import Launcher, run
+from ddp_lint.verify.launch import Launcher
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.match import Kind
 from ddp_lint.verify.missing_requirements import lacking
 from ddp_lint.verify.options import InternalError, Options, RankOutcome, RunResult, UsageError, Watch
 from ddp_lint.verify.pool import Pool
+from ddp_lint.verify.results import examine
 from ddp_lint.verify.spec import TOKEN, Spec
 from ddp_lint.verify.target import resolve
 
@@ -34,6 +34,12 @@ pytestmark = pytest.mark.launch
 
 TARGETS = pathlib.Path(__file__).parent / "targets"
 CPU = Options(device="cpu", timeout=4.0)
+
+
+def run(path: pathlib.Path, options: Options) -> list[RunResult]:
+    """One plain pass over all models and wraps of a target."""
+    with Launcher(resolve(str(path), options), options) as launcher:
+        return launcher.run(launcher.probe(), Watch())
 
 
 def line_of(name: str, mark: str) -> int:
@@ -236,7 +242,7 @@ def test_a_script_that_starts_its_ranks(tmp_path: pathlib.Path, hangs: bool, how
         f"    mp.start_processes(main, (gpus, 'file://{tmp_path}/store'), gpus, start_method={how!r})\n"
     )
     options = dataclasses.replace(CPU, arguments=("hangs",) if hangs else ("",))
-    (result,) = run(resolve(str(path), options), options, Watch())
+    (result,) = run(path, options)
     # Whether gloo told rank 0 of the end of its peer, or the watch saw it wait.
     assert result.outcome == ("hang" if hangs else "completed"), result.message
     assert [rank.how for rank in result.ranks] == ["stalled" if hangs else "completed", "completed"]
@@ -254,7 +260,7 @@ def test_a_script_that_fails_before_it_starts_its_ranks(tmp_path: pathlib.Path) 
         "import not_installed_here\n"
         "mp.spawn(print, nprocs=2)\n"
     )
-    (result,) = run(resolve(str(path), CPU), CPU, Watch())
+    (result,) = run(path, CPU)
     assert result.outcome == "exception" and "pip install not_installed_here" in lacking([result])
     assert (tmp_path / "runs").read_text() == "."
 
@@ -281,7 +287,7 @@ def test_of_four_ranks_the_last_one_is_missing(tmp_path: pathlib.Path) -> None:
         "    dist.all_reduce(torch.ones(1))\n"
     )
     options = dataclasses.replace(CPU, nproc=4, timeout=8.0)
-    (result,) = run(resolve(str(path), options), options, Watch())
+    (result,) = run(path, options)
     assert result.outcome == "hang", result.message
     # gloo tells some of those that wait, and the first that ends ends the others.
     assert {rank.how for rank in result.ranks[:3]} <= {"stalled", "stopped"} and result.ranks[3].how == "completed"
@@ -293,7 +299,7 @@ def test_a_port_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         options = dataclasses.replace(CPU, wraps=("ddp",), launcher=(f"--master-port={taken.getsockname()[1]}",))
-        (result,) = run(resolve(str(TARGETS / "clean.py"), options), options, Watch())
+        (result,) = run(TARGETS / "clean.py", options)
     assert result.outcome == "port_in_use"
     assert [rank.how for rank in result.ranks] == ["not_started", "not_started"]
 
@@ -302,10 +308,11 @@ def test_a_port_in_use() -> None:
 def test_no_process_is_left_after_ctrl_c_or_a_kill(tmp_path: pathlib.Path, number: int) -> None:
     how = "hang" if number == signal.SIGKILL else "children"
     code = (
-        "import sys; from ddp_lint.verify.launch import run; from ddp_lint.verify.target import resolve\n"
+        "from ddp_lint.verify.launch import Launcher; from ddp_lint.verify.target import resolve\n"
         "from ddp_lint.verify.options import Options, Watch\n"
         f"o = Options(device='cpu', timeout=60.0, arguments=({how!r},))\n"
-        f"run(resolve({str(TARGETS / 'deaths.py')!r}, o), o, Watch(), progress=print)"
+        f"with Launcher(resolve({str(TARGETS / 'deaths.py')!r}, o), o, print) as launcher:\n"
+        "    launcher.run(launcher.probe(), Watch())"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL) as parent:
@@ -357,7 +364,7 @@ def test_a_model_that_cannot_be_built_says_what_to_add(tmp_path: pathlib.Path) -
         "        return self.l(tree.leaves[depth])\n"
     )
     with pytest.raises(UsageError) as error:
-        run(resolve(str(path), CPU), CPU, Watch())
+        run(path, CPU)
     message = str(error.value)
     assert "def ddp_lint_example():" in message and "(grammar, *, width=4)" in message
     assert (

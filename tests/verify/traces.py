@@ -5,9 +5,8 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from ddp_lint.verify.examine import examine
 from ddp_lint.verify.options import Last, RankOutcome, RunResult
-from ddp_lint.verify.results import Examined
+from ddp_lint.verify.results import Examined, examine
 from ddp_lint.verify.trace import Collective, Event, Frame, Tensor, Trace
 
 

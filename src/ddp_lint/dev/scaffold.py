@@ -78,7 +78,7 @@ class $name(Rule):
 
     # Which definitions are parsed at all: those with one of these words, in files with one of `file`.
     triggers = Triggers("$function", file=("$root",))
-    # What `verify` must observe: see the names of the files in verify/oracles. $FILL_IN
+    # What `verify` must observe: see `ORACLES` in verify/oracles. $FILL_IN
     oracles = ("exception",)
     # On by default only once the precision measured on real code carries it (at least 80 % hazard or smell).
     default = False

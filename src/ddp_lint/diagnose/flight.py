@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.diagnose.judge import Diagnosis
-from ddp_lint.diagnose.records import Quote, is_library
+from ddp_lint.diagnose.records import Diagnosis, Quote, is_library, of_ranks
 from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify import match
 from ddp_lint.verify.match import Ending, Mismatch
@@ -331,15 +330,12 @@ def diagnosis(flight: Flight) -> Diagnosis | None:
     kind = "fr-missing-rank" if missing else "fr-mismatch"
     rank, place = _blamed(first, absent)
     if missing and place is None:
-        place = next((call.site for call in first.calls.values() if call is not None and call.site), None)
+        place = _any_site(first)
     known = signature("fr-missing" if missing else "fr-mismatched")
+    of_tensors = (match.Kind.SHAPE, match.Kind.DTYPE)
     return Diagnosis(
         kind=kind,
-        subkind="rank-conditional"
-        if missing
-        else "shape"
-        if first.kind in (match.Kind.SHAPE, match.Kind.DTYPE)
-        else "mismatch",
+        subkind="rank-conditional" if missing else "shape" if first.kind in of_tensors else "mismatch",
         rank=rank,
         place=place,
         root=tuple(_quotes(flight, first)),
@@ -392,18 +388,23 @@ def _blamed(first: Mismatch, absent: Sequence[int]) -> tuple[int | None, Frame |
         rank = ranked[0][0]
         call = first.calls[rank]
         return rank, place or (call.site if call else None)
-    return None, place or next((call.site for call in first.calls.values() if call is not None and call.site), None)
+    return None, place or _any_site(first)
 
 
 def _quotes(flight: Flight, first: Mismatch) -> Iterable[Quote]:
     names = {dump.rank: dump.name for dump in flight.dumps}
     for rank, call in list(first.calls.items())[:6]:
-        action = "makes no further call" if call is None else f"calls {match.describe(call)}{_at(call)}"
-        yield Quote(names.get(rank, ""), call.n if call else 0, f"rank {rank} {action}", rank)
+        yield Quote(names.get(rank, ""), call.n if call else 0, f"rank {rank} {_action(call)}", rank)
 
 
-def _at(call: Collective) -> str:
-    return f" at {call.site.path}:{call.site.line}" if call.site else ""
+def _any_site(first: Mismatch) -> Frame | None:
+    return next((call.site for call in first.calls.values() if call is not None and call.site), None)
+
+
+def _action(call: Collective | None) -> str:
+    if call is None:
+        return "makes no further call"
+    return f"calls {match.describe(call)}" + (f" at {call.site.path}:{call.site.line}" if call.site else "")
 
 
 def _seq(first: Mismatch) -> int:
@@ -417,11 +418,5 @@ def _group(name: str) -> str:
 def _in_words(first: Mismatch) -> str:
     alike: dict[str, list[int]] = {}
     for rank, call in first.calls.items():
-        alike.setdefault(
-            "makes no further call" if call is None else f"calls {match.describe(call)}{_at(call)}", []
-        ).append(rank)
-    parts = []
-    for action, ranks in alike.items():
-        shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-        parts.append(f"rank{'s' * (len(ranks) > 1)} {shown} {action}")
-    return "; ".join(parts)
+        alike.setdefault(_action(call), []).append(rank)
+    return "; ".join(f"{of_ranks(ranks)} {action}" for action, ranks in alike.items())

@@ -6,9 +6,8 @@ import dataclasses
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from ddp_lint.diagnose.records import Event, Quote, Reading, Stack, Work, site_of
+from ddp_lint.diagnose.records import Diagnosis, Event, Quote, Reading, Stack, Work, of_ranks, site_of
 from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify.trace import Frame
 
@@ -17,7 +16,7 @@ _PROGRESS = re.compile(r"\d+%\||\d+/\d+ \[|(?:it|examples|batch|s)/s|\.\.\.\s*$"
 _BACKWARD = ("backward", "_engine_run_backward", "run_backward")
 
 
-def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[str, Any] | None:
+def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> Diagnosis | None:
     """The fields of a diagnosis, None where no rank waited."""
     waited = [e for e in events if e.role == "hang"]
     barrier = [e for e in waited if e.kind == "monitored-barrier"]
@@ -31,14 +30,14 @@ def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[st
     if any(e.kind == "nccl-timeout" for e in waited) or any(w.timed_out for w in reading.works):
         return _nccl([e for e in waited if e.kind == "nccl-timeout"], events, reading, absent)
     if waited:
-        return _plain(waited[0], events)
+        return _plain(waited[0])
     return None
 
 
 # ---- stacks of processes that still hang
 
 
-def stuck(reading: Reading) -> dict[str, Any] | None:
+def stuck(reading: Reading) -> Diagnosis | None:
     """What the stacks of several processes say: most wait in a collective, one is elsewhere."""
     stacks = [stack for stack in reading.stacks.values() if site_of(stack.frames).user]
     waiting = [stack for stack in stacks if _waits(stack)]
@@ -52,17 +51,17 @@ def stuck(reading: Reading) -> dict[str, Any] | None:
         one = None  # two ranks in two collectives: who is right is not to be seen
     here = one or waiting[0]
     where = [f"{_named(s)} {'waits' if _waits(s) else 'is'} at {_place_words(s)}" for s in stacks[:6]]
-    return {
-        "kind": "gloo-timeout" if any("gloo" in f.path for s in stacks for f in s.frames) else "nccl-timeout",
-        "subkind": "" if one is None else "slow-rank" if not _waits(one) else "rank-conditional",
-        "rank": one.rank if one is not None else None,
-        "place": site_of(here.frames).user,
-        "root": (here.quote,),
-        "known": signature("nccl-timeout-work"),
-        "sure": "medium" if one is not None else "low",
-        "what": "the stacks of processes that hang",
-        "who": "; ".join(where),
-    }
+    return Diagnosis(
+        kind="gloo-timeout" if any("gloo" in f.path for s in stacks for f in s.frames) else "nccl-timeout",
+        subkind="" if one is None else "slow-rank" if not _waits(one) else "rank-conditional",
+        rank=one.rank if one is not None else None,
+        place=site_of(here.frames).user,
+        root=(here.quote,),
+        known=signature("nccl-timeout-work"),
+        sure="medium" if one is not None else "low",
+        what="the stacks of processes that hang",
+        who="; ".join(where),
+    )
 
 
 def _waits(stack: Stack) -> bool:
@@ -78,92 +77,82 @@ def _place_words(stack: Stack) -> str:
     return f"{user.path.rpartition('/')[2]}:{user.line}" if user else "?"
 
 
-def _plain(event: Event, events: Sequence[Event]) -> dict[str, Any]:
-    return {
-        "kind": event.kind,
-        "subkind": "",
-        "rank": event.named[0] if len(event.named) == 1 else None,
-        "place": event.site.user,
-        "root": tuple(event.quotes[:4]),
-        "known": event.known,
-        "sure": "medium",
-        "what": event.text.partition("\n")[0],
-        "event": event,
-    }
+def _plain(event: Event) -> Diagnosis:
+    return Diagnosis.of(event, root=tuple(event.quotes[:4]), what=event.text.partition("\n")[0])
 
 
 # ---- monitored barriers
 
 
-def _barrier(barrier: Sequence[Event], events: Sequence[Event], absent: set[int]) -> dict[str, Any]:
+def _barrier(barrier: Sequence[Event], events: Sequence[Event], absent: set[int]) -> Diagnosis:
     event = next((e for e in barrier if e.named), barrier[0])
-    answer = _plain(event, events)
+    answer = _plain(event)
     named = Counter(rank for e in barrier for rank in e.named if rank != e.rank)
     if len(named) == 1:
-        answer["rank"] = next(iter(named))
-    rank = answer["rank"]
+        answer.rank = next(iter(named))
+    rank = answer.rank
     its = [e for e in events if e.rank == rank and e.site.user] if rank is not None else []
     waiting = next((e.site.user for e in events if e.rank != rank and e.site.user), None)
     place = its[0].site.user if its else None
-    answer["place"] = place or waiting
+    answer.place = place or waiting
     if rank is not None and rank in absent:
-        answer["subkind"] = "missing-rank"
+        answer.subkind = "missing-rank"
     elif place is not None and waiting is not None and place[:2] != waiting[:2]:
-        answer["subkind"] = "rank-conditional"
+        answer.subkind = "rank-conditional"
     elif rank is not None:
-        answer["subkind"] = "slow-rank"
-    answer["sure"] = "high" if rank is not None else "medium"
+        answer.subkind = "slow-rank"
+    answer.sure = "high" if rank is not None else "medium"
     return answer
 
 
 # ---- the store
 
 
-def _store(event: Event, reading: Reading) -> dict[str, Any]:
-    answer = _plain(event, ())
+def _store(event: Event, reading: Reading) -> Diagnosis:
+    answer = _plain(event)
     counted = re.search(r"world_size=(\d+), worker_count=(\d+)", event.text)
     joined = re.search(r"(\d+)/(\d+) clients joined", event.text)
     if counted:
-        answer["subkind"] = "stale-rendezvous" if int(counted[2]) > int(counted[1]) else "missing-rank"
+        answer.subkind = "stale-rendezvous" if int(counted[2]) > int(counted[1]) else "missing-rank"
     elif joined:
-        answer["subkind"] = "missing-rank"
+        answer.subkind = "missing-rank"
     host = re.search(
         r"\[(\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d+)\]", event.text
     )
     if host:
-        answer["rank"] = int(host[2])
+        answer.rank = int(host[2])
     output = reading.output_before.get(None) or reading.output_before.get(0)
-    if answer["rank"] == 0 and output is not None and _PROGRESS.search(output.text):
-        answer["root"], answer["subkind"] = (output,), "slow-rank"  # it was still at work
+    if answer.rank == 0 and output is not None and _PROGRESS.search(output.text):
+        answer.root, answer.subkind = (output,), "slow-rank"  # it was still at work
     return answer
 
 
 # ---- gloo
 
 
-def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[str, Any]:
+def _gloo(waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> Diagnosis:
     event = next((e for e in waited if e.site.user), waited[0])
-    answer = _plain(event, events)
+    answer = _plain(event)
     waiting = {e.rank for e in waited if e.rank is not None}
     lost = [e for e in reversed(events) if e.role == "secondary" and e.shaped and e.rank not in waiting]
     late = {e.rank: e for e in lost if e.rank is not None}
-    answer["rank"], answer["place"], answer["subkind"] = _who_was_late(waited, late, reading, absent)
-    answer["place"] = answer["place"] or event.site.user
-    rank = answer["rank"]
+    answer.rank, answer.place, answer.subkind = _who_was_late(waited, late, reading, absent)
+    answer.place = answer.place or event.site.user
+    rank = answer.rank
     if absent and rank in absent:
-        answer["kind"] = "early-exit-zero"
-        answer["subkind"] = ""
-        answer["known"] = None
-    if answer["subkind"] == "rank-conditional":
-        answer["root"] = (*answer["root"], *_code_of([*waited, *lost]))
+        answer.kind = "early-exit-zero"
+        answer.subkind = ""
+        answer.known = None
+    if answer.subkind == "rank-conditional":
+        answer.root = (*answer.root, *_code_of([*waited, *lost]))
     output = (
         reading.output_before.get(rank)
-        if rank is not None and answer["subkind"] in ("uneven-inputs", "rank-conditional")
+        if rank is not None and answer.subkind in ("uneven-inputs", "rank-conditional")
         else None
     )
     if output is not None:
-        answer["root"] = (*answer["root"][:3], output)
-    answer["who"] = _where_all_are([*waited, *lost])
+        answer.root = (*answer.root[:3], output)
+    answer.who = _where_all_are([*waited, *lost])
     return answer
 
 
@@ -184,13 +173,8 @@ def _where_all_are(events: Iterable[Event]) -> str:
     for rank in sorted(at):
         alike[at[rank]].append(rank)
     return "; ".join(
-        f"{_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} at {place}" for place, ranks in alike.items()
+        f"{of_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} at {place}" for place, ranks in alike.items()
     )
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
 def _who_was_late(
@@ -275,7 +259,7 @@ def _trains(events: Iterable[Event]) -> bool:
 # ---- NCCL
 
 
-def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> dict[str, Any]:
+def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> Diagnosis:
     named = next((e for e in waited if e.named), None)
     works = _one_for_each_rank(reading.works)
     first = next((w for w in reading.works if w.timed_out), None)
@@ -291,18 +275,18 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     if output is not None:
         root = [output]
     place = _place_of(rank, events)
-    return {
-        "kind": "nccl-timeout",
-        "subkind": subkind,
-        "rank": rank,
-        "place": place,
-        "root": tuple(root[:3]),
-        "known": event.known if event else None,
-        "sure": "medium" if rank is not None else "low",
-        "what": (blamed[0].quote if blamed else quote).text.strip(),
-        "who": waits_text(works.values()),
-        "event": event,
-    }
+    return Diagnosis(
+        kind="nccl-timeout",
+        subkind=subkind,
+        rank=rank,
+        place=place,
+        root=tuple(root[:3]),
+        known=event.known if event else None,
+        sure="medium" if rank is not None else "low",
+        what=(blamed[0].quote if blamed else quote).text.strip(),
+        who=waits_text(works.values()),
+        event=event,
+    )
 
 
 def _one_for_each_rank(works: Iterable[Work]) -> dict[int, Work]:
@@ -416,5 +400,5 @@ def waits_text(works: Iterable[Work]) -> str:
         alike[f"{work.op or ops.get(work.seq, 'a collective')}{size}{number}"].append(work.rank)
     parts = []
     for text, ranks in alike.items():
-        parts.append(f"{_ranks(sorted(ranks))} wait{'s' * (len(ranks) == 1)} in {text}")
+        parts.append(f"{of_ranks(sorted(ranks))} wait{'s' * (len(ranks) == 1)} in {text}")
     return "; ".join(parts)

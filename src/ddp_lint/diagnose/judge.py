@@ -14,43 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.diagnose import hangs
 from ddp_lint.diagnose.mismatch import diverged
-from ddp_lint.diagnose.records import End, Event, Quote, Reading, site_of
-from ddp_lint.knowledge.signatures import Signature, signature, verdict
+from ddp_lint.diagnose.records import Diagnosis, End, Event, Quote, Reading, first_line, of_ranks, site_of
+from ddp_lint.knowledge.signatures import meets_all_ranks, signature
 from ddp_lint.verify.trace import Frame
 
-#: Failures that all ranks meet alike, for they run one program: a single rank that is seen to fail is not to blame.
-_OF_THE_PROGRAM = frozenset(
-    {
-        "weights-only",
-        "ckpt-prefix",
-        "env-missing",
-        "port-in-use",
-        "ddp-unused-params",
-        "ddp-ready-twice",
-        "ddp-static-graph",
-        "ddp-sink-inplace",
-        "inplace-version",
-        "fsdp-device",
-        "fsdp-dtype",
-        "fsdp-requires-grad",
-        "dtensor-mixed",
-        "cuda-fork",
-        "duplicate-gpu",
-        "cudagraph-capture",
-        "triton-resources",
-        "triton-cache-race",
-        "recompile-limit",
-        "loss-scale",
-        "rendezvous-timeout",
-        "rendezvous-connection",
-        "nccl-system-error",
-        "collective-mismatch",
-        "shape-mismatch-gather",
-        "gloo-size-mismatch",
-        "oom-rank0-load",
-        "fr-mismatch",
-    }
-)
 #: Errors that often follow from what was before them: they count only where nothing else does.
 _WEAK = frozenset({"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "cuda-kernel"})
 _SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
@@ -60,40 +27,6 @@ _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
 _SECONDARY_SHOWN = 12
 #: torchrun's line of the process that failed first, and the lines of its block.
 _TORCHRUN = re.compile(r"local_rank: \d+|^\W*(?:traceback|exitcode|rank)\s*:")
-
-
-@dataclasses.dataclass(frozen=True)
-class Diagnosis:
-    """The answer. `rank` is None where the log does not determine it; `place` the line of the user's code, or None.
-
-    `sure` is high, medium or low. `root` and `secondary` are lines of the log; `who` says in words what the ranks did.
-    """
-
-    kind: str
-    subkind: str = ""
-    rank: int | None = None
-    place: Frame | None = None
-    root: tuple[Quote, ...] = ()
-    secondary: tuple[Quote, ...] = ()
-    known: Signature | None = None
-    sure: str = "medium"
-    what: str = ""
-    who: str = ""
-    launcher: str = ""
-    event: Event | None = None
-
-    @property
-    def verdict(self) -> str:
-        return "OK" if self.benign else verdict(self.kind) if self.kind != "unknown" else "UNKNOWN"
-
-    @property
-    def benign(self) -> bool:
-        return self.subkind in ("benign", "false-positive")
-
-    @property
-    def found(self) -> bool:
-        """A cause is named: not only victims, and not nothing."""
-        return self.verdict != "UNKNOWN"
 
 
 def judge(reading: Reading) -> Diagnosis:
@@ -159,15 +92,14 @@ class _Cases:
         if event.site.user is None:
             event = next((e for e in alike if e.site.user), event)
         sure = "high" if root.shaped and (root.known or event.site.user) else "medium"
-        return Diagnosis(
+        return Diagnosis.of(
+            root,
             kind=kind,
             subkind=root.known.subkind if root.known else "",
             rank=rank,
             place=event.place or self._cut_off(rank),
             root=tuple(_once([*root.quotes[:10], *self._soft(root), *_same_rank(root, alike), *event.code])),
-            known=root.known if root.known else None,
             sure=sure,
-            what=_first_line(root.text),
             event=event,
             who=self._who(alike, rank),
         )
@@ -185,7 +117,7 @@ class _Cases:
     def _who(self, alike: Sequence[Event], rank: int | None) -> str:
         ranks = sorted({e.rank for e in alike if e.rank is not None})
         if rank is None and len(ranks) > 1:
-            return f"ranks {_listed(ranks)} failed in the same way"
+            return f"{of_ranks(ranks)} failed in the same way"
         return ""
 
     def _rank_of(self, kind: str, root: Event, alike: Sequence[Event]) -> int | None:
@@ -198,12 +130,12 @@ class _Cases:
         if kind == "shape-mismatch-gather":
             return _odd_shape(root.text)
         if (
-            kind in _OF_THE_PROGRAM
+            meets_all_ranks(kind)
             and len(ranks) == 1
             and (self._others_are_victims(ranks) or (0 not in ranks and ranks == self.ranks))
         ):
             return next(iter(ranks))
-        if kind in _OF_THE_PROGRAM:
+        if meets_all_ranks(kind):
             return None
         if len(ranks) == 1:
             # What only rank 0 printed may have been printed by all: often only its output is kept.
@@ -259,7 +191,7 @@ class _Cases:
             root=tuple(_once(quotes))[:6],
             known=known,
             sure="high" if fatal else "medium",
-            what=_first_line(quotes[0].text),
+            what=first_line(quotes[0].text),
             event=fatal,
         )
 
@@ -276,17 +208,14 @@ class _Cases:
         if not events:
             return None
         seen = diverged(events, self.reading)
-        if seen is None:
-            return None
-        seen["place"] = seen["place"] or self._cut_off(None)
-        return Diagnosis(**seen)
+        seen.place = seen.place or self._cut_off(None)
+        return seen
 
     def hung(self) -> Diagnosis | None:
         seen = hangs.hung(self.events, self.reading, self.absent())
-        if seen is None:
-            return None
-        seen["place"] = seen["place"] or self._cut_off(seen["rank"])
-        return Diagnosis(**seen)
+        if seen is not None:
+            seen.place = seen.place or self._cut_off(seen.rank)
+        return seen
 
     def stopped_on_request(self) -> Diagnosis | None:
         """Only the follow-ups of a timeout are there: the watchdog's own hang, the signal to dump."""
@@ -294,19 +223,11 @@ class _Cases:
         if not events:
             return None
         heartbeat = next((e for e in events if e.known and e.known.id == "nccl-heartbeat"), events[0])
-        return Diagnosis(
-            kind="nccl-timeout",
-            place=self._cut_off(None),
-            root=tuple(heartbeat.quotes[:2]),
-            known=heartbeat.known,
-            sure="low",
-            what=_first_line(heartbeat.text),
-            event=heartbeat,
-        )
+        root = tuple(heartbeat.quotes[:2])
+        return Diagnosis.of(heartbeat, rank=None, place=self._cut_off(None), root=root, sure="low")
 
     def stuck(self) -> Diagnosis | None:
-        seen = hangs.stuck(self.reading)
-        return Diagnosis(**seen) if seen else None
+        return hangs.stuck(self.reading)
 
     def absent(self) -> set[int]:
         """Ranks that the launcher neither lists as failed nor had to stop: they had left with code 0."""
@@ -317,14 +238,9 @@ class _Cases:
         size = self.reading.size
         if not any(end.first for end in ends) or not size:
             return set()
-        missing = set(range(size)) - blamed
         finished = {e.rank for e in self.events if e.rank is not None and e.role != "warning"}
-        missing -= finished
-        return (
-            missing
-            if missing and len(missing) > len(stopped) and not (stopped and len(missing) == len(stopped))
-            else set()
-        )
+        missing = set(range(size)) - blamed - finished
+        return missing if len(missing) > len(stopped) else set()
 
     def vanished(self) -> Diagnosis | None:
         missing = self.absent()
@@ -403,17 +319,8 @@ class _Cases:
 
     def _warning(self, event: Event) -> Diagnosis:
         assert event.known is not None
-        return Diagnosis(
-            kind=event.kind,
-            subkind=event.known.subkind,
-            rank=event.named[0] if len(event.named) == 1 else None,
-            place=next((f for e in (event, *self.events) if e.kind == event.kind for f in e.frames[:1]), None),
-            root=tuple(event.quotes[:3]),
-            known=event.known,
-            sure="low",
-            what=_first_line(event.text),
-            event=event,
-        )
+        place = next((f for e in (event, *self.events) if e.kind == event.kind for f in e.frames[:1]), None)
+        return Diagnosis.of(event, subkind=event.known.subkind, place=place, sure="low")
 
     def victims(self) -> Diagnosis | None:
         """Nobody but victims: the end that went away is not in this log."""
@@ -431,16 +338,8 @@ class _Cases:
             remote or any(e.known and e.known.id.startswith("store") for e in victims)
         )
         silent = self._silent({e.rank for e in victims})
-        return Diagnosis(
-            kind=event.kind,
-            rank=silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None,
-            place=places.most_common(1)[0][0] if places else None,
-            root=tuple(event.quotes[:3]),
-            known=event.known,
-            sure="low",
-            what=_first_line(event.text),
-            event=event,
-        )
+        rank = silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None
+        return Diagnosis.of(event, rank=rank, place=places.most_common(1)[0][0] if places else None, sure="low")
 
     def _silent(self, speaking: set[int | None]) -> int | None:
         """The one rank that says nothing while all others complain."""
@@ -453,12 +352,7 @@ class _Cases:
     def launcher_only(self) -> Diagnosis | None:
         cancelled = next((e for e in self.events if e.kind == "job-cancelled"), None)
         if cancelled is not None:
-            return Diagnosis(
-                cancelled.kind,
-                root=tuple(cancelled.quotes[:2]),
-                known=cancelled.known,
-                what=_first_line(cancelled.text),
-            )
+            return Diagnosis.of(cancelled, rank=None, place=None, root=tuple(cancelled.quotes[:2]), event=None)
         launcher = [e for e in self.events if e.role == "launcher"]
         ends = [e for e in self.reading.ends if e.code not in (0, None) and not e.stopped]
         if not launcher and not ends:
@@ -474,7 +368,7 @@ class _Cases:
             root=tuple(_once(quotes))[:3],
             known=signature("no-record"),
             sure="low",
-            what=_first_line(quotes[0].text),
+            what=first_line(quotes[0].text),
         )
 
     # ---- consequences
@@ -578,15 +472,6 @@ def _code_of(event: Event) -> int:
 
 def _once(quotes: Iterable[Quote]) -> list[Quote]:
     return list({(q.source, q.number): q for q in quotes}.values())
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _listed(ranks: Iterable[int]) -> str:
-    ranks = list(ranks)
-    return ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
 
 
 def _launcher(reading: Reading, found: Diagnosis) -> str:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddp_lint.diagnose.patterns import prints_in
-from ddp_lint.diagnose.records import Event, Print, Reading, site_of
+from ddp_lint.diagnose.records import Diagnosis, Event, Print, Reading, site_of
 from ddp_lint.verify.trace import Frame
 
 _OF_GRADIENTS = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"})
 _ORDER = ("collective-mismatch", "fr-mismatch", "fr-missing-rank", "gloo-size-mismatch", "shape-mismatch-gather")
 
 
-def diverged(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None:
-    """The fields of a diagnosis, from the message with the most information."""
+def diverged(events: Sequence[Event], reading: Reading) -> Diagnosis:
+    """From the message with the most information."""
     event = min(events, key=lambda e: (_ORDER.index(e.kind) if e.kind in _ORDER else 9, not e.frames, e.order))
     alike = [e for e in events if e.kind == event.kind]
     prints = {p.rank: p for e in alike for p in prints_in(e.text)}
@@ -41,18 +41,10 @@ def diverged(events: Sequence[Event], reading: Reading) -> dict[str, Any] | None
     # Who aborts says no line; who lost its peer was in the same collective.
     framed = [e for e in (event, *alike, *reading.events) if e.frames and e.role in ("diverged", "secondary", "hang")]
     place = next((e.site.user for e in framed if e.site.user), None) or _library(framed)
-    return {
-        "kind": event.kind,
-        "subkind": subkind,
-        "rank": rank,
-        "place": place,
-        "root": (*event.quotes[:8], *(event.code if place is not None and place in event.frames else ())),
-        "known": event.known,
-        "sure": "high",
-        "what": event.text.partition("\n")[0],
-        "who": calls_text(prints.values()),
-        "event": event,
-    }
+    root = (*event.quotes[:8], *(event.code if place is not None and place in event.frames else ()))
+    who, what = calls_text(prints.values()), event.text.partition("\n")[0]
+    fields = {"subkind": subkind, "rank": rank, "place": place, "root": root, "who": who, "what": what}
+    return Diagnosis.of(event, sure="high", **fields)
 
 
 def _library(events: Sequence[Event]) -> Frame | None:

@@ -418,7 +418,7 @@ class _Stream:
             outer, self._inner_of = self._inner_of, None
             outer.frames = (*frames, *outer.frames)
             outer.quotes.append(quote)
-            outer.code = tuple(dict.fromkeys([*self._user_code, *self._code]))
+            outer.code = self._shown_code()
             outer.text += f"\n{text}"
             self._message = outer
             return
@@ -429,11 +429,14 @@ class _Stream:
             rank, self._rank_of_next = self._rank_of_next, None
         event = self._event(text.strip(), quote, rank, None, shaped=True)
         event.type, event.frames = name.rpartition(".")[2], frames
-        event.code = tuple(dict.fromkeys([*self._user_code, *self._code])) if frames else ()
+        event.code = self._shown_code() if frames else ()
         if self._chained and self._previous is not None:
             self._previous.leads_to = event
         self._chained = False
         self._message = self._previous = event
+
+    def _shown_code(self) -> tuple[Quote, ...]:
+        return tuple(dict.fromkeys([*self._user_code, *self._code]))
 
     def _continue(self, text: str, quote: Quote) -> bool:
         """Whether the line goes on with the message of an exception."""

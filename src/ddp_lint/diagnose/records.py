@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from ddp_lint.knowledge.signatures import Signature
+from ddp_lint.knowledge.signatures import Signature, verdict
 from ddp_lint.verify.trace import Frame
 
 #: Files of Python, of what it has installed (checkouts of well-known libraries included), and of the launchers.
@@ -23,6 +24,16 @@ _PLUMBING = re.compile(
     r"[/\\](torch|accelerate|transformers|lightning\w*|pytorch_lightning|deepspeed|apex|numpy|ray|click|fire|hydra|"
     r"torchrun|contextlib2|tqdm|wandb|datasets)[/\\]"
 )
+
+
+def first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def of_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`; `ranks 0, 2`; of many the first six, and how many more there are."""
+    shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
 class Quote(NamedTuple):
@@ -103,6 +114,47 @@ def site_of(frames: tuple[Frame, ...]) -> Site:
         (f for f in frames if "-packages" in f.path and not _PLUMBING.search(f.path.rpartition("-packages")[2])), None
     )
     return Site(user, library)
+
+
+@dataclasses.dataclass(eq=False)
+class Diagnosis:
+    """The answer. `rank` is None where the log does not determine it; `place` the line of the user's code, or None.
+
+    `sure` is high, medium or low. `root` and `secondary` are lines of the log; `who` says in words what the ranks did.
+    """
+
+    kind: str
+    subkind: str = ""
+    rank: int | None = None
+    place: Frame | None = None
+    root: tuple[Quote, ...] = ()
+    secondary: tuple[Quote, ...] = ()
+    known: Signature | None = None
+    sure: str = "medium"
+    what: str = ""
+    who: str = ""
+    launcher: str = ""
+    event: Event | None = None
+
+    @classmethod
+    def of(cls, event: Event, /, **fields: Any) -> Diagnosis:
+        """What an event shows by itself, with these fields otherwise."""
+        rank = event.named[0] if len(event.named) == 1 else None
+        seen = {"kind": event.kind, "rank": rank, "place": event.place, "root": tuple(event.quotes[:3])}
+        return cls(**{**seen, "known": event.known, "what": first_line(event.text), "event": event, **fields})
+
+    @property
+    def verdict(self) -> str:
+        return "OK" if self.benign else verdict(self.kind) if self.kind != "unknown" else "UNKNOWN"
+
+    @property
+    def benign(self) -> bool:
+        return self.subkind in ("benign", "false-positive")
+
+    @property
+    def found(self) -> bool:
+        """A cause is named: not only victims, and not nothing."""
+        return self.verdict != "UNKNOWN"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ddp_lint.diagnose.judge import Diagnosis
-from ddp_lint.diagnose.records import Event, Quote
+from ddp_lint.diagnose.records import Diagnosis, Event, Quote
 from ddp_lint.diagnose.session import Answer
 from ddp_lint.knowledge.signatures import kind_in_words, next_of, of_subkind
 from ddp_lint.output import in_json, one_line, visible
@@ -16,7 +15,6 @@ from ddp_lint.output.style import Style
 from ddp_lint.verify.match import describe
 from ddp_lint.verify.trace import Frame
 
-FORMATS = ("full", "json", "html")
 _WIDTH = 160
 #: What names the parameter, the key or the rank in a message of many lines.
 _TELLING = re.compile(

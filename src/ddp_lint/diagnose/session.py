@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ddp_lint.diagnose import flight, text
 from ddp_lint.diagnose.flight import BadDump, Flight
 from ddp_lint.diagnose.joining import Joined, join
-from ddp_lint.diagnose.judge import Diagnosis, judge
-from ddp_lint.diagnose.lines import Prefixes, clean, pieces
+from ddp_lint.diagnose.judge import judge
 from ddp_lint.diagnose.reader import Reader
-from ddp_lint.diagnose.records import Reading, is_library
+from ddp_lint.diagnose.records import Diagnosis, Reading, is_library
 from ddp_lint.verify.trace import Frame
 
 #: Kinds for which the ranks went different ways, so that the analysis of divergence has something to say.
@@ -58,18 +57,6 @@ def diagnose(
     if not read:
         raise text.Unreadable("; ".join(problems) or f"{', '.join(paths)}: contains no log or dump")
     return _answer(reader.finish(), flight.align(dumps) if dumps else None, source, problems)
-
-
-def diagnose_lines(lines: Iterable[str]) -> Answer:
-    """The same for the lines of one log, without a working tree."""
-    reader = Reader()
-    kept = list(lines)
-    prefixes = Prefixes.of(map(clean, kept))
-    for number, line in enumerate(kept, 1):
-        for piece in pieces(clean(line), prefixes):
-            reader.take(piece, "log", number)
-    reader.reading.lines = len(kept)
-    return _answer(reader.finish(), None, None, [])
 
 
 def _answer(reading: Reading, dumps: Flight | None, source: pathlib.Path | None, problems: list[str]) -> Answer:

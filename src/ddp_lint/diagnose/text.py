@@ -45,21 +45,8 @@ _RANK_IN_NAME = (
     ),
     re.compile(r"^(?:stdout|stderr|out|err|log)[_.-]?(\d{1,6})(?:\.|$)", re.IGNORECASE),
 )
-_KEEP_OUT = {
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".safetensors",
-    ".bin",
-    ".png",
-    ".jpg",
-    ".npy",
-    ".npz",
-    ".zip",
-    ".tar",
-    ".so",
-    ".pyc",
-}
+_KEEP_OUT = {".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".png", ".jpg", ".npy", ".npz", ".zip", ".tar", ".so",
+             ".pyc"}  # fmt: skip
 
 
 class Source(NamedTuple):

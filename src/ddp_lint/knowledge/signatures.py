@@ -170,3 +170,8 @@ def kind_in_words(kind: str) -> str:
 def next_of(kind: str) -> str:
     """What to run next where no line of the user's code is known, '' for nothing in particular."""
     return str(table("signatures")["kinds"][kind].get("next", "")) if kind in table("signatures")["kinds"] else ""
+
+
+def meets_all_ranks(kind: str) -> bool:
+    """All ranks meet such a failure alike, for they run one program: one that is seen to fail is not to blame."""
+    return bool(table("signatures")["kinds"][kind].get("all_ranks"))

@@ -12,10 +12,11 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, parameters, walk, yields
 
 _DEPTH = 3
-#: Calls below torch.cuda that query the driver for nothing that a forked child could not query as well. What seeds
-#: waits for the first use of a GPU.
-_HARMLESS = ("is_available", "device_count", "is_initialized", "amp", "nvtx", "GradScaler", "autocast", "manual_seed",
-             "manual_seed_all", "seed", "seed_all", "empty_cache")  # fmt: skip
+#: Calls below torch.cuda that wait for the first use of a GPU, or do nothing before it.
+_WAIT = ("device_count", "is_initialized", "amp", "nvtx", "manual_seed", "manual_seed_all", "seed", "seed_all",
+         "empty_cache")  # fmt: skip
+#: And those that query the driver for nothing that a forked child could not query as well.
+_HARMLESS = (*_WAIT, "is_available", "GradScaler", "autocast")
 
 
 def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = _DEPTH) -> ast.AST | None:
@@ -86,8 +87,7 @@ def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[Modul
 _WITHOUT_CONTEXT = (*_HARMLESS, "is_bf16_supported", "memory", "device")
 #: Calls below torch.cuda after which CUDA_VISIBLE_DEVICES still counts and a forked child may use CUDA: measured on
 #: 2 x H200 with torch 2.11, where `is_available` and all others that were tried query the driver, and settle both.
-_ASKS_NOBODY = frozenset({"device_count", "is_initialized", "manual_seed", "manual_seed_all", "seed", "seed_all",
-                          "empty_cache", "nvtx", "amp", "device", "Event"})  # fmt: skip
+_ASKS_NOBODY = frozenset({*_WAIT, "device", "Event"})
 #: What queries the driver under another name, by the same measurement.
 _ASKS = frozenset({"torch.accelerator.is_available", "torch.backends.cudnn.version", "torch.cuda.amp.GradScaler"})
 #: Files of the project that one import may lead to.

@@ -71,7 +71,7 @@ class Rule(Documented):
     triggers: ClassVar[Triggers] = Triggers()
     #: Globs on the names of files other than Python that the rule reads as well, by `in_text`: shell scripts, YAML.
     files: ClassVar[tuple[str, ...]] = ()
-    #: What `verify` must observe to confirm the hazard: names of `verify/oracles`, any of which suffices.
+    #: What `verify` must observe to confirm the hazard: names of `verify.oracles.ORACLES`, any of which suffices.
     oracles: ClassVar[tuple[str, ...]] = ()
     #: True where gloo on a CPU cannot show the hazard (TRUTH: "Where gloo and NCCL disagree").
     needs_cuda: ClassVar[bool] = False

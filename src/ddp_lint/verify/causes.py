@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from ddp_lint.verify.branches import kept_apart
 from ddp_lint.verify.compare import Desync, of_ranks, spoken, updates
+from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
@@ -28,18 +27,7 @@ from ddp_lint.verify.trace import (
     Trace,
     Write,
 )
-
-_UNLIKE_INPUTS = "tensor parallelism splits some layers and takes the others, and the input, to be equal on its ranks"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cause:
-    """What made replicas differ, in one sentence, what to do about it, where it is, and the rule that looks for it."""
-
-    text: str
-    fix: str
-    site: Frame | None
-    code: str = ""
+from ddp_lint.verify.usage import kept_apart
 
 
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -47,9 +35,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if desync.wrap == COPY:
         return _written_alone(traces, desync) or _copied_early(traces, desync) or _written_by_hand(traces, desync)
     if desync.wrap == TENSOR_PARALLEL:
-        return Cause(
-            _UNLIKE_INPUTS, "give all ranks of the mesh the same input (broadcast it, or use the same seed)", None
-        )
+        return Cause.of("unlike-inputs")
     if desync.wrap == SPLIT_BY_HAND:
         return _unsummed(traces)
     if desync.what == "parameters":
@@ -89,22 +75,12 @@ def _unsummed(traces: Sequence[Trace]) -> Cause:
     site = next((call.site for of in calls for call in of), None)
     states = [[call.random for call in of if call.random and call.step == of[0].step] for of in calls]
     if any(len(set(of)) > 1 for of in states) and any(len(set(met)) > 1 for met in zip(*states, strict=False)):
-        text = "the ranks work on one model (its forward sums over them) but draw different random numbers (dropout)"
-        return Cause(
-            text, "use the same seed on the ranks that work on one model; only their own shards may differ", site
-        )
+        return Cause.of("unlike-random", site)
     part = _left_to_each(traces)
     if part is not None:
-        text = f"{part.name} ({part.type}) gets equal input on all ranks but returns different values: "
-        text += "the parts that the ranks have computed are not summed"
-        fix = "all_reduce what it returns, as the forward of the other split layers does"
-        return Cause(text, fix, Frame(part.path, part.line, "forward") if part.line else None)
-    text = (
-        "ranks that sum in forward work on one model: their common parameters started equal, but get a gradient from "
-    )
-    text += "this rank's part only (or the ranks got different inputs)"
-    fix = "sum the gradient of the input of a split layer: use an autograd function whose backward calls all_reduce"
-    return Cause(text, fix, site)
+        at = Frame(part.path, part.line, "forward") if part.line else None
+        return Cause.of("unsummed-layer", at, name=part.name, type=part.type)
+    return Cause.of("unsummed", site)
 
 
 def _left_to_each(traces: Sequence[Trace]) -> Passed | None:
@@ -133,13 +109,7 @@ def _copied_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The copy differed when it ran for the first time."""
     if desync.when != "after_wrap":
         return None
-    if _began_alike(traces, desync.names):
-        text = "the ranks made or changed it differently before its first forward"
-        fix = "copy the module that DDP has wrapped, and update the copy on all ranks"
-    else:
-        text = "it was copied while the ranks had different parameters"
-        fix = "copy the module after DDP has wrapped it, or use the same seed on all ranks before it is built"
-    return Cause(f"{text}: DDP synchronises its own module, not the copy", fix, None)
+    return Cause.of("copy-changed" if _began_alike(traces, desync.names) else "copied-early")
 
 
 def _began_alike(traces: Sequence[Trace], names: Sequence[str]) -> bool:
@@ -159,10 +129,7 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     for step, events in rates.items():
         if len({event.rates for event in events.values()}) > 1:
             described = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
-            fix = "make the input of the learning rate the same on all ranks (all_reduce the loss before it)"
-            site = next(iter(events.values())).site
-            text = f"the ranks use different learning rates from optimizer step {step} on: {described}"
-            return Cause(text, fix, site)
+            return Cause.of("unlike-rates", next(iter(events.values())).site, step=step, rates=described)
     return None
 
 
@@ -175,11 +142,7 @@ def _unlike_states(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if len(set(steps.values())) == 1:
         return None
     described = " and ".join(f"{count} on rank {rank}" for rank, count in steps.items())
-    text = f"inside Join the optimizers made different numbers of steps ({described}): Join makes the parameters equal "
-    text += "afterwards, but not the state of the optimizers (momentum, Adam's averages)"
-    return Cause(
-        text, "broadcast the state_dict of the optimizer that made the most steps (broadcast_object_list)", None
-    )
+    return Cause.of("unlike-states", steps=described)
 
 
 def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -190,14 +153,7 @@ def _left_out(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     for number, reduced in enumerate(zip(*rounds.values(), strict=False), 1):
         late = [rank for rank, count in zip(rounds, reduced, strict=True) if count > min(reduced)]
         if late and number <= desync.step:
-            ranks = of_ranks(late)
-            text = (
-                f"{ranks} skipped optimizer step {number}, and continued with the next gradients: a condition around "
-            )
-            text += (
-                "step() differs between ranks, as in a GradScaler, which checks the gradients of its rank at unscale_()"
-            )
-            return Cause(text, "decide by a value that all ranks share: average the gradients first", desync.site)
+            return Cause.of("skipped-step", desync.site, ranks=of_ranks(late), number=number)
     return None
 
 
@@ -211,14 +167,11 @@ def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return None
     bare = [rank for rank, kept in held.items() if not kept]
     without = f", and nothing on {of_ranks(bare)}" if bare else ""
-    text = f"the optimizer states differ between ranks before optimizer step {desync.update}: {spoken(unlike)}{without}"
     loads = {trace.rank: site for trace in traces if (site := _loads_state(trace, desync)) is not None}
     site = next(iter(loads.values()), None)
-    if site is not None and len(loads) < len(traces):
-        ranks = of_ranks(loads)
-        text += f"; only {ranks} loaded a state (line {site.line})"
-    text += ". No wrapper sends the optimizer state (momentum, Adam's averages) to other ranks"
-    return Cause(text, "load the optimizer's state on all ranks, or broadcast it from the one that has it", site)
+    alone = site is not None and len(loads) < len(traces)
+    loaded = f"; only {of_ranks(loads)} loaded a state (line {site.line})" if site is not None and alone else ""
+    return Cause.of("kept-alone", site, number=desync.update, names=f"{spoken(unlike)}{without}", loaded=loaded)
 
 
 def _kept_before(trace: Trace, desync: Desync) -> Hashes | None:
@@ -239,11 +192,7 @@ def _drawn_in_step(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     site = drawn[0].site if drawn else None
     if site is None or len(drawn) < len(traces) or len({call.arguments["state"] for call in drawn}) == 1:
         return None
-    text = (
-        f"{drawn[0].arguments['op']} in {site.function} (line {site.line}) draws other numbers on each rank, and the "
-    )
-    text += "optimizer updates the parameters with them: no wrapper averages that"
-    return Cause(text, "draw from a torch.Generator with one seed on all ranks: randn(..., generator=...)", site)
+    return Cause.of("drawn-in-step", site, op=drawn[0].arguments["op"], function=site.function, line=site.line)
 
 
 def _left_out_of_the_average(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -254,8 +203,8 @@ def _left_out_of_the_average(traces: Sequence[Trace], desync: Desync) -> Cause |
         return None
     call = next(iter(averaged.values()))
     line = f" (line {call.site.line})" if call.site is not None else ""
-    text = f"the gradients of {spoken(desync.names)} are never averaged, those of {spoken(averaged)} are{line}"
-    return Cause(text, "average the gradients of all parameters that are trained, biases as well", call.site)
+    names, others = spoken(desync.names), spoken(averaged)
+    return Cause.of("left-out-of-the-average", call.site, names=names, averaged=others, line=line)
 
 
 def _reduced_before_steps(trace: Trace) -> list[int]:
@@ -273,8 +222,7 @@ def _never_alike(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """Gradients are averaged by hand, and the replicas differ after the first update with them."""
     if desync.wrap != BY_HAND or desync.step > 1 or any(map(_copies, traces)):
         return None
-    text = "the ranks average gradients but started with different parameters, which nothing made equal"
-    return Cause(text, "broadcast the parameters before the first step, or wrap the model with DDP, which does", None)
+    return Cause.of("never-alike")
 
 
 def _copies(trace: Trace) -> bool:
@@ -292,13 +240,10 @@ def _written_by_hand(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     unlike = _unlike_numbers(traces, desync)
     if unlike is not None:
         return unlike
-    text = f"{write.op} in {write.site.function} writes {write.name}"
     apart = kept_apart(write.site)
     if apart:
-        return Cause(f"{text} on each rank, and {apart}", "update it on all ranks", write.site)
-    text += " on each rank with what this rank has: no wrapper"
-    fix = "compute with a new tensor, or write the same value on all ranks"
-    return Cause(f"{text} averages that", fix, write.site)
+        return Cause.of("written-apart", write.site, apart=apart, **_about(write))
+    return Cause.of("written-by-hand", write.site, **_about(write))
 
 
 def _unlike_numbers(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -309,9 +254,7 @@ def _unlike_numbers(traces: Sequence[Trace], desync: Desync) -> Cause | None:
             return None
         if len({write.numbers for write in writes}) > 1:
             given = [f"{_spoken(write.numbers)} on rank {t.rank}" for t, write in zip(traces, writes, strict=True)]
-            text = f"{first.op} in {first.site.function} updates {first.name} by other numbers on each rank: "
-            text += " and ".join(given)
-            return Cause(text, "make them the same on all ranks (all_reduce what they are computed from)", first.site)
+            return Cause.of("unlike-numbers", first.site, given=" and ".join(given), **_about(first))
     return None
 
 
@@ -322,11 +265,12 @@ def _written_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if write is None or write.site is None:
         return None
     same = [rank for rank, other in writes.items() if other.site == write.site]
-    ranks = of_ranks(same)
-    text = (
-        f"{write.op} in {write.site.function} writes {write.name} on {ranks} only: no wrapper sends that to the others"
-    )
-    return Cause(text, "write it on all ranks, or on none", write.site)
+    return Cause.of("written-alone", write.site, ranks=of_ranks(same), **_about(write))
+
+
+def _about(write: Write) -> dict[str, object]:
+    """The facts about a write that causes name."""
+    return {"op": write.op, "name": write.name, "function": write.site.function if write.site is not None else ""}
 
 
 def written_alone(traces: Sequence[Trace], desync: Desync) -> dict[int, Write]:
@@ -345,12 +289,9 @@ def statistics_cause(update: Write | Gathers) -> Cause:
     """Statistics that each rank updates from its own data, and its forward computes with."""
     where = update.site.function if update.site is not None else "forward"
     how = f"{update.op} in {where} updates" if isinstance(update, Write) else f"an assignment in {where} updates"
-    text = f"{how} {update.name} on each rank from its own data, it is never sent to the "
-    text += "others, and forwards compute with it"
-    fix = "all_reduce the input of the update, or let DDP broadcast the buffers (broadcast_buffers=True)"
-    if isinstance(update, Gathers) and not update.buffer:
-        fix = "all_reduce the input of the update, or register it as a buffer, which DDP broadcasts"
-    return Cause(text, fix, update.site)
+    attribute = isinstance(update, Gathers) and not update.buffer
+    damage = "own-statistics-attribute" if attribute else "own-statistics"
+    return Cause.of(damage, update.site, update=how, name=update.name)
 
 
 def _writes(trace: Trace, desync: Desync) -> list[Write]:
@@ -380,24 +321,15 @@ def _joined_later(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return None
     where = f" (line {built.line})" if built is not None else ""
     what = "became a part" if len(desync.names) == 1 else "became parts"
-    text = (
-        f"{spoken(desync.names)} {what} of the model after DDP was built{where}: it broadcasts and averages only what "
-    )
-    text += "it was built with"
-    return Cause(text, "add them before the wrap, with one seed on all ranks", built)
+    return Cause.of("joined-later", built, names=spoken(desync.names), became=what, where=where)
 
 
 def switched_cause(event: Switched) -> Cause:
     """What it means for DDP that these parameters are no longer what they were when it was built."""
     where = f" in {event.site.function} (line {event.site.line})" if event.site is not None else ""
     built = f" (line {event.built[0].line})" if event.built else ""
-    if event.frozen:
-        text = f"{spoken(event.frozen)} had requires_grad when DDP was built{built}, and lost it{where}: "
-        text += "its reducer waits for their gradients, and reduces none that share a bucket with them"
-        return Cause(text, "freeze before the wrap, or wrap the model again afterwards", event.site, "DDP603")
-    text = f"{spoken(event.thawed)} required no gradient when DDP was built{built}, and were made trainable{where}: "
-    text += "DDP averages only the parameters that it was built with"
-    return Cause(text, "make them trainable before the wrap, or wrap the model again afterwards", event.site, "DDP603")
+    switch, names = ("frozen", event.frozen) if event.frozen else ("thawed", event.thawed)
+    return Cause.of(switch, event.site, names=spoken(names), built=built, where=where)
 
 
 def _spoken(rates: tuple[float, ...]) -> str:
@@ -412,12 +344,10 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     entered = [event for trace in traces for event in trace.of(Call) if _before(event, desync)]
     skipped = next((event for event in entered if event.name == "no_sync"), None)
     if skipped is not None:
-        text = "each backward before this step ran under no_sync(): no gradient was averaged"
-        return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
+        return Cause.of("under-no-sync", skipped.site)
     if _hooked(traces, desync):
         return None
-    text = "no backward before this step averaged a gradient: the forward did not go through the wrapper"
-    return Cause(text, "call the wrapped model itself, not its inner module", backwards[-1].site)
+    return Cause.of("beside-the-wrapper", backwards[-1].site)
 
 
 def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -428,9 +358,7 @@ def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None
         since = events[averages[-1] :] if averages else []
         skipped = next((event for event in since if isinstance(event, Call) and event.name == "no_sync"), None)
         if skipped is not None and any(isinstance(event, Phase) and event.phase == "backward" for event in since):
-            text = "the last backward before this step ran under no_sync(), behind the one that averaged: each rank "
-            text += "adds its own gradients to the average"
-            return Cause(text, "leave no_sync() for the last backward before step()", skipped.site, "DDP605")
+            return Cause.of("averaged-too-early", skipped.site)
     return None
 
 
@@ -440,11 +368,7 @@ def _edited(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     write = next((event for event in writes if _before(event, desync) and event.name in desync.names), None)
     if desync.what != "gradients" or write is None or write.site is None:
         return None
-    text = (
-        f"{write.op} in {write.site.function} changes the gradient of {write.name} after the average, on each rank by "
-    )
-    text += "what this rank has"
-    return Cause(text, "compute it from values that all ranks share, or weight the loss before backward", write.site)
+    return Cause.of("edited", write.site, **_about(write))
 
 
 def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -454,11 +378,7 @@ def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     if hook is None:
         return None
     name, (path, line) = hook.arguments["hook"], hook.arguments["of"]
-    text = (
-        f"the communication hook {name} (line {line}) makes the gradients in place of DDP's average, each rank its own"
-    )
-    fix = "return a value that is the same on all ranks: the result of a collective"
-    return Cause(text, fix, Frame(path, line, name))
+    return Cause.of("hooked", Frame(path, line, name), name=name, line=line)
 
 
 def _before(event: Event, desync: Desync) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import pathlib
 import re
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
 from ddp_lint.verify.finding_context import Guard
-from ddp_lint.verify.oracles import Case, line_counts, real
-from ddp_lint.verify.trace import Lines, Samples, Trace
+from ddp_lint.verify.oracles.case import Case, real
+from ddp_lint.verify.sources import tree_of
+from ddp_lint.verify.trace import Samples, Trace
 
 #: A number as `repr` writes it.
 _NUMBER = re.compile(r"-?(\d[\d.e+-]*|inf|nan)")
@@ -119,7 +119,7 @@ def _equally_long(case: Case) -> str:
     loop, path = case.situation.loop, case.situation.path
     if loop is None:
         return ""
-    rounds = [next(line_counts(trace, path, (loop.each,))) for trace in case.traces]
+    rounds = [case.line_counts(trace, (loop.each,))[0] for trace in case.traces]
     fed = [next(_fed_by(trace, path, loop.header), None) for trace in case.traces]
     samples = [event for event in fed if event is not None]
     if len(samples) == len(fed):
@@ -140,20 +140,15 @@ def _fed_by(trace: Trace, path: str, line: int) -> Iterator[Samples]:
 
 
 def _order(trace: Trace, case: Case, line: int) -> int:
-    last = trace.last(Lines)
-    found = (o.get(line, 0) for path, o in (last.orders.items() if last else ()) if real(path) == case.situation.path)
-    return next(found, 0)
+    found: int = case.recorded(trace, "orders").get(line, 0)
+    return found
 
 
 def _left_by_luck(case: Case) -> str:
     """The condition by which a rank leaves a loop, where it let each rank do so once: it has had both outcomes in any
     case, and that they came in the same iteration proves nothing. '' without such a condition, and where a loop that
     ends anyway is left because of numbers that are equal on all ranks."""
-    try:
-        tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    loops = [n for n in ast.walk(tree) if isinstance(n, ast.While | ast.For | ast.AsyncFor)]
+    loops = [n for n in ast.walk(tree_of(case.situation.path)) if isinstance(n, ast.While | ast.For | ast.AsyncFor)]
     for loop, node in ((around, inner) for around in loops for inner in ast.walk(around)):
         leaves = isinstance(node, ast.If) and any(isinstance(last, ast.Break | ast.Return) for last in node.body[-1:])
         if leaves and isinstance(node, ast.If) and node.lineno in case.situation.tests:
@@ -177,12 +172,11 @@ def _entries(case: Case) -> tuple[int, ...]:
 
 
 def _line_ran(trace: Trace, case: Case, line: int) -> bool:
-    return any(line_counts(trace, case.situation.path, (line,))) or _tested(trace, case, line) is not None
+    return any(case.line_counts(trace, (line,))) or _tested(trace, case, line) is not None
 
 
 def _file_ran(case: Case) -> bool:
-    last = [trace.last(Lines) for trace in case.traces]
-    return any(real(path) == case.situation.path for lines in last if lines for path in lines.counts)
+    return any(case.recorded(trace, "counts") for trace in case.traces)
 
 
 def _unmet_guard(case: Case, guard: Guard) -> str:
@@ -214,10 +208,10 @@ def _decided_by(case: Case, guard: Guard) -> str:
 def _parsed(case: Case, guard: Guard) -> tuple[ast.expr, Mapping[str, str]]:
     """A condition, and the options of its file by attribute; none where these cannot be read."""
     try:
-        tree = ast.parse(pathlib.Path(case.situation.path).read_bytes())
-        return ast.parse(guard.text, mode="eval").body, dict(_options(tree))
-    except (OSError, SyntaxError, ValueError):
+        test = ast.parse(guard.text, mode="eval").body
+    except SyntaxError:  # of a loop or a handler
         return ast.Constant(None), {}
+    return test, dict(_options(tree_of(case.situation.path)))
 
 
 def _options(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -237,11 +231,8 @@ def _values(case: Case, line: int) -> Mapping[str, str]:
 
 
 def _values_of(trace: Trace, case: Case, line: int) -> Mapping[str, str]:
-    last = trace.last(Lines)
-    for path, by_line in (last.values if last else {}).items():
-        if real(path) == case.situation.path and by_line.get(line):
-            return by_line[line]
-    return {}
+    found: Mapping[str, str] = case.recorded(trace, "values").get(line, {})
+    return found
 
 
 def _numbers_of(trace: Trace, case: Case, line: int) -> dict[str, str]:
@@ -250,17 +241,12 @@ def _numbers_of(trace: Trace, case: Case, line: int) -> dict[str, str]:
 
 
 def _tested(trace: Trace, case: Case, line: int) -> tuple[int, int] | None:
-    last = trace.last(Lines)
-    for path, by_line in (last.guards if last else {}).items():
-        if real(path) == case.situation.path and line in by_line and any(by_line[line]):
-            return by_line[line]
-    return None
+    found: tuple[int, int] = case.recorded(trace, "guards").get(line, (0, 0))
+    return found if any(found) else None
 
 
 def _tested_early(trace: Trace, case: Case, line: int) -> bool:
-    last = trace.last(Lines)
-    early = last.early.items() if last else ()
-    return any(real(path) == case.situation.path and line in lines for path, lines in early)
+    return line in case.recorded(trace, "early")
 
 
 def _spoken(result: tuple[int, int]) -> str:

@@ -55,6 +55,15 @@ def add_target(path: str, *, package: bool = False) -> None:
     is_user.cache_clear()
 
 
+def in_package(path: pathlib.Path) -> tuple[pathlib.Path, str]:
+    """The folder above the outermost package that holds a file, and the file's dotted name from there."""
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ".".join(parts)
+
+
 @functools.cache
 def is_user(path: str) -> bool:
     """The file is no library, no part of Python or of ddp-lint, and no code without a file."""

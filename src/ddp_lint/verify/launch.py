@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ddp_lint.verify.live import Live
 from ddp_lint.verify.options import InternalError, Options, RunResult, UsageError, Watch
@@ -51,15 +51,6 @@ class Plan:
     shared_gpus: int = 0
     #: For each model the source of a `ddp_lint_example()` that builds it as the recipe does ("" where there is one).
     examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-class _Run(NamedTuple):
-    """One run of a plan, and the folder of its traces."""
-
-    directory: pathlib.Path
-    model: str
-    wrap: str
-    stimuli: tuple[str, ...]
 
 
 class Launcher:
@@ -148,12 +139,15 @@ class Launcher:
         for model in plan.recipes:
             for wrap in wraps:
                 name = "-".join([*([model] if len(plan.recipes) > 1 else []), wrap, *stimuli])
-                run = _Run(_emptied(self._folder / name), model, wrap, stimuli)
-                spec = _spec(self.target, options, watch, plan, run)
                 spec = dataclasses.replace(
-                    spec,
+                    specification(self.target, options, watch, _emptied(self._folder / name), wrap),
+                    name=model,
+                    device=plan.device,
+                    shared_gpus=plan.shared_gpus,
+                    recipe=plan.recipes[model],
+                    stimuli=stimuli,
                     fork=self._fork,
-                    compiles=self._compiles or (spec.graph_breaks and spec.device == "cpu"),
+                    compiles=self._compiles or (watch.graph_breaks and plan.device == "cpu"),
                     job_alone=options.several_nodes,
                     cwd=str(pathlib.Path.cwd()),
                 )
@@ -234,13 +228,6 @@ class Launcher:
         return poll
 
 
-def run(target: Target, options: Options, watch: Watch, progress: Progress = lambda _: None) -> list[RunResult]:
-    """One plain pass over all models and wraps of a target. Raises UsageError when nothing can be run: no model can be
-    built, or torch is not installed."""
-    with Launcher(target, options, progress) as launcher:
-        return launcher.run(launcher.probe(), watch)
-
-
 def device_of(options: Options) -> tuple[str, str, int]:
     """cuda or cpu, the version of torch, and how many GPUs the ranks share (0: none). Raises UsageError."""
     torch, devices = installed_torch()
@@ -275,29 +262,25 @@ def _cuda_devices() -> int:
     return len([line for line in listed.splitlines() if line.startswith("GPU ")])
 
 
-def _spec(target: Target, options: Options, watch: Watch, plan: Plan, run: _Run) -> Spec:
+def specification(target: Target, options: Options, watch: Watch, directory: pathlib.Path, wrap: str = SCRIPT) -> Spec:
+    """A run of a target with these traces, wherever it runs."""
     return Spec(
-        directory=str(run.directory),
+        directory=str(directory),
         kind=target.kind,
         path=str(target.path),
         root=str(target.root),
-        name=run.model,
         entry=target.entry,
         arguments=target.arguments,
-        wrap=run.wrap,
-        device=plan.device,
+        module=target.module,
+        wrap=wrap,
         steps=options.steps or (0 if target.kind == SCRIPT else _STEPS_OF_A_MODEL),
         timeout=options.timeout,
-        stimuli=run.stimuli,
-        recipe=plan.recipes[run.model],
         lines={path: tuple(sorted(lines)) for path, lines in watch.lines.items()},
         guards={path: tuple(sorted(lines)) for path, lines in watch.guards.items()},
         graph_breaks=watch.graph_breaks,
         streams=watch.streams,
         files=watch.files,
-        module=target.module,
         shim=options.shim,
-        shared_gpus=plan.shared_gpus,
         limit=options.limit,
     )
 

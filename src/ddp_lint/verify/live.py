@@ -32,7 +32,7 @@ _STILL_SENDING = 5.0
 #: which it shows every few seconds.
 _STILL_LOCKED = 3.0
 _HANGS = frozenset({Kind.ORDER, Kind.MISSING, Kind.SHAPE, Kind.SPLITS, Kind.DTYPE, Kind.ROOT, Kind.MEMBERS})
-_KINDS = (b'{"kind": "collective"', b'{"kind": "awaited"', b'{"kind": "orphaned"')
+_KINDS = tuple(f'{{"kind": "{event.__name__}"'.encode() for event in (Collective, Awaited, Orphaned))
 
 
 class Live:
@@ -182,7 +182,7 @@ class Live:
     def _waits_for_a_fork(self) -> bool:
         """A process that a rank has forked tries to communicate, and no rank moves any more."""
         living = self._living()
-        return self._orphaned and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+        return self._orphaned and self._quiet(living)
 
     def _waits_for_threads(self) -> bool:
         """All threads of all ranks wait in collectives, not only the main ones, which the traces show."""
@@ -191,7 +191,7 @@ class Live:
         return (
             waiting == living
             and any(self._marks.text(rank, "waits") == "threads" for rank in living)
-            and all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+            and self._quiet(living)
         )
 
     def _incomplete(self) -> bool:
@@ -221,7 +221,7 @@ class Live:
         if exact and not own_groups and not all(rank in inside or self._waits_for(rank, inside) for rank in waiting):
             return False  # the rank went on
         if own_groups or any(call is not None and call.op == "send" for call in mismatch.calls.values()):
-            return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in living)
+            return self._quiet(living)
         moved = [self._marks.time(rank, "beat") for rank in living]
         return self._still(living, moved) if all(map(self._in_calls, living)) else self._still([], moved)
 
@@ -237,6 +237,9 @@ class Live:
         """It is in a later call, to which none of the others has come."""
         queues = (waiting for waiting in self._waiting.values() if self._last[rank] in waiting.get(rank, ()))
         return bool(others) and any(all(other in queue and not queue[other] for other in others) for queue in queues)
+
+    def _quiet(self, ranks: Sequence[int]) -> bool:
+        return all(self._age(self._marks.moved(rank)) > _STILL_SENDING for rank in ranks)
 
     def _age(self, since: float) -> float:
         return self._late.age(since, time.time())

@@ -268,12 +268,12 @@ def _told_apart(group: _Group, one: Collective, other: Collective) -> frozenset[
         labels = {made.label for made in (one, other) if "=" in made.label}
         return frozenset([place(one)]) if len(labels) > 1 else frozenset()
     here, there = one.site, other.site
-    if here is None or there is None or (here.path, here.function) != (there.path, there.function):
+    if here is None or there is None or not here.in_function_of(there):
         return frozenset()
     named = one.label and other.label and one.label != other.label
     calls = (call for calls in group.streams.values() for call in calls) if named else ()
     sites = (call.site for call in calls if call.site is not None)
-    return frozenset(at[:2] for at in sites if (at.path, at.function) == (here.path, here.function))
+    return frozenset(at[:2] for at in sites if at.in_function_of(here))
 
 
 def _purpose(call: Collective) -> object:

@@ -12,7 +12,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
-from ddp_lint.verify.trace import Call, Collective, Exit, Phase, Raised
+from ddp_lint.verify.trace import Call, Collective, Event, Exit, Phase, Raised
 
 #: Errors by which a program says that something outside of it is not there.
 _ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
@@ -67,8 +67,8 @@ def _of_device(run: RunResult) -> str:
         text = f"{event.type}: {event.message}"
         limit = cpu_limit(text, event.phase)
         if limit:
-            at = f" ({event.site.path}:{event.site.line})" if event.site else ""
-            return f"{text}{at}\n{limit}: run on GPUs with --device cuda, or let the script use the CPU without a GPU"
+            todo = "run on GPUs with --device cuda, or let the script use the CPU without a GPU"
+            return f"{text}{_at(event)}\n{limit}: {todo}"
     return ""
 
 
@@ -90,8 +90,16 @@ def is_behind(rank: RankOutcome, other: RankOutcome) -> bool:
     return at is not None and any(site is not None and (site.path, site.line) == (at.path, at.line) for site in sites)
 
 
+def _at(event: Event) -> str:
+    return f" ({event.site.path}:{event.site.line})" if event.site else ""
+
+
+def _raised(rank: RankOutcome) -> Raised | None:
+    return next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
+
+
 def _lacks_file(rank: RankOutcome) -> bool:
-    raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
+    raised = _raised(rank)
     return raised is not None and raised.type in FILES
 
 
@@ -102,14 +110,12 @@ def _trained(rank: RankOutcome) -> bool:
 
 
 def _of_rank(rank: RankOutcome) -> str:
-    raised = next((event for event in rank.trace.of(Raised) if event.where == "main"), None)
+    raised = _raised(rank)
     if raised is not None and (raised.type in (*_NETWORK, *_ABSENT) or raised.importing or _builds(raised)):
-        at = f" ({raised.site.path}:{raised.site.line})" if raised.site else ""
-        return "\n".join(filter(None, (f"{raised.type}: {raised.message}{at}", _what_to_do(raised))))
+        return "\n".join(filter(None, (f"{raised.type}: {raised.message}{_at(raised)}", _what_to_do(raised))))
     left = rank.trace.last(Exit)
     if left is not None and left.how == "os.exec":
-        at = f" ({left.site.path}:{left.site.line})" if left.site else ""
-        return f"the target becomes another program by os.exec*(){at}, which is not observed: run verify on that"
+        return f"the target becomes another program by os.exec*(){_at(left)}, which is not observed: run verify on that"
     if rank.how == "exit" and rank.exit and not any(call.name == "init_process_group" for call in rank.trace.of(Call)):
         return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}"
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import re
 import signal
@@ -54,7 +53,7 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     marks = Marks(directory)
     diverged = marks.time(rank, "diverged")
     trace = _until(diverged, Trace.load(directory, rank))
-    end = _json(marks.path(rank, "exit"))
+    end = marks.content(rank, "exit")
     code = end.get("code")
     name = _signal_name(-code) if code is not None and code < 0 else ""
     how, message = _how(trace, end, code, name)
@@ -68,9 +67,9 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
         exit=code if code is not None and code >= 0 else None,
         signal=name,
         message=message,
-        last=_last(trace, _text(marks.path(rank, "module")).strip("\0"), marks.path(rank, "fault")),
+        last=_last(trace, marks.text(rank, "module").strip("\0"), marks.text(rank, "fault")),
         trace=trace,
-        log=_text(marks.path(rank, "log")),
+        log=marks.text(rank, "log"),
         ended_at=_time(trace, end),
     )
 
@@ -97,9 +96,13 @@ def _uncaught(event: Event) -> bool:
     return isinstance(event, Raised) and event.where in ("main", "worker")
 
 
+def _raised(trace: Trace) -> Raised | None:
+    return next((event for event in trace.of(Raised) if _uncaught(event)), None)
+
+
 def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> tuple[str, str]:
     """The rank's end in one word and in one line."""
-    raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
+    raised = _raised(trace)
     stall = next((event for event in trace.of(Stall) if event.stuck or event.reason == "slow"), None)
     left = trace.last(Exit)
     # A rank that has to end may raise or continue before it does: its peers have closed their connections.
@@ -184,7 +187,7 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
     """The run in one word and in one line."""
-    text = _text(log)
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     bound = [rank for rank in ranks if _PORT_IN_USE.search(rank.message)]
     if bound or (_PORT_IN_USE.search(text) and not any(rank.trace.events for rank in ranks)):
         return "port_in_use", "the port of the rendezvous is in use; pass another --master-port or none"
@@ -236,11 +239,11 @@ def _idle(rank: RankOutcome) -> str:
     return f" without a process group: nothing distributed ran{last}"
 
 
-def _last(trace: Trace, module: str, fault: pathlib.Path) -> Last:
+def _last(trace: Trace, module: str, fault: str) -> Last:
     """Where the rank was last seen. What a crash handler wrote is the latest of all."""
     collective = trace.last(Collective)
     stall = trace.last(Stall)
-    raised = next((event for event in trace.of(Raised) if _uncaught(event)), None)
+    raised = _raised(trace)
     frames = [event for event in trace.events if event.frames and not event.attributed]
     crash = _crash_frames(fault)
     here: Frame | None = frames[-1].site if frames else None
@@ -258,9 +261,9 @@ def _words(event: Collective) -> str:
     return f"{event.op}({sizes}) #{event.seq} on {event.group}"
 
 
-def _crash_frames(path: pathlib.Path) -> list[Frame]:
+def _crash_frames(fault: str) -> list[Frame]:
     """The user's frames in a dump of faulthandler, innermost first (the thread that crashed comes first)."""
-    found = [_FAULT_FRAME.search(line) for line in _text(path).splitlines()]
+    found = [_FAULT_FRAME.search(line) for line in fault.splitlines()]
     frames = [Frame(match["path"], int(match["line"]), match["function"]) for match in found if match]
     return [frame for frame in frames if is_user(frame.path)]
 
@@ -270,21 +273,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}
-
-
-def _text(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _first_line(text: str) -> str:

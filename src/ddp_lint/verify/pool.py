@@ -318,17 +318,14 @@ class _Run:
         return [int(path.name.removeprefix("rank").partition(".")[0]) for path in self._directory.glob("rank*.pid")]
 
     def code(self, rank: int) -> int | None:
-        with contextlib.suppress(OSError, ValueError):
-            text = self.marks.path(rank, "exit").read_text(encoding="utf-8")
-            return int(json.loads(text)["code"])
-        return None
+        return self.marks.content(rank, "exit").get("code")
 
     def wait(self, launch: _Launch, poll: Poll) -> None:
         """Until all ranks have ended. torchrun is ended when its ranks never start; ranks are that hang where their
         watchdog cannot end them."""
         began = 0.0
         limit = time.monotonic() + _START_LIMIT + (_NODES_LIMIT if self._options.several_nodes else 0)
-        while not all(self.marks.has(rank, "exit") for rank in self.ranks()):
+        while not self._over():
             if launch.ended:
                 return
             try:
@@ -369,9 +366,12 @@ class _Run:
             self._end(signal.SIGTERM)
             self._wait_for_exits()
 
+    def _over(self) -> bool:
+        return all(self.marks.has(rank, "exit") for rank in self.ranks())
+
     def _wait_for_exits(self) -> None:
         until = time.monotonic() + _GRACE
-        while time.monotonic() < until and not all(self.marks.has(rank, "exit") for rank in self.ranks()):
+        while time.monotonic() < until and not self._over():
             time.sleep(_POLL)
 
     def _beyond_rescue(self) -> bool:
@@ -392,21 +392,21 @@ class _Run:
         patience = self._spec.timeout if ending else longest_wait(self._spec.timeout)
         return time.time() - moved > patience + _GRACE
 
-    def _pids(self) -> Iterator[int]:
+    def _pids(self) -> Iterator[tuple[int, int]]:
         for rank in self.ranks():
-            with contextlib.suppress(OSError, ValueError):
-                yield int(json.loads(self.marks.path(rank, "pid").read_text(encoding="utf-8"))["rank"])
+            if pids := self.marks.content(rank, "pid"):
+                yield rank, pids["rank"]
 
     def _end(self, number: signal.Signals) -> None:
         """Send a signal to the ranks that are left."""
-        for rank, pid in zip(self.ranks(), self._pids(), strict=False):
+        for rank, pid in self._pids():
             if not self.marks.has(rank, "exit"):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
 
     def end_all(self) -> None:
         """End the ranks that are left, and what ranks started and left behind: each of them leads a process group."""
-        for pid in self._pids():
+        for _, pid in self._pids():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 

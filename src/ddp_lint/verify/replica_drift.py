@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.causes import Cause
 from ddp_lint.verify.compare import large, of_ranks, spoken
+from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Trace
 
 #: Calls by which FSDP shards a model, and operations that hand one on.
@@ -46,13 +46,9 @@ def averages_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
     if looks[0][0].wrap == BY_HAND:
         calls = (call for call in traces[0].of(Collective) if call.op == "all_reduce" and len(call.ranks) == 1)
         call = next((call for call in calls if any(t.name.endswith(".grad") for t in call.tensors)), None)
-        text = "the gradients are averaged in a process group of one rank: each rank averages only with itself"
-        fix = "average them in the group of all ranks that hold a replica"
-        return message, Cause(text, fix, call.site if call is not None else None)
+        return message, Cause.of("averages-alone-by-hand", call.site if call is not None else None)
     built = next(filter(None, (_built(trace, ("DistributedDataParallel",)) for trace in traces)), None)
-    text = "DDP was given a process group of one rank: each averages its gradients only with itself"
-    fix = "leave out process_group, or give it the group of all ranks that hold a replica"
-    return message, Cause(text, fix, built.site if built is not None else None)
+    return message, Cause.of("averages-alone", built.site if built is not None else None)
 
 
 def averaged_flat(traces: Sequence[Trace]) -> list[Trace]:
@@ -124,13 +120,10 @@ def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
     names = _unlike(held)
     if not names:
         return None
-    ranks = of_ranks(having)
     built = next(filter(None, (_built(trace, _SHARDS) for trace in traces)), None)
     where = f" (line {built.site.line})" if built is not None and built.site is not None else ""
     message = f"the ranks' shards are of different models: {spoken(names)} differed before FSDP{where} took its shards"
-    text = f"only {ranks} loaded weights before: FSDP keeps a part of what each rank has, and broadcasts nothing"
-    fix = "load on all ranks, or behind it: set_model_state_dict(..., broadcast_from_rank0=True)"
-    return message, Cause(text, fix, loads[having[0]][0].site)
+    return message, Cause.of("loaded-alone", loads[having[0]][0].site, ranks=of_ranks(having))
 
 
 def _before_sharding(trace: Trace) -> Iterator[Call]:

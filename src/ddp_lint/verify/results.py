@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_lint.findings import Finding
 from ddp_lint.verify.branches import apart_since
-from ddp_lint.verify.match import Cells, Kind, Mismatch, Row
+from ddp_lint.verify.damage import Cause
+from ddp_lint.verify.match import Cells, Kind, Mismatch, Row, mismatches, rows
 from ddp_lint.verify.options import RunResult
-from ddp_lint.verify.trace import Call, Collective, Start
+from ddp_lint.verify.outcome import aligned
+from ddp_lint.verify.replica_drift import averaged_flat
+from ddp_lint.verify.trace import Call, Collective, Start, Trace
 
 
 class Verdict(str, enum.Enum):
@@ -71,6 +74,10 @@ class Discovery:
     #: The parameters that it concerns, as far as they are known.
     names: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, kind: str, message: str, cause: Cause, evidence: Evidence, names: Sequence[str] = ()) -> Discovery:
+        return cls(kind, message, cause.code, cause.text, cause.fix, (evidence,), tuple(names))
+
     @property
     def path(self) -> str:
         """The file of the first place that is known, "" without one."""
@@ -93,6 +100,15 @@ class Examined:
     @property
     def completed(self) -> bool:
         return self.run.outcome == "completed"
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        return tuple(outcome.trace for outcome in self.run.ranks)
+
+    @property
+    def streams(self) -> dict[int, tuple[Collective, ...]]:
+        """The collectives of each rank."""
+        return {trace.rank: tuple(trace.of(Collective)) for trace in self.traces}
 
     def before(self, mismatch: Mismatch) -> list[Cells]:
         """The calls of its group that met before."""
@@ -123,6 +139,15 @@ class Examined:
         """Ranks of the whole job: more than were seen here when it spans several machines."""
         starts = (outcome.trace.last(Start) for outcome in self.run.ranks)
         return max((start.world for start in starts if start), default=self.run.nproc)
+
+
+def examine(run: RunResult) -> Examined:
+    """Aligns the ranks' streams of a run."""
+    traces = averaged_flat([outcome.trace for outcome in run.ranks]) if run.ranks else []
+    ranks = tuple(dataclasses.replace(one, trace=trace) for one, trace in zip(run.ranks, traces, strict=True))
+    run = dataclasses.replace(run, ranks=ranks)
+    streams, endings = aligned(run.ranks)
+    return Examined(run, tuple(rows(streams, endings)), tuple(mismatches(streams, endings)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ _DIVIDED = 0.1
 
 def same_order(trace: Trace) -> Sequence[Samples]:
     """The epochs of the first sampler that gave one order in all of them, which is not that of the data."""
-    for events in epochs(trace).values():
+    for events in epochs_of(trace).values():
         if len(events) > 1 and len({event.digest for event in events}) == 1 and not _in_order(events[0]):
             return events
     return ()
@@ -34,7 +34,7 @@ def describe_order(events: Sequence[Samples]) -> str:
     return f"{events[0].sampler} gave the same order in all {len(events)} epochs: {list(events[0].first[:8])} ..."
 
 
-def epochs(trace: Trace) -> dict[str, list[Samples]]:
+def epochs_of(trace: Trace) -> dict[str, list[Samples]]:
     """The epochs that a rank has seen, by sampler."""
     found: dict[str, list[Samples]] = collections.defaultdict(list)
     for event in trace.of(Samples):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import last_part
-from ddp_lint.verify.target import Target, trees
+from ddp_lint.verify.target import Target, modules
 
 #: Functions that start ranks, by the last part of their name, with the packages that they come from.
 _STARTERS = {
@@ -22,36 +22,16 @@ _COMMANDS = frozenset({"run", "call", "check_call", "check_output", "Popen", "sy
 
 def starts_own_ranks(target: Target) -> bool:
     """A call of `mp.spawn`, of a process for each rank, or of torchrun is in the script, or in what it imports."""
-    return target.kind == "script" and any(map(_starts_ranks, trees(target)))
+    return target.kind == "script" and any(map(_starts_ranks, modules(target)))
 
 
-def _starts_ranks(tree: ast.Module) -> bool:
-    names = dict(_imports(tree))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return any(_starts(call, names) for call in calls) or _calls_launcher(tree, calls) or _processes(calls)
+def _starts_ranks(facts: ModuleFacts) -> bool:
+    calls = [node for node in ast.walk(facts.tree) if isinstance(node, ast.Call)]
+    return any(_starts(facts, call) for call in calls) or _calls_launcher(facts.tree, calls) or _processes(calls)
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Each name that an import binds, with its full name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (
-                (a.asname or a.name.split(".")[0], a.name if a.asname else a.name.split(".")[0]) for a in node.names
-            )
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def _dotted(node: ast.expr, names: dict[str, str]) -> str:
-    """The full name of an expression of names and attributes, "" for any other."""
-    if isinstance(node, ast.Attribute):
-        left = _dotted(node.value, names)
-        return f"{left}.{node.attr}" if left else ""
-    return names.get(node.id, "") if isinstance(node, ast.Name) else ""
-
-
-def _starts(call: ast.Call, names: dict[str, str]) -> bool:
-    package, _, function = _dotted(call.func, names).rpartition(".")
+def _starts(facts: ModuleFacts, call: ast.Call) -> bool:
+    package, _, function = facts.qualified(call.func).rpartition(".")
     return package in _STARTERS.get(function, ())
 
 

@@ -17,13 +17,12 @@ from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import dry_run, launch
 from ddp_lint.verify.discoveries import discover
 from ddp_lint.verify.discoveries.places import placed
-from ddp_lint.verify.examine import examine
 from ddp_lint.verify.finding_context import Situation, situation, watch
 from ddp_lint.verify.missing_requirements import lacking
 from ddp_lint.verify.options import Options, RunResult, UsageError
 from ddp_lint.verify.pool import Pool
 from ddp_lint.verify.preload import uses_streams
-from ddp_lint.verify.results import Examined, Verification
+from ddp_lint.verify.results import Examined, Verification, examine
 from ddp_lint.verify.target import Target, resolve
 from ddp_lint.verify.verdicts import judge, wanted_stimuli
 

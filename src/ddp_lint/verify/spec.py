@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
+import socket
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +33,11 @@ STIMULI: Mapping[str, str] = {
 
 #: A rank that is busy is waited for this many timeouts, and for this many seconds at least.
 _BUSY_FACTOR, _BUSY_LIMIT = 6, 90.0
+
+
+def loopback_interface() -> str:
+    """What this system calls the interface of `LOOPBACK`, where it does as Linux does."""
+    return next((name for _, name in socket.if_nameindex() if name == "lo"), "")
 
 
 def longest_wait(timeout: float) -> float:
@@ -149,9 +157,25 @@ class Marks:
     def text(self, rank: int, mark: str) -> str:
         """What it says, "" when it is not set."""
         try:
-            return self.path(rank, mark).read_text(encoding="utf-8")
+            return self.path(rank, mark).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
+
+    def content(self, rank: int, mark: str) -> dict[str, Any]:
+        """What `began` or `ended` have noted, {} when it is not there or cut off."""
+        try:
+            content = json.loads(self.text(rank, mark))
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def began(self, rank: int, pid: int) -> None:
+        """The process of a rank was started by this one."""
+        self.set(rank, "pid", json.dumps({"supervisor": os.getpid(), "rank": pid}))
+
+    def ended(self, rank: int, code: int, *, stopped: bool = False, oom: bool = False) -> None:
+        """How it ended: `stopped` by torchrun or because a peer failed, `oom`: the OOM killer has struck meanwhile."""
+        self.set(rank, "exit", json.dumps({"code": code, "stopped": stopped, "oom": oom, "time": time.time()}))
 
     def moved(self, rank: int) -> float:
         """When the rank was last seen to move, in seconds since the epoch."""

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 
 from ddp_lint.project import Project
 from ddp_lint.project.dependents import imported_files
-from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
 from ddp_lint.project.layout import Roots
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import last_part
 from ddp_lint.tensors.classes import ModuleClasses
 from ddp_lint.tensors.operations import names
+from ddp_lint.verify.frames import in_package
 from ddp_lint.verify.options import Options, UsageError
 
 EXAMPLE = "ddp_lint_example"
@@ -99,19 +100,10 @@ def _module(name: str, options: Options) -> Target:
 def _script(path: pathlib.Path, tree: ast.Module, options: Options) -> Target:
     """A script by its path. One that imports from its own package can only run as a part of it, as with `-m`."""
     relative = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
-    top, name = _in_package(path)
+    top, name = in_package(path)
     if relative and top != path.parent:
         return Target("script", path, top, arguments=options.arguments, module=name)
     return Target("script", path, path.parent, arguments=options.arguments)
-
-
-def _in_package(path: pathlib.Path) -> tuple[pathlib.Path, str]:
-    """The folder above the outermost package that holds a file, and the file's dotted name from there."""
-    folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").exists():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    return folder, ".".join(parts)
 
 
 def _file_of(place: str) -> pathlib.Path:
@@ -168,11 +160,16 @@ def _known(name: str, names: set[str], what: str, path: pathlib.Path) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def trees(target: Target) -> tuple[ast.Module, ...]:
-    """The syntax trees of the target and of the files of its project that it imports, directly or not."""
+def modules(target: Target) -> tuple[ModuleFacts, ...]:
+    """The target and the files of its project that it imports, directly or not."""
     project = _project(target.path)
     facts = map(project.facts_of, imported_files(target.path, project))
-    return tuple(module.tree for module in facts if module is not None)
+    return tuple(module for module in facts if module is not None)
+
+
+def trees(target: Target) -> Iterator[ast.Module]:
+    """Their syntax trees."""
+    return (module.tree for module in modules(target))
 
 
 def _project(path: pathlib.Path) -> Project:

@@ -19,10 +19,7 @@ gc.disable()  # importing torch makes hundreds of thousands of objects, none of 
 import torch.distributed as dist  # noqa: E402 - with the collector at rest
 
 from ddp_lint.verify.child import zygote  # noqa: E402
-from ddp_lint.verify.spec import LOOPBACK  # noqa: E402
-
-#: What Linux calls the loopback interface.
-_INTERFACE = "lo"
+from ddp_lint.verify.spec import LOOPBACK, loopback_interface  # noqa: E402
 
 
 class _LocalStore(dist.TCPStore):  # type: ignore[misc]  # PyTorch does not say what it is
@@ -53,8 +50,8 @@ def main() -> None:
     gc.enable()
     if "--standalone" in sys.argv:
         dist.TCPStore = _LocalStore  # before torchrun takes it from there
-        if _INTERFACE in (name for _, name in socket.if_nameindex()):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", _INTERFACE)
+        if interface := loopback_interface():
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     from torch.distributed.run import main as torchrun
 
     torchrun()

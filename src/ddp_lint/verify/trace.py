@@ -15,7 +15,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 #: What a model is wrapped in whose gradients the user's own code averages over all ranks.
 BY_HAND = "by_hand"
@@ -34,6 +34,9 @@ class Frame(NamedTuple):
     path: str
     line: int
     function: str
+
+    def in_function_of(self, other: Frame) -> bool:
+        return (self.path, self.function) == (other.path, other.function)
 
 
 class Round(NamedTuple):
@@ -59,7 +62,6 @@ class Event:
     module whose forward runs ("" at the root or outside).
     """
 
-    kind: ClassVar[str]
     n: int = 0
     t: float = 0.0
     thread: str = "main"
@@ -79,7 +81,6 @@ class Event:
 class Start(Event):
     """A rank began. `stimuli` say in words how this pass differs from a plain one ("" entries never occur)."""
 
-    kind: ClassVar[str] = "start"
     rank: int = 0
     world: int = 1
     pid: int = 0
@@ -95,8 +96,6 @@ class Start(Event):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase(Event):
     """The phase changed to the event's own `phase`."""
-
-    kind: ClassVar[str] = "phase"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +122,6 @@ class Collective(Event):
     and FSDP. `root` and `peer` are global ranks. `issued_by`: user, ddp, fsdp or torch (DTensor, optimizer, ...).
     """
 
-    kind: ClassVar[str] = "collective"
     group: str = "world"
     ranks: tuple[int, ...] = ()
     seq: int = 0
@@ -163,7 +161,6 @@ class Collective(Event):
 class Done(Event):
     """The collective with event number `of` returned to Python (on gloo: it is complete; on NCCL: it is queued)."""
 
-    kind: ClassVar[str] = "done"
     of: int = 0
 
 
@@ -171,7 +168,6 @@ class Done(Event):
 class Awaited(Event):
     """This rank waits for the message with event number `of`, which it sent asynchronously."""
 
-    kind: ClassVar[str] = "awaited"
     of: int = 0
 
 
@@ -179,7 +175,6 @@ class Awaited(Event):
 class Crossing(Event):
     """A thread calls `op` on a group in which another thread is in a call of `amid`, at `earlier`."""
 
-    kind: ClassVar[str] = "crossing"
     op: str = ""
     group: str = ""
     amid: str = ""
@@ -192,7 +187,6 @@ class Clocked(Event):
     time when `since` events had been written; `body` are the first and the last line of the loop's body. Written at
     the end of the run."""
 
-    kind: ClassVar[str] = "clocked"
     asked: tuple[Frame, ...] = ()
     body: tuple[int, int] = (0, 0)
     since: int = 0
@@ -202,7 +196,6 @@ class Clocked(Event):
 class Orphaned(Event):
     """A process that this rank has forked calls `op` on a group that the rank has made. Written by that process."""
 
-    kind: ClassVar[str] = "orphaned"
     op: str = ""
 
 
@@ -215,7 +208,6 @@ class Race(Event):
     there was no wait until the end of the run, and no read (`frames` are those of the collective).
     """
 
-    kind: ClassVar[str] = "race"
     of: int = 0
     access: str = ""
     op: str = ""
@@ -230,7 +222,6 @@ class Unordered(Event):
     and nothing orders them. `earlier` are the frames of the first, `streams` the names of both in that order; `freed`:
     the memory was given back in between, and the allocator did not know that the first stream still used it."""
 
-    kind: ClassVar[str] = "unordered"
     op: str = ""
     writes: bool = False
     earlier_op: str = ""
@@ -243,7 +234,6 @@ class Unordered(Event):
 class Ordered(Event):
     """The end of a run in which the order of streams was watched: how many streams and launches there were."""
 
-    kind: ClassVar[str] = "ordered"
     streams: int = 0
     launches: int = 0
 
@@ -258,7 +248,6 @@ class Write(Event):
     the write hit a shard; `wrap`: that of the model (as in Hashes), "" where it is not known.
     """
 
-    kind: ClassVar[str] = "write"
     op: str = ""
     name: str = ""
     role: str = "parameter"
@@ -277,7 +266,6 @@ class Write(Event):
 class Gathers(Event):
     """A line of the user's gathers statistics in this attribute of a module by assignment; it may be a buffer."""
 
-    kind: ClassVar[str] = "gathers"
     name: str = ""
     buffer: bool = False
 
@@ -287,7 +275,6 @@ class Assign(Event):
     """`p.data = tensor`: the parameter's storage was exchanged since the last look (at the end of every module's
     forward and around every step), so that there is no frame: `phase`, `module` and `name` must do."""
 
-    kind: ClassVar[str] = "assign"
     name: str = ""
 
 
@@ -303,7 +290,6 @@ class Storage(Event):
     and `removed` those that came or went, `moved` those whose storage was exchanged.
     """
 
-    kind: ClassVar[str] = "storage"
     when: str = ""
     overlaps: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
@@ -336,7 +322,6 @@ class Hashes(Event):
     steps inside of `Join`: `joins` counts how often it has ended, and `update` begins again then.
     """
 
-    kind: ClassVar[str] = "hashes"
     what: str = ""
     when: str = ""
     wrap: str = "none"
@@ -359,7 +344,6 @@ class Fingerprint(Event):
     optimizer's groups.
     """
 
-    kind: ClassVar[str] = "fingerprint"
     wrap: str = "none"
     model: int = 0
     update: int = -1
@@ -381,7 +365,6 @@ class Reference(Event):
     absolute value) of the reference parameter.
     """
 
-    kind: ClassVar[str] = "reference"
     parameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
     gradients: Mapping[str, float] = dataclasses.field(default_factory=dict)
     shard_parameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -398,7 +381,6 @@ class NoGrad(Event):
     """At `step()`, trainable parameters whose `.grad` is None. `reference` are those of them that have none in the
     single-process reference either (an unused parameter, not a damage of the wrapper)."""
 
-    kind: ClassVar[str] = "nograd"
     names: tuple[str, ...] = ()
     reference: tuple[str, ...] = ()
 
@@ -410,7 +392,6 @@ class Searched(Event):
     `backwards` counts the backwards whose gradients were averaged; `unused` are the parameters that got no gradient of
     this rank's own in one of them."""
 
-    kind: ClassVar[str] = "searched"
     model: int = 0
     backwards: int = 0
     unused: tuple[str, ...] = ()
@@ -422,7 +403,6 @@ class Switched(Event):
     `built`): `frozen` are those whose gradients its reducer still waits for, `thawed` those that it does not know.
     `frames` are where one of them was changed last, none where that is unknown. Written when either list changes."""
 
-    kind: ClassVar[str] = "switched"
     model: int = 0
     frozen: tuple[str, ...] = ()
     thawed: tuple[str, ...] = ()
@@ -446,7 +426,6 @@ class Activations(Event):
     """The modules that ran in the first forward of a model in which the user's code sums over all ranks, in the order
     in which they were entered."""
 
-    kind: ClassVar[str] = "activations"
     passed: tuple[Passed, ...] = ()
 
 
@@ -456,7 +435,6 @@ class Evaluates(Event):
     evaluation mode. Written when they are others than at the forward before; `model` and `update` as in Hashes,
     `frames` are where `eval()` was called, none where that is unknown."""
 
-    kind: ClassVar[str] = "evaluates"
     model: int = 0
     update: int = 0
     names: tuple[str, ...] = ()
@@ -466,7 +444,6 @@ class Evaluates(Event):
 class GraphBreak(Event):
     """TorchDynamo broke the graph, in user code or in our own `torch._dynamo.explain` of the model."""
 
-    kind: ClassVar[str] = "graph_break"
     reason: str = ""
 
 
@@ -474,7 +451,6 @@ class GraphBreak(Event):
 class Recompile(Event):
     """TorchDynamo compiled a function again, because something at the event's frame was not as before (`reason`)."""
 
-    kind: ClassVar[str] = "recompile"
     reason: str = ""
 
 
@@ -486,7 +462,6 @@ class Sync(Event):
     `again`: re-read after `torch.cuda.synchronize()`, where side streams are in use (another value is a race).
     """
 
-    kind: ClassVar[str] = "sync"
     cause: str = ""
     device: str = "cpu"
     value: float | None = None
@@ -507,7 +482,6 @@ class Call(Event):
     `arguments` hold what matters of the call, as JSON values; the docstring of each observer says what.
     """
 
-    kind: ClassVar[str] = "call"
     name: str = ""
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -516,7 +490,6 @@ class Call(Event):
 class Samples(Event):
     """The indices that a sampler gave in one epoch: number, digest and the first 64; `dataset` is the length."""
 
-    kind: ClassVar[str] = "samples"
     sampler: str = ""
     epoch: int = 0
     count: int = 0
@@ -548,7 +521,6 @@ class Environment(Event):
     """User code wrote an environment variable. The facts say what had happened before; `in_force` is what the reader
     of the variable uses now, where it can be read (at the write, and again at the end of the run as `final`)."""
 
-    kind: ClassVar[str] = "environment"
     name: str = ""
     value: str | None = None
     torch_imported: bool = False
@@ -565,7 +537,6 @@ class Value(Event):
     scale (of a GradScaler after `update`), plateau (what ReduceLROnPlateau decides by), rate (that it left the first
     group with) or loss (of our own training loop)."""
 
-    kind: ClassVar[str] = "value"
     what: str = ""
     local: float | None = None
 
@@ -580,7 +551,6 @@ class Lines(Event):
     one counts.
     """
 
-    kind: ClassVar[str] = "lines"
     counts: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     guards: Mapping[str, Mapping[int, tuple[int, int]]] = dataclasses.field(default_factory=dict)
     values: Mapping[str, Mapping[int, Mapping[str, str]]] = dataclasses.field(default_factory=dict)
@@ -595,7 +565,6 @@ class FileAccess(Event):
     """A watched line is about to use a file or folder. `what`: read, write, make (a folder) or remove (also by moving
     it away); `path` is absolute, without links."""
 
-    kind: ClassVar[str] = "file"
     what: str = ""
     path: str = ""
 
@@ -606,7 +575,6 @@ class Raised(Event):
     child), caught (swallowed by user code; seen
     only in the files with findings) or ignored. `frames` are the traceback's user frames, innermost first."""
 
-    kind: ClassVar[str] = "exception"
     type: str = ""
     message: str = ""
     where: str = "main"
@@ -620,7 +588,6 @@ class Raised(Event):
 class Exit(Event):
     """The user's code ends the process; `how` is os._exit or sys.exit, `pending` the exception in flight."""
 
-    kind: ClassVar[str] = "exit"
     how: str = ""
     status: int = 0
     pending: str = ""
@@ -637,7 +604,6 @@ class Stall(Event):
     `recorder` are the last entries of torch's Flight Recorder, where it is on.
     """
 
-    kind: ClassVar[str] = "stall"
     reason: str = "timeout"
     doing: str = ""
     seconds: float = 0.0
@@ -655,7 +621,6 @@ class Stall(Event):
 class Note(Event):
     """Something the reader should know: an observer that is off and why, a stimulus that could not be applied."""
 
-    kind: ClassVar[str] = "note"
     text: str = ""
 
 
@@ -663,7 +628,6 @@ class Note(Event):
 class Broken(Event):
     """An observer failed, which ends the rank: nothing is concluded from this run. `inner` as of Raised."""
 
-    kind: ClassVar[str] = "broken"
     message: str = ""
     inner: str = ""
 
@@ -673,7 +637,6 @@ class Mapped(Event):
     """The user's code requested a device or backend that the run does not use (`requested`: cuda, nccl) and got another
     one (`actual`: cpu, gloo). Written once for each pair, at its first use."""
 
-    kind: ClassVar[str] = "mapped"
     requested: str = ""
     actual: str = ""
 
@@ -683,7 +646,6 @@ class MadeUp(Event):
     """In a dry run the program read (`op`) a value that in a real one comes from another rank and is unknown
     here. What it does from here on may differ from a real run."""
 
-    kind: ClassVar[str] = "made_up"
     op: str = ""
 
 
@@ -691,13 +653,12 @@ class MadeUp(Event):
 class End(Event):
     """The completion marker: the training loop or the script completed on this rank."""
 
-    kind: ClassVar[str] = "end"
     seconds: float = 0.0
 
 
 SCRIPT_PHASE = "script"
 AnyEvent = TypeVar("AnyEvent", bound=Event)
-KINDS: Mapping[str, type[Event]] = {cls.kind: cls for cls in Event.__subclasses__()}
+KINDS: Mapping[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {kind: vars(cls()) for kind, cls in KINDS.items()}
 #: `json.dumps` would make an encoder for each event.
 _ENCODE = json.JSONEncoder(default=vars, check_circular=False).encode
@@ -718,10 +679,11 @@ class Writer:
         with self._lock:
             number = self.written
             self.written += 1
-            defaults = _DEFAULTS[event.kind]
+            kind = type(event).__name__
+            defaults = _DEFAULTS[kind]
             fields = {name: value for name, value in vars(event).items() if value != defaults[name]}
             fields["n"], fields["t"] = number, time.time()
-            self._file.write(_ENCODE({"kind": event.kind, **fields}) + "\n")
+            self._file.write(_ENCODE({"kind": kind, **fields}) + "\n")
             self._file.flush()
             return number
 

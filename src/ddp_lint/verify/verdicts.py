@@ -18,7 +18,8 @@ from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import conditions
 from ddp_lint.verify.cpu_limits import undecided
 from ddp_lint.verify.finding_context import Situation
-from ddp_lint.verify.oracles import Case, Opinion, real, testify
+from ddp_lint.verify.oracles import ORACLES
+from ddp_lint.verify.oracles.case import Case, Opinion, real
 from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.spec import STIMULI
 from ddp_lint.verify.trace import Clocked
@@ -86,7 +87,7 @@ def _rule_on(case: Case) -> Ruling:
     if rule is None or not rule.oracles:
         return Ruling(case, Verdict.INCONCLUSIVE, "no oracle of `verify` looks for this rule's hazard")
     stimuli = case.run.stimuli
-    opinions = {name: testify(name, case) for name in rule.oracles if not (stimuli and name in _PLAIN_ONLY)}
+    opinions = {name: ORACLES[name](case) for name in rule.oracles if not (stimuli and name in _PLAIN_ONLY)}
     if rule.needs_cuda and case.run.device == "cpu":
         reason = undecided("needs-cuda")
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (case.evidence("backend", reason), *_facts(case)))

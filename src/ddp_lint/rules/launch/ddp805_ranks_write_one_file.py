@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions
@@ -54,10 +55,6 @@ _RANKED = re.compile(
 #: The time to the microsecond, which no two ranks share; a format may cut it to the second.
 _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
-
-
-#: A test of whether a path is there.
-_ASKS_FOR_PATH = re.compile(r"\b(exists|isdir|is_dir|isfile|is_file)\(")
 
 
 class _Outcome(enum.Enum):
@@ -407,7 +404,7 @@ class RanksWriteOneFile(Rule):
         suppressed = any(isinstance(each, cst.Call) and called(each) == "suppress" for each in held)
         if suppressed or any(isinstance(up, cst.Try) and _takes(up) for up in around):
             return True
-        asked = any(_ASKS_FOR_PATH.search(self.module.code(test)) for test, _ in conditions(self.module, call))
+        asked = any(LOOKS.search(self.module.code(test)) for test, _ in conditions(self.module, call))
         return asked and self._is_in_turn(call)
 
     def _own_path(self, path: cst.BaseExpression) -> bool:

@@ -76,12 +76,10 @@ class Supervisor:
         self._child = child
         if self._signals:  # while it started
             child.send(self._signals[0])
-        pids = {"supervisor": os.getpid(), "rank": child.pid, "group": child.pid}
-        marks.set(self._rank, "pid", json.dumps(pids))
+        marks.began(self._rank, child.pid)
         code, stopped = self._watch(child, marks)
         self._child = None
-        end = {"code": code, "stopped": stopped, "oom": _oom_kills() > oom_before, "time": time.time()}
-        marks.set(self._rank, "exit", json.dumps(end))
+        marks.ended(self._rank, code, stopped=stopped, oom=_oom_kills() > oom_before)
         return code
 
     def _watch(self, child: _Process, marks: Marks) -> tuple[int, bool]:
@@ -100,12 +98,8 @@ class Supervisor:
 
     def _a_peer_failed(self, marks: Marks) -> bool:
         first = self._rank - self._local_rank
-        for rank in range(first, first + self._local_ranks):
-            if rank != self._rank and marks.has(rank, "exit"):
-                with contextlib.suppress(ValueError):
-                    if json.loads(marks.path(rank, "exit").read_text(encoding="utf-8"))["code"] != 0:
-                        return True
-        return False
+        peers = (rank for rank in range(first, first + self._local_ranks) if rank != self._rank)
+        return any(marks.content(rank, "exit").get("code", 0) != 0 for rank in peers)
 
     def _probe(self, paths: list[str], cwd: str) -> None:
         """Only the first of the ranks of this machine starts the probe; the others wait for the next job."""

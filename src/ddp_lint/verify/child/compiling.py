@@ -17,15 +17,12 @@ def trace_only(notice: Callable[[], None]) -> None:
     are those of the program. Where a mode or options are requested (CUDA graphs), inductor compiles it. `notice` is
     called for each graph."""
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(wrapper: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
-            if wrapper.config:
-                return original(wrapper, graph, inputs, **kwargs)
-            notice()
-            from torch._dynamo.backends.debugging import aot_eager  # takes as long as a whole run of a small model
+    def call(original: Callable[..., Any], wrapper: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
+        if wrapper.config:
+            return original(wrapper, graph, inputs, **kwargs)
+        notice()
+        from torch._dynamo.backends.debugging import aot_eager  # takes as long as a whole run of a small model
 
-            return aot_eager(graph, inputs)
+        return aot_eager(graph, inputs)
 
-        return replacement
-
-    patching.replace(torch._TorchCompileInductorWrapper, "__call__", make)
+    patching.around(torch._TorchCompileInductorWrapper, "__call__", call)

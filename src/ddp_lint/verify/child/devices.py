@@ -56,9 +56,9 @@ class Devices:
         for name in ("empty_like", "full_like", "ones_like", "zeros_like", "rand_like", "randn_like", "randint_like"):
             patching.replace(torch, name, self.with_device)
         for owner in (torch.Tensor, torch.nn.Module):
-            patching.replace(owner, "to", self.with_first)
-        patching.replace(torch, "load", self._load)
-        patching.replace(DeviceContext, "__init__", self.with_first)
+            patching.replace(owner, "to", self.at(1))
+        patching.around(torch, "load", self._load)
+        patching.replace(DeviceContext, "__init__", self.at(1))
         torch.Generator = _generator(torch.Generator, self)
 
     def with_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,25 +71,42 @@ class Devices:
 
         return replacement
 
-    def with_first(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The first argument of a method, or `device=`, is mapped."""
+    def at(self, position: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """The argument at a position, or `device=`, is mapped."""
 
-        def replacement(target: Any, *args: Any, **kwargs: Any) -> Any:
-            if args:
-                args = (self.device(args[0], number=True), *args[1:])
-            if kwargs.get("device") is not None:
-                kwargs["device"] = self.device(kwargs["device"], number=True)
-            return original(target, *args, **kwargs)
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            mapped = self.with_device(original)
 
-        return replacement
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                if len(args) > position:
+                    args = (*args[:position], self.device(args[position], number=True), *args[position + 1 :])
+                return mapped(*args, **kwargs)
 
-    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(map_location, dict):
-                map_location = {key: self.device(value) for key, value in map_location.items()}
-            return original(file, self.device(map_location, number=True), *args, **kwargs)
+            return replacement
 
-        return replacement
+        return make
+
+    def _load(self, original: Callable[..., Any], file: Any, at: Any = None, *args: Any, **kwargs: Any) -> Any:
+        at = kwargs.pop("map_location", at)
+        if isinstance(at, dict):
+            at = {key: self.device(value) for key, value in at.items()}
+        return original(file, self.device(at, number=True), *args, **kwargs)
+
+    def answer(self, owner: Any, name: str, answer: Callable[..., Any]) -> None:
+        """In place of a function of torch: those that `is_told` picks out get the answer, everybody else the truth."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        @functools.wraps(original)  # observers unwrap it: they need the true value
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return (answer if self.is_told(name) else original)(*args, **kwargs)
+
+        setattr(owner, name, replacement)
+
+    def is_told(self, name: str) -> bool:
+        """Whether the caller of this function gets our answer."""
+        raise NotImplementedError
 
 
 def caller() -> FrameType | None:

@@ -6,9 +6,10 @@ operators on their local tensors (and the collectives that a DTensor issues by i
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +84,17 @@ def tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in tensors(item)]
     return []
+
+
+def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Nested tuples, lists and dicts with their tensors changed; other values copied."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: changed(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(changed(item, change) for item in value)
+    return copy.copy(value)
 
 
 def arguments(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -68,34 +68,24 @@ class Groups:
 
         rank = int(os.environ["RANK"])
 
-        def init(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(*_: Any, **__: Any) -> Any:
-                return original("fake", store=FakeStore(), rank=rank, world_size=self._world)
+        def init(original: Callable[..., Any], *_: Any, **__: Any) -> Any:
+            return original("fake", store=FakeStore(), rank=rank, world_size=self._world)
 
-            return replacement
+        def group(original: Callable[..., Any], ranks: Any = None, *_: Any, **kwargs: Any) -> Any:
+            return original(ranks, **{key: kwargs[key] for key in ("group_desc",) if key in kwargs})
 
-        def group(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(ranks: Any = None, *_: Any, **kwargs: Any) -> Any:
-                return original(ranks, **{key: kwargs[key] for key in ("group_desc",) if key in kwargs})
-
-            return replacement
-
-        def ddp(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(wrapper: Any, *args: Any, **kwargs: Any) -> None:
-                original(wrapper, *args, **kwargs)
-                hooks(wrapper, None, _averaged)
-
-            return replacement
+        def ddp(original: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> None:
+            original(wrapper, *args, **kwargs)
+            hooks(wrapper, None, _averaged)
 
         wrapper = torch.nn.parallel.DistributedDataParallel
         hooks = wrapper.register_comm_hook
-        patching.replace(dist.distributed_c10d, "init_process_group", init)
-        patching.replace(dist.distributed_c10d, "new_group", group)
-        patching.replace(
-            dist.distributed_c10d, "monitored_barrier", lambda _: lambda group=None, *_, **__: dist.barrier(group)
-        )
+        c10d = dist.distributed_c10d
+        patching.around(c10d, "init_process_group", init)
+        patching.around(c10d, "new_group", group)
+        patching.around(c10d, "monitored_barrier", lambda _, group=None, *_args, **_kwargs: dist.barrier(group))
         patching.replace(wrapper, "register_comm_hook", lambda _: lambda *_args, **_kwargs: None)
-        patching.replace(wrapper, "__init__", ddp)
+        patching.around(wrapper, "__init__", ddp)
 
 
 def _averaged(_state, bucket):  # type: ignore[no-untyped-def] # DDP reads the annotations of a hook
@@ -120,13 +110,11 @@ class Values(Observer):
         self._read = False
 
     def install(self) -> None:
-        for name, make in {
-            "broadcast_object_list": self._broadcast_objects,
-            "all_gather_object": self._gather_objects,
-            "scatter_object_list": self._scatter_objects,
-            "gather_object": self._to_one,
-        }.items():
-            patching.replace(dist.distributed_c10d, name, make)
+        c10d = dist.distributed_c10d
+        patching.around(c10d, "broadcast_object_list", self._broadcast_objects)
+        patching.around(c10d, "all_gather_object", self._gather_objects)
+        patching.around(c10d, "scatter_object_list", self._scatter_objects)
+        patching.around(c10d, "gather_object", self._to_one)
 
     # ---- tensors
 
@@ -170,14 +158,11 @@ class Values(Observer):
             return
         put_in = {rank: found for rank in ranks if (found := get(("in", label, number, rank))) is not None}
         own = put_in.get(self.recorder.rank)
-        if not put_in:
+        if own is None:
             inputs = outputs if name.startswith(("allreduce", "broadcast")) else _inputs(given)
             own = [local(tensor).detach().clone() for tensor in inputs]
             self._log.put(("in", label, number, self.recorder.rank), own)
-            put_in = {self.recorder.rank: own}
-        elif own is None:
-            inputs = outputs if name.startswith(("allreduce", "broadcast")) else _inputs(given)
-            self._log.put(("in", label, number, self.recorder.rank), [local(t).detach().clone() for t in inputs])
+        put_in = put_in or {self.recorder.rank: own}
         combined = _combined(name, given, ranks, put_in)
         if [tuple(t.shape) for t in combined] == [tuple(local(t).shape) for t in outputs]:
             for mine, theirs in zip(outputs, combined, strict=True):
@@ -211,56 +196,57 @@ class Values(Observer):
 
     # ---- objects
 
-    def _broadcast_objects(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(
-            object_list: list[Any], src: int | None = None, group: Any = None, *_: Any, group_src: Any = None, **__: Any
-        ) -> None:
-            with self._call("broadcast", "broadcast_object_list", group, src, group_src) as (key, root):
-                before = get(key)
-                if before is not None:
-                    object_list[:] = before
-                elif root == self.recorder.rank:
-                    self._log.put(key, list(object_list))
-                else:
-                    self._unknown("broadcast_object_list")
+    def _broadcast_objects(
+        self,
+        _original: Any,
+        object_list: list[Any],
+        src: Any = None,
+        group: Any = None,
+        *_: Any,
+        group_src: Any = None,
+        **__: Any,
+    ) -> None:
+        with self._call("broadcast", "broadcast_object_list", group, src, group_src) as (key, root):
+            before = get(key)
+            if before is not None:
+                object_list[:] = before
+            elif root == self.recorder.rank:
+                self._log.put(key, list(object_list))
+            else:
+                self._unknown("broadcast_object_list")
 
-        return replacement
+    def _gather_objects(self, _original: Any, object_list: list[Any], obj: Any, group: Any = None) -> None:
+        with self._call("all_gather", "all_gather_object", group) as (key, _):
+            ranks = self._collectives.groups.name(group or dist.group.WORLD)[1]
+            self._log.put((*key, self.recorder.rank), obj)
+            put_in = {rank: get((*key, rank)) for rank in ranks if (*key, rank) in known}
+            object_list[:] = [put_in.get(rank, next(iter(put_in.values()), obj)) for rank in ranks]
 
-    def _gather_objects(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(object_list: list[Any], obj: Any, group: Any = None) -> None:
-            with self._call("all_gather", "all_gather_object", group) as (key, _):
-                ranks = self._collectives.groups.name(group or dist.group.WORLD)[1]
-                self._log.put((*key, self.recorder.rank), obj)
-                put_in = {rank: get((*key, rank)) for rank in ranks if (*key, rank) in known}
-                object_list[:] = [put_in.get(rank, next(iter(put_in.values()), obj)) for rank in ranks]
+    def _scatter_objects(
+        self,
+        _original: Any,
+        output: list[Any],
+        given: Any = None,
+        src: Any = None,
+        group: Any = None,
+        group_src: Any = None,
+    ) -> None:
+        with self._call("scatter", "scatter_object_list", group, src, group_src) as (key, root):
+            before = get(key)
+            if root == self.recorder.rank:
+                self._log.put(key, list(given))
+                before = given
+            if before is not None:
+                output[0] = before[dist.get_rank(group)]
+            else:
+                self._unknown("scatter_object_list")
 
-        return replacement
-
-    def _scatter_objects(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(
-            output: list[Any], given: Any = None, src: int | None = None, group: Any = None, group_src: Any = None
-        ) -> None:
-            with self._call("scatter", "scatter_object_list", group, src, group_src) as (key, root):
-                before = get(key)
-                if root == self.recorder.rank:
-                    self._log.put(key, list(given))
-                    before = given
-                if before is not None:
-                    output[0] = before[dist.get_rank(group)]
-                else:
-                    self._unknown("scatter_object_list")
-
-        return replacement
-
-    def _to_one(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(
-            obj: Any, gathered: Any = None, dst: int | None = None, group: Any = None, group_dst: Any = None
-        ) -> None:
-            with self._call("gather", "gather_object", group, dst, group_dst) as (_, root):
-                if root == self.recorder.rank and gathered is not None:
-                    gathered[:] = [obj] * dist.get_world_size(group)
-
-        return replacement
+    def _to_one(
+        self, _original: Any, obj: Any, gathered: Any = None, dst: Any = None, group: Any = None, group_dst: Any = None
+    ) -> None:
+        with self._call("gather", "gather_object", group, dst, group_dst) as (_, root):
+            if root == self.recorder.rank and gathered is not None:
+                gathered[:] = [obj] * dist.get_world_size(group)
 
     @contextlib.contextmanager
     def _call(

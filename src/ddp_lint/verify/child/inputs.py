@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import importlib
 import importlib.util
@@ -22,8 +21,10 @@ from torch import nn
 
 from ddp_lint.verify.child import loss, shapes
 from ddp_lint.verify.child.arguments import CannotBuild, construct, named, needed, parameters, required
+from ddp_lint.verify.child.dispatch import changed
 from ddp_lint.verify.child.example import advice, left_open
 from ddp_lint.verify.child.loss import loss_of
+from ddp_lint.verify.frames import in_package
 
 #: How a LightningModule trains.
 TRAINING_STEP = "training_step"
@@ -50,7 +51,7 @@ class Batch:
         return self.map(lambda tensor: tensor.to(device))
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        return Batch(_map(self.args, change), _map(dict(self.kwargs), change), self.method)
+        return Batch(changed(self.args, change), changed(dict(self.kwargs), change), self.method)
 
 
 def call(model: Callable[..., Any], batch: Batch) -> Any:
@@ -87,21 +88,17 @@ def seed_all(number: int) -> None:
 
 def load(path: str, root: str) -> ModuleType:
     """Import the target's file under its own name, in its package when it lies in one."""
-    file = pathlib.Path(path)
-    folder, parts = file.parent, [file.stem]
-    while (folder / "__init__.py").exists():
-        parts.insert(0, folder.name)
-        folder = folder.parent
+    folder, name = in_package(pathlib.Path(path))
     for entry in (root, str(folder)):
         if entry not in sys.path:
             sys.path.insert(0, entry)
-    if len(parts) > 1:
-        return importlib.import_module(".".join(parts))
-    spec = importlib.util.spec_from_file_location(file.stem, path)
+    if "." in name:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise CannotBuild(f"{path}: cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -462,17 +459,6 @@ def _vary(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if tensor.dim() and tensor.shape[0] > 1:
         return tensor[torch.randint(0, tensor.shape[0], (tensor.shape[0],), generator=generator)]
     return tensor.clone()
-
-
-def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Nested tuples, lists and dicts with their tensors changed; other values copied."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _map(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_map(item, change) for item in value)
-    return copy.copy(value)
 
 
 def _tensors(batch: Batch) -> list[torch.Tensor]:

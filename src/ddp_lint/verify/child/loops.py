@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import pathlib
 from collections.abc import Iterator
 from types import FrameType
 
 from ddp_lint.verify.frames import is_user, outwards
+from ddp_lint.verify.sources import last_line, tree_of
 from ddp_lint.verify.trace import Round
 
 _LONGEST = 60
@@ -34,22 +34,22 @@ def _around(path: str, line: int) -> tuple[tuple[int, str], ...]:
 @functools.lru_cache(maxsize=4096)
 def asks_to_go_on(path: str, line: int) -> tuple[int, int] | None:
     """First and last line of the body of the `while` whose test is at a line; None at any other line."""
-    tests = ((node.test, node.body) for node in ast.walk(_tree(path)) if isinstance(node, ast.While))
-    found = (body for test, body in tests if test.lineno <= line <= (test.end_lineno or test.lineno))
-    return next(((body[0].lineno, body[-1].end_lineno or body[-1].lineno) for body in found), None)
+    tests = ((node.test, node.body) for node in ast.walk(tree_of(path)) if isinstance(node, ast.While))
+    found = (body for test, body in tests if test.lineno <= line <= last_line(test))
+    return next(((body[0].lineno, last_line(body[-1])) for body in found), None)
 
 
 @functools.lru_cache(maxsize=4096)
 def asks_to_leave(path: str, line: int) -> tuple[range, tuple[int, int]] | None:
     """Of the test of an `if` in a loop that leaves it: the lines of what it does then, and first and last line of the
     loop's body. None at any other line."""
-    for loop in (node for node in ast.walk(_tree(path)) if isinstance(node, ast.For | ast.While)):
+    for loop in (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.For | ast.While)):
         for node in loop.body:
-            if isinstance(node, ast.If) and node.test.lineno <= line <= (node.test.end_lineno or node.test.lineno):
+            if isinstance(node, ast.If) and node.test.lineno <= line <= last_line(node.test):
                 last = node.body[-1]
                 if isinstance(last, ast.Break | ast.Return) and node.body[0].lineno > line:
-                    way = range(node.body[0].lineno, (last.end_lineno or last.lineno) + 1)
-                    return way, (loop.body[0].lineno, loop.body[-1].end_lineno or loop.body[-1].lineno)
+                    way = range(node.body[0].lineno, last_line(last) + 1)
+                    return way, (loop.body[0].lineno, last_line(loop.body[-1]))
     return None
 
 
@@ -62,16 +62,7 @@ def loop_variables(path: str, line: int) -> tuple[str, ...]:
 @functools.cache
 def _loops(path: str) -> tuple[tuple[int, int, str], ...]:
     """(first line, last line, name) of each variable of each loop of a file."""
-    return tuple(sorted(found for node in ast.walk(_tree(path)) for found in _bound(node)))
-
-
-@functools.lru_cache(maxsize=64)
-def _tree(path: str) -> ast.Module:
-    """The file; an empty one where it cannot be read."""
-    try:
-        return ast.parse(pathlib.Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ast.Module([], [])
+    return tuple(sorted(found for node in ast.walk(tree_of(path)) for found in _bound(node)))
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[int, int, str]]:

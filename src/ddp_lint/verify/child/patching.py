@@ -67,33 +67,37 @@ def _holders(modules: list[ModuleType]) -> dict[int, list[tuple[ModuleType, str]
     return table
 
 
+def around(owner: Any, name: str, run: Callable[..., Any]) -> None:
+    """Call `run(original, *args, **kwargs)` in place of `owner.name`."""
+    guard.passes_on(run)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: run(original, *args, **kwargs)
+
+    replace(owner, name, make)
+
+
 def before(owner: Any, name: str, notice: Callable[..., None]) -> None:
     """Call `notice` with the arguments of every call of `owner.name` before the call."""
     notice = guard.guarded(notice)
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            notice(*args, **kwargs)
-            return original(*args, **kwargs)
+    def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        notice(*args, **kwargs)
+        return original(*args, **kwargs)
 
-        return replacement
-
-    replace(owner, name, make)
+    around(owner, name, run)
 
 
 def after(owner: Any, name: str, notice: Callable[..., None]) -> None:
     """Call `notice(result, *args, **kwargs)` after every call of `owner.name` that returned."""
     notice = guard.guarded(notice)
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            notice(result, *args, **kwargs)
-            return result
+    def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        notice(result, *args, **kwargs)
+        return result
 
-        return replacement
-
-    replace(owner, name, make)
+    around(owner, name, run)
 
 
 def when_imported(name: str, notice: Callable[[ModuleType], None]) -> None:

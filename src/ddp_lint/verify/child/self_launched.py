@@ -7,13 +7,13 @@ known which: by torchrun's environment, as the process that `mp.spawn` numbers, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import multiprocessing.process
 import multiprocessing.util
 import os
 import pathlib
 import sys
-import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -43,7 +43,7 @@ class _Rank:
             self.begin(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         elif self._is_target():
             self._hook(self._lacks)
-        patching.replace(multiprocessing.process.BaseProcess, "run", self._observed)
+        patching.around(multiprocessing.process.BaseProcess, "run", self._observed)
         patching.when_imported("torch.distributed.distributed_c10d", self._watch_groups)
         patching.when_imported("torch.multiprocessing.spawn", self._watch_spawn)
 
@@ -57,7 +57,7 @@ class _Rank:
         if self.session is not None or not isinstance(error, ImportError) or marks.has(0, "world"):
             return
         add_target(self.spec.path)
-        marks.set(0, "pid", json.dumps({"supervisor": os.getpid(), "rank": os.getpid(), "group": os.getpgid(0)}))
+        marks.began(0, os.getpid())
         frames, inner = traceback_frames(error.__traceback__)
         trace.Writer(marks.directory / "rank0.jsonl").write(
             trace.Raised(
@@ -68,7 +68,7 @@ class _Rank:
                 importing=in_an_import(error.__traceback__),
             )
         )
-        self._exit_mark(marks, 0, 1)
+        marks.ended(0, 1)
 
     def _hook(self, notice: Callable[[BaseException], None]) -> None:
         """Call `notice` with an exception that ends the process, after it was printed."""
@@ -99,7 +99,7 @@ class _Rank:
             return
         try:
             with marks.path(rank, "pid").open("x", encoding="utf-8") as file:
-                json.dump({"supervisor": os.getpid(), "rank": os.getpid(), "group": os.getpgid(0)}, file)
+                json.dump({"supervisor": os.getpid(), "rank": os.getpid()}, file)
         except FileExistsError:
             return
         marks.path(0, "world").write_text(str(world), encoding="utf-8")
@@ -118,43 +118,33 @@ class _Rank:
     # ---- who starts ranks
 
     def _watch_groups(self, module: ModuleType) -> None:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(*args: Any, **kwargs: Any) -> Any:
-                if self.session is None and kwargs.get("rank", -1) >= 0:
-                    self.begin(int(kwargs["rank"]), int(kwargs.get("world_size", -1)))
-                    if self.session is not None:
-                        return module.init_process_group(*args, **kwargs)  # the one that observers have put there
-                return original(*args, **kwargs)
+        def init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if self.session is None and kwargs.get("rank", -1) >= 0:
+                self.begin(int(kwargs["rank"]), int(kwargs.get("world_size", -1)))
+                if self.session is not None:
+                    return module.init_process_group(*args, **kwargs)  # the one that observers have put there
+            return original(*args, **kwargs)
 
-            return replacement
-
-        patching.replace(module, "init_process_group", make)
+        patching.around(module, "init_process_group", init)
 
     def _watch_spawn(self, module: ModuleType) -> None:
         def started(_fn: Any, _args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
             os.environ[OWN_WORLD] = str(nprocs)
 
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(fn: Callable[..., Any], i: int, *rest: Any) -> Any:
-                self.begin(i, int(os.environ.get(OWN_WORLD, "1")))
-                return original(self._observed(fn), i, *rest)
-
-            return replacement
+        def wrap(original: Callable[..., Any], fn: Callable[..., Any], i: int, *rest: Any) -> Any:
+            self.begin(i, int(os.environ.get(OWN_WORLD, "1")))
+            return original(functools.partial(self._observed, fn), i, *rest)
 
         patching.before(module, "start_processes", started)
-        patching.replace(module, "_wrap", make)
+        patching.around(module, "_wrap", wrap)
 
-    def _observed(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def _observed(self, fn: Callable[..., Any], *args: Any) -> Any:
         """An exception in `fn` is that of the rank: multiprocessing swallows it."""
-
-        def run(*args: Any) -> Any:
-            try:
-                return fn(*args)
-            except Exception as error:
-                self._failed(error)
-                raise
-
-        return run
+        try:
+            return fn(*args)
+        except Exception as error:
+            self._failed(error)
+            raise
 
     # ---- the end
 
@@ -162,20 +152,25 @@ class _Rank:
         """`sys.exit`: what the launcher will see."""
         self._status = status if isinstance(status, int) else int(status is not None)
 
-    def _failed(self, error: BaseException) -> None:
+    def _taken(self) -> Any:
+        """The session, for its end; None in another process than its own."""
         session, self.session = self.session, None
-        if session is None or session.recorder.writer.pid != os.getpid():
+        return session if session is not None and session.recorder.writer.pid == os.getpid() else None
+
+    def _failed(self, error: BaseException) -> None:
+        session = self._taken()
+        if session is None:
             return
         session.exits.raised(error, "main")
         session.last_words(failed=True)
-        self._exit_mark(session.recorder.marks, session.recorder.rank, 1)
+        self._note_end(session, 1)
         session.watchdog.die()
         session.close()
 
     def _finished(self) -> None:
         """The process ends by itself."""
-        session, self.session = self.session, None
-        if session is None or session.recorder.writer.pid != os.getpid():
+        session = self._taken()
+        if session is None:
             return
         if self._status:
             session.recorder.emit(trace.Exit, how="sys.exit", status=self._status)
@@ -183,12 +178,11 @@ class _Rank:
             session.close()
         else:
             session.finish()
-        self._exit_mark(session.recorder.marks, session.recorder.rank, self._status or 0)
+        self._note_end(session, self._status or 0)
 
-    def _exit_mark(self, marks: Marks, rank: int, code: int) -> None:
-        end = {"code": code, "stopped": False, "oom": False, "time": time.time()}
+    def _note_end(self, session: Any, code: int) -> None:
         with contextlib.suppress(OSError):
-            marks.set(rank, "exit", json.dumps(end))
+            session.recorder.marks.ended(session.recorder.rank, code)
 
 
 def begin() -> None:

@@ -11,7 +11,6 @@ two GPUs. A small all_reduce takes 4.5 ms, as the ranks' kernels take turns.
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.devices import Devices, Notice, caller
+from ddp_lint.verify.spec import loopback_interface
 
 #: Functions of `torch.cuda` and `torch.accelerator` whose first argument (or `device=`) is a device.
 _OF_A_DEVICE = (
@@ -27,8 +27,6 @@ _OF_A_DEVICE = (
     "max_memory_reserved", "memory_stats", "memory_summary", "reset_peak_memory_stats", "current_stream",
     "default_stream", "get_rng_state", "utilization",
 )  # fmt: skip
-#: What Linux calls the loopback interface.
-_INTERFACE = "lo"
 
 
 class Sharing(Devices):
@@ -46,18 +44,17 @@ class Sharing(Devices):
 
         self.install_tensors()
         for owner in (torch.Tensor, torch.nn.Module):
-            patching.replace(owner, "cuda", self.with_first)
-        patching.replace(torch.cuda.device, "__init__", self.with_first)
+            patching.replace(owner, "cuda", self.at(1))
+        patching.replace(torch.cuda.device, "__init__", self.at(1))
         for module in filter(None, (torch.cuda, getattr(torch, "accelerator", None))):
             for name in _OF_A_DEVICE:
-                patching.replace(module, name, self._of_a_device)
-            self._answer(module, "device_count", lambda: self._ranks)
+                patching.replace(module, name, self.at(0))
+            self.answer(module, "device_count", lambda: self._ranks)
             for name in ("current_device", "current_device_index", "current_device_idx"):
-                self._answer(module, name, lambda: self._current)
-        for name in ("set_device", "set_device_index", "set_device_idx"):
-            for module in filter(None, (torch.cuda, getattr(torch, "accelerator", None))):
+                self.answer(module, name, lambda: self._current)
+            for name in ("set_device", "set_device_index", "set_device_idx"):
                 patching.before(module, name, self._chosen)
-        patching.replace(torch.cuda, "set_rng_state", self._second)
+        patching.replace(torch.cuda, "set_rng_state", self.at(1))
         self._install_groups()
         self._install_wrappers()
 
@@ -84,91 +81,53 @@ class Sharing(Devices):
 
     # ---- torch.cuda
 
-    def _of_a_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            if args:
-                args = (self.device(args[0], number=True), *args[1:])
-            if kwargs.get("device") is not None:
-                kwargs["device"] = self.device(kwargs["device"], number=True)
-            return original(*args, **kwargs)
-
-        return replacement
-
-    def _second(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(state: Any, device: Any = "cuda") -> Any:
-            return original(state, self.device(device, number=True))
-
-        return replacement
-
     def _chosen(self, device: Any) -> None:
         import torch
 
         index = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
         self._current = index if isinstance(index, int) and index >= 0 else self._current
 
-    def _answer(self, owner: Any, name: str, answer: Callable[[], Any]) -> None:
-        """Everybody but torch gets the answer."""
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)  # observers unwrap it: they need the true value
-            def replacement() -> Any:
-                frame = caller()
-                of_torch = frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
-                return original() if of_torch else answer()
-
-            return replacement
-
-        original = getattr(owner, name, None)
-        if original is not None:
-            setattr(owner, name, make(original))
+    def is_told(self, name: str) -> bool:
+        """Everybody but torch."""
+        frame = caller()
+        return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] != "torch"
 
     # ---- process groups and wrappers
 
     def _install_groups(self) -> None:
         import torch.distributed as dist
 
-        def bound(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(*args: Any, **kwargs: Any) -> Any:
-                _name_a_host(self._ranks)
-                if kwargs.get("device_id") is not None:
-                    kwargs["device_id"] = self.device(kwargs["device_id"], number=True)
-                return original(*args, **kwargs)
+        def bound(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            _name_a_host(self._ranks)
+            if kwargs.get("device_id") is not None:
+                kwargs["device_id"] = self.device(kwargs["device_id"], number=True)
+            return original(*args, **kwargs)
 
-            return replacement
-
-        def barrier(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-                return original(group, async_op, self._all(device_ids))
-
-            return replacement
+        def barrier(
+            original: Callable[..., Any], group: Any = None, async_op: bool = False, device_ids: Any = None
+        ) -> Any:
+            return original(group, async_op, self._all(device_ids))
 
         for name in ("init_process_group", "new_group"):
-            patching.replace(dist.distributed_c10d, name, bound)
-        patching.replace(dist.distributed_c10d, "barrier", barrier)
+            patching.around(dist.distributed_c10d, name, bound)
+        patching.around(dist.distributed_c10d, "barrier", barrier)
 
     def _install_wrappers(self) -> None:
         import torch
 
-        def ddp(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(
-                wrapper: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
-            ) -> None:
-                output_device = self.device(output_device, number=True)
-                original(wrapper, module, self._all(device_ids), output_device, *args, **kwargs)
+        def ddp(
+            original: Any, wrapper: Any, module: Any, device_ids: Any = None, out: Any = None, *rest: Any, **more: Any
+        ) -> None:
+            out = self.device(more.pop("output_device", out), number=True)
+            original(wrapper, module, self._all(device_ids), out, *rest, **more)
 
-            return replacement
+        def fsdp1(original: Any, wrapper: Any, module: Any, *args: Any, **options: Any) -> None:
+            options["device_id"] = self.device(options.get("device_id"), number=True)
+            original(wrapper, module, *args, **options)
 
-        def fsdp1(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-                kwargs["device_id"] = self.device(kwargs.get("device_id"), number=True)
-                original(wrapper, module, *args, **kwargs)
-
-            return replacement
-
-        patching.replace(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
+        patching.around(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
         patching.when_imported(
-            "torch.distributed.fsdp",
-            lambda fsdp: patching.replace(fsdp.FullyShardedDataParallel, "__init__", fsdp1),
+            "torch.distributed.fsdp", lambda fsdp: patching.around(fsdp.FullyShardedDataParallel, "__init__", fsdp1)
         )
 
     def _all(self, devices: Sequence[Any] | None) -> list[Any] | None:
@@ -180,7 +139,7 @@ def _name_a_host(ranks: int) -> None:
     loopback interface alone. NCCL alone sees that: what the program reads and sets is its own."""
     os.putenv("NCCL_HOSTID", f"ddp-lint-{socket.gethostname()}-{os.getpid()}")
     alone = int(os.environ.get("WORLD_SIZE", ranks)) == ranks
-    if alone and _INTERFACE in (name for _, name in socket.if_nameindex()):
-        for name, value in (("NCCL_SOCKET_IFNAME", _INTERFACE), ("NCCL_IB_DISABLE", "1")):
+    if alone and (interface := loopback_interface()):
+        for name, value in (("NCCL_SOCKET_IFNAME", interface), ("NCCL_IB_DISABLE", "1")):
             if name not in os.environ:
                 os.putenv(name, value)

@@ -10,7 +10,6 @@ With CUDA (`--device cuda`) the reverse: a group on gloo alone gets both backend
 
 from __future__ import annotations
 
-import functools
 import os
 import types
 from collections.abc import Callable
@@ -75,9 +74,9 @@ class Shim(Devices):
 
         self.install_tensors()
         for name in ("cuda", "pin_memory"):
-            patching.replace(torch.Tensor, name, self._stay)
-        patching.replace(torch.Tensor, "record_stream", lambda _: lambda *_args: None)
-        patching.replace(torch.nn.Module, "cuda", self._stay)
+            patching.around(torch.Tensor, name, self._stay)
+        patching.around(torch.Tensor, "record_stream", lambda *_: None)
+        patching.around(torch.nn.Module, "cuda", self._stay)
         for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
             setattr(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor", None))
 
@@ -92,31 +91,25 @@ class Shim(Devices):
 
         return replacement
 
-    def _stay(self, _original: Callable[..., Any]) -> Callable[..., Any]:
+    def _stay(self, _original: Callable[..., Any], target: Any, device: Any = None, *_: Any, **__: Any) -> Any:
         """What moves to CUDA stays where it is."""
-
-        def replacement(target: Any, device: Any = None, *_: Any, **__: Any) -> Any:
-            self.device("cuda" if device is None else device, number=True)
-            return target
-
-        return replacement
+        self.device("cuda" if device is None else device, number=True)
+        return target
 
     # ---- autocast and scaler
 
     def _install_contexts(self) -> None:
         import torch
 
-        patching.replace(torch.amp.autocast_mode.autocast, "__init__", self._typed)
-        patching.replace(torch.amp.grad_scaler.GradScaler, "__init__", self._typed)
+        patching.around(torch.amp.autocast_mode.autocast, "__init__", self._typed)
+        patching.around(torch.amp.grad_scaler.GradScaler, "__init__", self._typed)
 
-    def _typed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _typed(
+        self, original: Callable[..., Any], context: Any, device_type: Any = "cuda", *args: Any, **kwargs: Any
+    ) -> Any:
         """The first argument is the type of a device."""
-
-        def replacement(context: Any, device_type: Any = "cuda", *args: Any, **kwargs: Any) -> Any:
-            device = kwargs.pop("device", kwargs.pop("device_type", device_type))
-            return original(context, str(self.device(device)), *args, **kwargs)
-
-        return replacement
+        device = kwargs.pop("device", kwargs.pop("device_type", device_type))
+        return original(context, str(self.device(device)), *args, **kwargs)
 
     # ---- torch.cuda and torch.accelerator
 
@@ -124,13 +117,13 @@ class Shim(Devices):
         import torch
 
         for name, answer in self._answers().items():
-            self._answer(torch.cuda, name, answer)
+            self.answer(torch.cuda, name, answer)
         for name, stub in {"Stream": _Stream, "Event": _Event, "device": self._on, "device_of": _Context}.items():
             setattr(torch.cuda, name, stub)
-        self._answer(torch.cuda, "stream", _Context)
-        self._answer(torch.cuda.nvtx, "range_push", lambda *_: 0)
-        self._answer(torch.cuda.nvtx, "range_pop", lambda *_: 0)
-        self._answer(torch.cuda.nvtx, "range", _Context)
+        self.answer(torch.cuda, "stream", _Context)
+        self.answer(torch.cuda.nvtx, "range_push", lambda *_: 0)
+        self.answer(torch.cuda.nvtx, "range_pop", lambda *_: 0)
+        self.answer(torch.cuda.nvtx, "range", _Context)
 
     def _answers(self) -> dict[str, Callable[..., Any]]:
         import torch
@@ -209,25 +202,15 @@ class Shim(Devices):
             "empty_cache": lambda *_: None,
         }
         for name, answer in answers.items():
-            self._answer(accelerator, name, answer)
+            self.answer(accelerator, name, answer)
 
-    def _answer(self, owner: Any, name: str, answer: Callable[..., Any]) -> None:
-        """The user's code gets the answer, everybody else the truth, or the answer where the truth is an error."""
-        everyone = name in _SERVICES
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)  # observers unwrap it: they need the true value
-            def replacement(*args: Any, **kwargs: Any) -> Any:
-                asked_by_user = _asked_by_user()
-                if asked_by_user:
-                    self.report("cuda", "cpu")
-                return answer(*args, **kwargs) if asked_by_user or everyone else original(*args, **kwargs)
-
-            return replacement
-
-        original = getattr(owner, name, None)
-        if original is not None:
-            setattr(owner, name, make(original))
+    def is_told(self, name: str) -> bool:
+        """The user's code; others where the truth is an error."""
+        frame = caller()
+        by_user = frame is not None and is_user(frame.f_code.co_filename)
+        if by_user:
+            self.report("cuda", "cpu")
+        return by_user or name in _SERVICES
 
     # ---- process groups and wrappers
 
@@ -240,31 +223,27 @@ class Shim(Devices):
                 self.report(name, actual)
             return actual
 
-        def init(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(backend_name: Any = None, *args: Any, **kwargs: Any) -> Any:
-                name = kwargs.pop("backend", backend_name)
-                bound = kwargs.get("device_id")
-                if backend_for is _without_cuda and self.device(bound, number=True) is not bound:
-                    del kwargs["device_id"]
-                if backend(name) != name:
-                    kwargs.pop("pg_options", None)
-                return original(backend(name), *args, **kwargs)
+        def init(original: Callable[..., Any], backend_name: Any = None, *args: Any, **kwargs: Any) -> Any:
+            name = kwargs.pop("backend", backend_name)
+            bound = kwargs.get("device_id")
+            if backend_for is _without_cuda and self.device(bound, number=True) is not bound:
+                del kwargs["device_id"]
+            if backend(name) != name:
+                kwargs.pop("pg_options", None)
+            return original(backend(name), *args, **kwargs)
 
-            return replacement
+        def group(
+            original: Any, ranks: Any = None, timeout: Any = None, backend_name: Any = None, **kwargs: Any
+        ) -> Any:
+            name = kwargs.pop("backend", backend_name)
+            if backend(name) != name:
+                kwargs.pop("pg_options", None)
+            if backend_for is _without_cuda:
+                kwargs.pop("device_id", None)
+            return original(ranks, timeout, backend(name), **kwargs)
 
-        def group(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(ranks: Any = None, timeout: Any = None, backend_name: Any = None, **kwargs: Any) -> Any:
-                name = kwargs.pop("backend", backend_name)
-                if backend(name) != name:
-                    kwargs.pop("pg_options", None)
-                if backend_for is _without_cuda:
-                    kwargs.pop("device_id", None)
-                return original(ranks, timeout, backend(name), **kwargs)
-
-            return replacement
-
-        patching.replace(dist.distributed_c10d, "init_process_group", init)
-        patching.replace(dist.distributed_c10d, "new_group", group)
+        patching.around(dist.distributed_c10d, "init_process_group", init)
+        patching.around(dist.distributed_c10d, "new_group", group)
         if backend_for is _without_cuda:
             self._install_group_details()
 
@@ -272,63 +251,48 @@ class Shim(Devices):
         import torch.distributed as dist
         from torch.distributed import device_mesh
 
-        def barrier(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-                return original(group, async_op)
+        def barrier(original: Any, group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+            return original(group, async_op)
 
-            return replacement
+        def typed(original: Callable[..., Any], device_type: Any, *args: Any, **kwargs: Any) -> Any:
+            if device_type == "cuda":  # a mesh gives each rank a GPU of its own where it has chosen none
+                self.report(f"cuda:{os.environ.get('LOCAL_RANK', '0')}", "cpu")
+            return original(self.device(device_type), *args, **kwargs)
 
-        def typed(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(device_type: Any, *args: Any, **kwargs: Any) -> Any:
-                if device_type == "cuda":  # a mesh gives each rank a GPU of its own where it has chosen none
-                    self.report(f"cuda:{os.environ.get('LOCAL_RANK', '0')}", "cpu")
-                return original(self.device(device_type), *args, **kwargs)
-
-            return replacement
-
-        patching.replace(dist.distributed_c10d, "barrier", barrier)
-        self._answer(dist, "is_nccl_available", lambda: True)
-        for name in ("get_default_backend_for_device", "init_device_mesh"):
-            owner = device_mesh if name == "init_device_mesh" else dist.distributed_c10d
-            patching.replace(owner, name, typed)
-        patching.replace(device_mesh.DeviceMesh, "__init__", self.with_first)
+        patching.around(dist.distributed_c10d, "barrier", barrier)
+        self.answer(dist, "is_nccl_available", lambda: True)
+        patching.around(dist.distributed_c10d, "get_default_backend_for_device", typed)
+        patching.around(device_mesh, "init_device_mesh", typed)
+        patching.replace(device_mesh.DeviceMesh, "__init__", self.at(1))
 
     def _install_wrappers(self) -> None:
         import torch
 
-        def ddp(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(
-                wrapper: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
-            ) -> None:
-                for device in device_ids or ():
-                    self.device(device, number=True)
-                original(wrapper, module, None, None, *args, **kwargs)
+        def ddp(
+            original: Any, wrapper: Any, module: Any, device_ids: Any = None, out: Any = None, *rest: Any, **more: Any
+        ) -> None:
+            for device in device_ids or ():
+                self.device(device, number=True)
+            more.pop("output_device", None)
+            original(wrapper, module, None, None, *rest, **more)
 
-            return replacement
+        def fsdp1(original: Any, wrapper: Any, module: Any, *args: Any, **options: Any) -> None:
+            if options.get("device_id") is not None:
+                self.device(options["device_id"], number=True)
+                options["device_id"] = torch.device("cpu")  # without one FSDP requires an accelerator
+            original(wrapper, module, *args, **options)
 
-        def fsdp1(original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(wrapper: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-                if kwargs.get("device_id") is not None:
-                    self.device(kwargs["device_id"], number=True)
-                    kwargs["device_id"] = torch.device("cpu")  # without one FSDP requires an accelerator
-                original(wrapper, module, *args, **kwargs)
+        def in_place(_original: Any, _cls: Any, module: Any, process_group: Any = None) -> Any:
+            from ddp_lint.verify.child.syncbn import converted
 
-            return replacement
+            self.report("SyncBatchNorm", "the same sums by all_reduce")
+            return converted(module, process_group)
 
-        def in_place(_original: Callable[..., Any]) -> Callable[..., Any]:
-            def replacement(_cls: Any, module: Any, process_group: Any = None) -> Any:
-                from ddp_lint.verify.child.syncbn import converted
-
-                self.report("SyncBatchNorm", "the same sums by all_reduce")
-                return converted(module, process_group)
-
-            return replacement
-
-        patching.replace(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", in_place)
-        patching.replace(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
+        patching.around(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", in_place)
+        patching.around(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
         patching.when_imported(
             "torch.distributed.fsdp",  # which takes as long as half of torch
-            lambda fsdp: patching.replace(fsdp.FullyShardedDataParallel, "__init__", fsdp1),
+            lambda fsdp: patching.around(fsdp.FullyShardedDataParallel, "__init__", fsdp1),
         )
 
 
@@ -338,11 +302,6 @@ def install(notice: Notice, spec: Spec, devices: int) -> None:
         Shim(notice, devices).install(spec.device)
     if spec.shared_gpus:
         Sharing(notice, spec.shared_gpus, devices).install()
-
-
-def _asked_by_user() -> bool:
-    frame = caller()
-    return frame is not None and is_user(frame.f_code.co_filename)
 
 
 def _without_cuda(backend: str) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from ddp_lint.knowledge.signatures import explain
 from ddp_lint.verify.cpu_limits import on_one_line
-from ddp_lint.verify.discoveries._evidence import evidence_of
+from ddp_lint.verify.damage import Cause
+from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.discoveries.exceptions import of_signature
-from ddp_lint.verify.discoveries.mismatches import LUCK, SAME_CALLS, cause_and_fix, since_origin
-from ddp_lint.verify.match import Kind, place
+from ddp_lint.verify.discoveries.mismatches import LUCK, cause_of_mismatch, since_origin
+from ddp_lint.verify.match import Kind, place, present
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
 
-_UNLIKE_CALLS = f"calls of different lines met, which do not belong together ({LUCK})"
 #: What gloo aborts over, as tensors of different size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)
 #: The rule of ranks that meet in one collective with different numbers of bytes.
@@ -29,25 +29,25 @@ def deaths_of(examined: Examined) -> Iterator[Discovery]:
                 outcome.how == "not_started" or outcome.signal in _ENDED_BY_US
             ):
                 continue
-            known = explain(f"{outcome.message}\n{outcome.log}")
+            signature = explain(f"{outcome.message}\n{outcome.log}")
             met = examined.mismatches[0] if examined.mismatches else None
             how = _how(outcome)
-            code, cause, fix = of_signature(known)
+            cause = of_signature(signature)
             frame = outcome.last.frame
-            if known is not None and known.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
+            if signature is not None and signature.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
                 origin = examined.origin(met)
                 # Torch's own words name no line, and no peer.
                 how = f"died of {outcome.signal}: {since_origin(origin, met)}"
-                why, remedy = cause_and_fix(examined, origin)
-                calls = [call for call in origin.calls.values() if call is not None]
+                calls = [call for _, call in present(origin.calls)]
                 if len(set(map(place, calls))) > 1:
-                    code, cause, fix = "", _UNLIKE_CALLS, SAME_CALLS
+                    cause = Cause.of("unlike-lines", luck=LUCK)
                 if origin is not met:
                     frame = calls[0].site
-                cause, fix = (f"{why} ({LUCK})", remedy or fix) if why else (cause, fix)
+                why = cause_of_mismatch(examined, origin)
+                if why.text:
+                    cause = Cause(f"{why.text} ({LUCK})", why.fix or cause.fix, code=cause.code)
             message = f"rank {outcome.rank} {how}"
-            evidence = evidence_of(examined, outcome.rank, "exception", message, frame)
-            yield Discovery("death", message, code, cause, fix, (evidence,))
+            yield discovery(examined, ("death", "exception"), message, frame, cause, rank=outcome.rank)
 
 
 def _how(outcome: RankOutcome) -> str:

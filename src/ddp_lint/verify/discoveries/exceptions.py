@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
-from ddp_lint.verify.branches import used_below
 from ddp_lint.verify.causes import switched_cause
 from ddp_lint.verify.compare import spoken
 from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
+from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import evidence_of
 from ddp_lint.verify.discoveries.mismatches import misled
 from ddp_lint.verify.match import describe, place
@@ -16,6 +16,7 @@ from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.trace import Call, Collective, Done, NoGrad, Phase, Raised, Switched
+from ddp_lint.verify.usage import used_below
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
@@ -23,9 +24,6 @@ _UNFINISHED = "ddp-unfinished-reduction"
 _READY_TWICE, _TWICE = "ddp-ready-twice", 2
 #: The signatures of an allocation that failed, and of a host that has no memory left, whose rule looks at checkpoints.
 _ALLOCATION, _HOST_MEMORY = "host-allocation", "host-oom"
-#: What to do where a rank waits for one that has much to do.
-_LONGER = "pass init_process_group a timeout= that is longer than that work, or do the work before the group is created"
-_ON_CUDA = "run on GPUs with --device cuda, or let the script use the CPU without a GPU"
 
 
 def exceptions_of(examined: Examined) -> Iterator[Discovery]:
@@ -44,19 +42,18 @@ def exceptions_of(examined: Examined) -> Iterator[Discovery]:
             error = on_one_line(text).partition(". ")[0] if missing else on_one_line(text)
             message = f"rank {outcome.rank} raised {error}{where}{missing}"
             evidence = evidence_of(examined, outcome.rank, "exception", on_one_line(text), event.site)
-            if limit:
-                yield Discovery("exception", message, "", limit, _ON_CUDA, (evidence,))
-            else:
-                cause = (
-                    _frozen(outcome, known)
-                    or _cut_off(outcome, known)
-                    or _not_used(outcome, known)
-                    or _forward_twice(outcome, known)
-                    or _too_early(examined, outcome, event)
-                    or _outwaited(examined, outcome, known)
-                    or (of_signature(known) if known is not None else misled(examined))
-                )
-                yield Discovery("exception", message, *cause, (evidence,), tuple(names))
+            cause = (
+                Cause.of("cpu-limit", why=limit)
+                if limit
+                else _frozen(outcome, known)
+                or _cut_off(outcome, known)
+                or _not_used(outcome, known)
+                or _forward_twice(outcome, known)
+                or _too_early(examined, outcome, event)
+                or _outwaited(examined, outcome, known)
+                or (of_signature(known) if known is not None else misled(examined))
+            )
+            yield Discovery.of("exception", message, cause, evidence, () if limit else names)
             return
 
 
@@ -84,26 +81,24 @@ def _without_gradient(outcome: RankOutcome, known: Signature | None) -> tuple[st
     return (f"; parameters without a gradient: {spoken(names, 12)}" if names else ""), names
 
 
-def _frozen(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+def _frozen(outcome: RankOutcome, known: Signature | None) -> Cause | None:
     """The reducer waits for gradients of parameters that were frozen behind its back."""
     switched = outcome.trace.last(Switched) if known is not None and known.id == _UNFINISHED else None
-    found = switched_cause(switched) if switched is not None and switched.frozen else None
-    return (found.code, found.text, found.fix) if found is not None else None
+    return switched_cause(switched) if switched is not None and switched.frozen else None
 
 
-def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> tuple[str, str, str] | None:
+def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:
     """One rank missed a file that another one did not miss, and may have been about to make."""
     missed_not = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
     others = [one for one in missed_not if one.how != "stopped" or not is_behind(one, outcome)]
     at = others[0].last.frame if others else None
     if event.type not in FILES or at is None:
         return None
-    other = others[0].rank
-    cause = f"only rank {outcome.rank} missed it: rank {other} got as far as line {at.line} in {at.function}"
-    return "", cause, f"if rank {other} makes that file, let the others wait for it: dist.barrier() after it"
+    facts = {"rank": outcome.rank, "other": others[0].rank, "line": at.line, "function": at.function}
+    return Cause.of("missed-file", **facts)
 
 
-def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None) -> Cause | None:
     """A rank gave up waiting, as its group has a short timeout, for one that is at other work and has called nothing
     that does not belong there."""
     call = outcome.trace.last(Collective)
@@ -115,11 +110,8 @@ def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None
         if other.how == "stopped" and other.rank in call.ranks and back and at is not None:
             made = next((c for c in outcome.trace.of(Call) if c.name == "init_process_group" and c.site), None)
             group = f" (line {made.site.line})" if made is not None and made.site is not None else ""
-            cause = (
-                f"rank {outcome.rank} waited in {describe(call)} (line {place(call)[1]}) for as long as the timeout "
-            )
-            cause += f"of the process group{group} lets it; rank {other.rank} was not there yet: it was at line "
-            return "", f"{cause}{at.line} in {at.function}", _LONGER
+            waiting = {"rank": outcome.rank, "call": describe(call), "line": place(call)[1], "group": group}
+            return Cause.of("outwaited", other=other.rank, at=at.line, function=at.function, **waiting)
     return None
 
 
@@ -127,19 +119,16 @@ def _names_without_gradient(outcome: RankOutcome) -> list[str]:
     return list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
 
 
-def _cut_off(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+def _cut_off(outcome: RankOutcome, known: Signature | None) -> Cause | None:
     """A gather on the way to the loss is why all the parameters without a gradient have none."""
     names = set(_names_without_gradient(outcome)) if known is not None and known.id == _UNFINISHED else set()
     calls = [call for call in outcome.trace.of(Collective) if call.site is not None and names & set(call.cut_off)]
     if not calls or not names <= {name for call in calls for name in call.cut_off}:
         return None
-    api = calls[0].api or calls[0].op
-    text = f"{api} (line {place(calls[0])[1]}) returns no gradient"
-    cause = f"{text}: the loss is computed from what it returned, and nothing behind that is trained"
-    return "", cause, f"gather with torch.distributed.nn.functional.{api}, or put this rank's own tensor back"
+    return Cause.of("cut-off", api=calls[0].api or calls[0].op, line=place(calls[0])[1])
 
 
-def _forward_twice(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+def _forward_twice(outcome: RankOutcome, known: Signature | None) -> Cause | None:
     """Each forward of a DDP model that looks for unused parameters marks those that it leaves out as ready."""
     built = [call for call in outcome.trace.of(Call) if call.name == "DistributedDataParallel"]
     searches = any(call.arguments.get("find_unused_parameters") for call in built)
@@ -148,14 +137,10 @@ def _forward_twice(outcome: RankOutcome, known: Signature | None) -> tuple[str, 
     phases = [event.phase for event in outcome.trace.of(Phase)]
     since = phases[len(phases) - phases[::-1].index("step") :] if "step" in phases else phases
     forwards = since.count("forward")
-    if forwards < _TWICE:
-        return None
-    cause = f"the model ran forward {forwards} times before this backward, and with find_unused_parameters=True each "
-    cause += "forward marks the parameters that it does not use as ready"
-    return "", cause, "call the model once for each backward (one forward that does both), or omit the argument"
+    return Cause.of("forward-twice", times=forwards) if forwards >= _TWICE else None
 
 
-def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, str] | None:
+def _not_used(outcome: RankOutcome, known: Signature | None) -> Cause | None:
     """The parts of the model without a gradient are used below a condition."""
     names = _names_without_gradient(outcome) if known is not None and known.id == _UNFINISHED else []
     wrapped = [call.arguments for call in outcome.trace.of(Call) if call.name == "wrapped"]
@@ -164,11 +149,12 @@ def _not_used(outcome: RankOutcome, known: Signature | None) -> tuple[str, str, 
     conditions = used_below(sorted(files), classes, names) if names else ""
     if known is None or not conditions:
         return None
-    return known.code, f"{conditions}: in a step without that they get no gradient, and DDP waits for it", known.fix
+    text = f"{conditions}: in a step without that they get no gradient, and DDP waits for it"
+    return Cause(text, known.fix, code=known.code)
 
 
-def of_signature(known: Signature | None) -> tuple[str, str, str]:
+def of_signature(known: Signature | None) -> Cause:
     """The rule for what an exception shows, its cause and what to do."""
     if known is None or known.role == "secondary":
-        return "", "", ""
-    return known.code, known.cause, known.fix
+        return Cause()
+    return Cause(known.cause, known.fix, code=known.code)

@@ -5,29 +5,11 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator
 
-from ddp_lint.verify.discoveries._evidence import evidence_of
+from ddp_lint.verify.damage import Cause
+from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.trace import Call, Clocked, Collective, Environment, Exit, Mapped, Race, Unordered
-
-#: Cause and fix where each rank reads its own time.
-_CLOCK = (
-    "the clock of each rank decides whether it continues: this time all left in the same iteration; a rank that "
-    "runs one more waits for the others forever",
-    "let one rank decide, and broadcast it in each iteration; or all_reduce the flag",
-)
-#: Cause and fix where ranks share a GPU.
-_OWN_DEVICE = (
-    'NCCL takes one GPU for each rank, and ends with "Duplicate GPU detected": torchrun passes the local rank in the '
-    "environment, not as --local_rank",
-    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), unless the launcher shows each rank only its own GPU',
-)
-_NO_DEVICE = (
-    'no rank chooses a GPU, so all use the first one: NCCL takes one GPU for each rank, and ends with "Duplicate GPU '
-    'detected"',
-    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the group is created, unless the launcher shows each '
-    "rank only its own GPU",
-)
 
 
 def hidden_failures(examined: Examined) -> Iterator[Discovery]:
@@ -36,14 +18,15 @@ def hidden_failures(examined: Examined) -> Iterator[Discovery]:
         for event in outcome.trace.of(Exit):
             if event.status == 0 and event.pending:
                 message = f"rank {outcome.rank} calls {event.how}(0) while {event.pending} is in flight"
-                evidence = evidence_of(examined, outcome.rank, "exit", message, event.site)
-                cause = "the launcher reports success despite a failure"
-                yield Discovery("exit", message, "", cause, "re-raise the exception, or exit with 1", (evidence,))
+                yield discovery(
+                    examined, ("exit", "exit"), message, event.site, Cause.of("hidden-exit"), rank=outcome.rank
+                )
         for race in outcome.trace.of(Race):
             if not race.waited and (race.access != "never" or outcome.how == "completed"):
                 message = f"rank {outcome.rank} uses a tensor ({race.op}) before the wait() of the collective on it"
-                evidence = evidence_of(examined, outcome.rank, "value", message, race.site)
-                yield Discovery("race", message, "", "", "call wait() on the handle first", (evidence,))
+                yield discovery(
+                    examined, ("race", "value"), message, race.site, Cause.of("read-too-early"), rank=outcome.rank
+                )
                 return
 
 
@@ -53,10 +36,9 @@ def overwritten(examined: Examined) -> Iterator[Discovery]:
         call = next((call for call in outcome.trace.of(Collective) if call.overlapping), None)
         if call is not None:
             message = f"{call.api or call.op} puts what comes from {len(call.outputs)} ranks into one tensor"
-            evidence = evidence_of(examined, outcome.rank, "value", message, call.site)
-            cause = "the output list has one tensor several times, as in `[tensor] * world_size`: the last one wins"
-            fix = "create a tensor for each rank: [torch.empty_like(x) for _ in range(world_size)]"
-            yield Discovery("overwritten", message, "", cause, fix, (evidence,))
+            yield discovery(
+                examined, ("overwritten", "value"), message, call.site, Cause.of("overwritten"), rank=outcome.rank
+            )
             return
 
 
@@ -70,11 +52,8 @@ def unordered(examined: Examined) -> Iterator[Discovery]:
             message = (
                 f"rank {outcome.rank}: {event.op} on {event.streams[1]} uses memory of {earlier}; nothing orders them"
             )
-            evidence = evidence_of(examined, outcome.rank, "streams", message, event.site)
-            fix = "wait_stream() (or wait for an event) before the tensor is used on another stream"
-            yield Discovery(
-                "race", message, "", "the order of the streams decides which value is read", fix, (evidence,)
-            )
+            cause = Cause.of("unordered-streams")
+            yield discovery(examined, ("race", "streams"), message, event.site, cause, rank=outcome.rank)
             return
 
 
@@ -91,9 +70,9 @@ def one_device(examined: Examined) -> Iterator[Discovery]:
     if None not in chosen and len(set(chosen)) == 1:
         message = f"all ranks of this machine choose device {chosen[0]}"
         calls = (call.site for call in ranks[0].trace.of(Call) if call.name in ("set_device", "init_process_group"))
-        evidence = evidence_of(examined, None, "device", message, next(calls, None))
         chooses = any(call.name == "set_device" for call in ranks[0].trace.of(Call))
-        yield Discovery("device", message, "", *(_OWN_DEVICE if chooses else _NO_DEVICE), evidence=(evidence,))
+        cause = Cause.of("one-device" if chooses else "no-device")
+        yield discovery(examined, ("device", "device"), message, next(calls, None), cause)
 
 
 def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
@@ -115,15 +94,11 @@ def by_the_clock(examined: Examined) -> Iterator[Discovery]:
         calls = [call for call in outcome.trace.of(Collective) if len(call.ranks) > 1]
         for event in outcome.trace.of(Clocked):
             at, (first, last) = event.asked[0], event.body
-            lines = {
-                call.n: [f.line for f in call.frames if (f.path, f.function) == (at.path, at.function)]
-                for call in calls
-            }
+            lines = {call.n: [f.line for f in call.frames if f.in_function_of(at)] for call in calls}
             inside = [n for n, found in lines.items() if any(line in range(first, last + 1) for line in found)]
             agreed = any(at.line in found for found in lines.values())
             if inside and not agreed and max(inside) < event.since:
                 left = f"rank {outcome.rank} left a loop because of its own clock (line {at.line})"
                 message = f"{left}, and ranks communicate in it"
-                evidence = evidence_of(examined, outcome.rank, "sequence", message, at)
-                yield Discovery("clock", message, "", *_CLOCK, evidence=(evidence,))
+                yield discovery(examined, ("clock", "sequence"), message, at, Cause.of("clock"), rank=outcome.rank)
                 return

@@ -7,8 +7,9 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Discovery
+from ddp_lint.verify.sources import tree_of
 
 
 def placed(discoveries: Sequence[Discovery], path: pathlib.Path) -> list[Discovery]:
@@ -20,12 +21,8 @@ def placed(discoveries: Sequence[Discovery], path: pathlib.Path) -> list[Discove
 def _placed(discovery: Discovery, path: pathlib.Path) -> Discovery:
     if discovery.line or not discovery.evidence:
         return discovery
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return discovery
     first, *rest = discovery.evidence
-    line = _defined(tree, discovery.names, first.model) or 1
+    line = _defined(tree_of(str(path)), discovery.names, first.model) or 1
     first = dataclasses.replace(first, path=shown(str(path)), line=line)
     return dataclasses.replace(discovery, evidence=(first, *rest))
 

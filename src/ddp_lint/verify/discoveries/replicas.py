@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_lint.verify.branches import paths_apart
-from ddp_lint.verify.causes import Cause, cause_of, statistics_cause
+from ddp_lint.verify.causes import cause_of, statistics_cause
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, of_ranks, spoken
-from ddp_lint.verify.discoveries._evidence import evidence_of
-from ddp_lint.verify.discoveries.mismatches import SAME_CALLS
-from ddp_lint.verify.oracles._across_ranks import moment
+from ddp_lint.verify.damage import Cause
+from ddp_lint.verify.discoveries._evidence import discovery
+from ddp_lint.verify.match import present
+from ddp_lint.verify.oracles.replicas import moment
 from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.statistics import assigned, evaluated, unshared
@@ -17,17 +18,6 @@ from ddp_lint.verify.trace import COPY, REPLICATED, NoGrad, Reference
 
 #: Operations that combine the values of all ranks.
 _SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
-#: Cause and fix where a rank evaluates as others train.
-_EVALUATES = (
-    "dropout and batch norm behave differently there: the ranks train different functions of one model",
-    "call train() again after each eval(), or before each epoch, on all ranks",
-)
-#: Cause and fix where batch norms evaluate with what each rank has gathered.
-_OWN_STATISTICS = (
-    "batch norm gathers these from each rank's own batches, and DDP does not broadcast them (broadcast_buffers=False): "
-    "each rank evaluates another model, and a checkpoint has those of the rank that writes it",
-    "use nn.SyncBatchNorm.convert_sync_batchnorm(model), or average the running statistics before the evaluation",
-)
 
 
 def modes_apart(examined: Examined) -> Iterator[Discovery]:
@@ -39,15 +29,14 @@ def modes_apart(examined: Examined) -> Iterator[Discovery]:
         what = spoken(event.names) if event.names[0] else "the model"
         step = event.update + 1
         message = f"{what} is in evaluation mode on {who} only while the model trains, from optimizer step {step} on"
-        evidence = evidence_of(examined, ranks[0], "parameter", message, event.site)
-        yield Discovery("modes", message, "", *_EVALUATES, evidence=(evidence,))
+        yield discovery(examined, ("modes", "parameter"), message, event.site, Cause.of("unlike-modes"), rank=ranks[0])
 
 
 def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
     """Damage without an error: only runs that completed are compared."""
     if not examined.completed:
         return
-    traces = [outcome.trace for outcome in examined.run.ranks]
+    traces = examined.traces
     for what, when, wraps in (("gradients", ("before_step",), ("ddp",)), ("parameters", REPLICAS_EQUAL, REPLICATED)):
         for desync in desyncs(traces, what, when, wraps):
             yield _apart(examined, desync, cause_of(traces, desync) or _mixed(examined, desync))
@@ -55,8 +44,7 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
     alone = averages_alone(traces) or loaded_alone(traces)
     if alone is not None:
         message, cause = alone
-        evidence = evidence_of(examined, None, "parameter", message, cause.site)
-        yield Discovery("parameters", message, cause.code, cause.text, cause.fix, (evidence,))
+        yield discovery(examined, ("parameters", "parameter"), message, cause.site, cause)
         return
     # A model that `verify` wraps by itself may well be meant for a wrap that broadcasts its buffers.
     apart = (unshared(traces) if examined.run.wrap == "script" else None) or assigned(traces)
@@ -65,7 +53,7 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
         return
     unlike = evaluated(traces)
     if unlike is not None:
-        yield _apart(examined, unlike, Cause(*_OWN_STATISTICS, None))
+        yield _apart(examined, unlike, Cause.of("evaluated-statistics"))
         return
     for trace in traces:
         reference = trace.last(Reference)
@@ -73,16 +61,14 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
         if found:
             name, difference = found.largest
             message = f"{found.what} differ from a single process on the full batch: {name} by {difference:.2g}"
-            evidence = evidence_of(examined, trace.rank, "reference", message, None)
-            yield Discovery("reference", message, evidence=(evidence,), names=(name,))
+            yield discovery(examined, ("reference", "reference"), message, None, rank=trace.rank, names=(name,))
             return
     for trace in traces:
         for event in trace.of(NoGrad):
             names = [name for name in event.names if name not in event.reference]
             if names and event.reference:
                 message = f"trainable, but without a gradient at the optimizer's step: {spoken(names, 12)}"
-                evidence = evidence_of(examined, trace.rank, "nograd", message, event.site)
-                yield Discovery("nograd", message, evidence=(evidence,), names=tuple(names))
+                yield discovery(examined, ("nograd", "nograd"), message, event.site, rank=trace.rank, names=names)
                 return
 
 
@@ -90,12 +76,10 @@ def _mixed(examined: Examined, desync: Desync) -> Cause | None:
     """Averages of unlike lines met before replicas came apart: what they are for was summed."""
     ended = desync.step - (desync.when == "after_step")
     for row in examined.rows:
-        calls = [call for call in row.calls.values() if call is not None and call.op in _SUMS]
+        calls = [call for _, call in present(row.calls) if call.op in _SUMS]
         found = paths_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
         if found is not None:
-            text, site = found
-            mixed = f"{calls[0].op} of different lines matched, and what they sum is mixed: {text}"
-            return Cause(mixed, SAME_CALLS, site)
+            return Cause.of("mixed-sums", found[1], op=calls[0].op, why=found[0])
     return None
 
 
@@ -104,6 +88,5 @@ def _apart(examined: Examined, desync: Desync, cause: Cause | None) -> Discovery
     of = " of a copy of the model under DDP" if desync.wrap == COPY else ""
     message = f"{desync.what}{of} differ between the ranks {moment(desync)}: {spoken(desync.names)}"
     site = (cause.site if cause else None) or desync.site
-    evidence = evidence_of(examined, None, desync.what.removesuffix("s"), message, site)
-    known = (cause.code, cause.text, cause.fix) if cause else ("", "", "")
-    return Discovery(desync.what, message, *known, (evidence,), desync.names)
+    kinds = (desync.what, desync.what.removesuffix("s"))
+    return discovery(examined, kinds, message, site, cause, names=desync.names)

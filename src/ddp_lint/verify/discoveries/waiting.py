@@ -5,36 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_lint.verify.branches import polling
-from ddp_lint.verify.discoveries._evidence import evidence_of
+from ddp_lint.verify.damage import Cause
+from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.match import Mismatch, describe, place, present
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.trace import Call, Crossing, Frame, Orphaned, Stall
-
-#: Cause and fix where a rank waits for a lock that nothing releases.
-_LOCKED = (
-    "no thread is left to release the lock: the thread that took it has not released it (an exception in between?)",
-    "use `with lock:`, which always releases it",
-)
-#: What to do where a rank waits for a key.
-_SET_KEY = "set it under the very name, and prefix, that the others use (without a rank in it), on every path"
-#: What to do where a rank looks again and again for what does not come.
-_WAIT_TOGETHER = "wait in a dist.barrier() that the other rank calls after its part, and use the same path on all ranks"
-#: Cause and fix where a group is never complete.
-_TOO_MANY = (
-    "a group is complete when world_size processes have called init_process_group",
-    "pass the number of started processes as world_size, or start those of the other nodes as well",
-)
-#: Cause and fix where two threads communicate in one group.
-_TWO_THREADS = (
-    "calls in one group meet in the order in which each rank makes them, and two threads make them in any order",
-    "give the thread a separate group: dist.new_group() on all ranks, and group=... in its calls",
-)
-#: Cause and fix where a process communicates that a rank has forked.
-_FORKED = (
-    "a process group belongs to the process that created it: in a fork (a DataLoader worker) no peer answers",
-    "communicate in the rank itself, and pass the result to the workers",
-)
 
 
 def crossing_threads(examined: Examined) -> Iterator[Discovery]:
@@ -45,8 +21,9 @@ def crossing_threads(examined: Examined) -> Iterator[Discovery]:
             line = f" (line {event.earlier[0].line})" if event.earlier else ""
             message = f"rank {outcome.rank} calls {event.op} in thread {event.thread} while another thread is in "
             message += f"{event.amid}{line} of the same group"
-            evidence = evidence_of(examined, outcome.rank, "sequence", message, event.site)
-            yield Discovery("race", message, "", *_TWO_THREADS, evidence=(evidence,))
+            yield discovery(
+                examined, ("race", "sequence"), message, event.site, Cause.of("two-threads"), rank=outcome.rank
+            )
             return
 
 
@@ -56,8 +33,8 @@ def calls_of_forks(examined: Examined) -> Iterator[Discovery]:
         event = next(outcome.trace.of(Orphaned), None)
         if event is not None:
             message = f"a process that rank {outcome.rank} has forked calls {event.op} on a group of the rank's"
-            evidence = evidence_of(examined, outcome.rank, "sequence", message, event.site)
-            yield Discovery("stall", message, "", *_FORKED, evidence=(evidence,))
+            cause = Cause.of("forked")
+            yield discovery(examined, ("stall", "sequence"), message, event.site, cause, rank=outcome.rank)
             return
 
 
@@ -73,20 +50,22 @@ def stuck_elsewhere(examined: Examined, first: Mismatch) -> Discovery | None:
                 f"rank {rank} waits for it in {describe(call)} (line {place(call)[1]})"
             )
             stall = outcome.trace.last(Stall)
-            waits = _LOCKED if stall is not None and stall.reason == "lock" else _keyless(outcome, frame)
-            why = waits if waits[0] else (polling(frame), _WAIT_TOGETHER)
-            why = why if why[0] else ("", "")
-            evidence = (evidence_of(examined, outcome.rank, "stall", message, frame),)
-            return Discovery("stall", message, "", *why, evidence=evidence)
+            locked = stall is not None and stall.reason == "lock"
+            cause = Cause.of("lock") if locked else _keyless(outcome, frame) or _polls(frame)
+            return discovery(examined, ("stall", "stall"), message, frame, cause, rank=outcome.rank)
     return None
 
 
-def _keyless(outcome: RankOutcome, frame: Frame) -> tuple[str, str]:
+def _keyless(outcome: RankOutcome, frame: Frame) -> Cause | None:
     """It waits for a key of a store."""
     call = next((c for c in reversed([*outcome.trace.of(Call)]) if c.name == "store" and c.site == frame), None)
-    if call is None:
-        return "", ""
-    return f"{call.arguments['asks']}() waits until a rank has set {call.arguments['key']!r} in this store", _SET_KEY
+    return Cause.of("key", **call.arguments) if call is not None else None
+
+
+def _polls(frame: Frame) -> Cause | None:
+    """It looks again and again for what does not come."""
+    loop = polling(frame)
+    return Cause.of("polling", why=loop) if loop else None
 
 
 def stalls_of(examined: Examined) -> Iterator[Discovery]:
@@ -95,9 +74,9 @@ def stalls_of(examined: Examined) -> Iterator[Discovery]:
             waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
             joining = _joining(examined, outcome)
             message = f"rank {outcome.rank} is stuck{waiting or joining}"
-            evidence = evidence_of(examined, outcome.rank, "stall", message, outcome.last.frame)
-            why = _TOO_MANY if joining and not waiting else ("", "")
-            yield Discovery("stall", message, "", *why, evidence=(evidence,))
+            cause = Cause.of("too-many-ranks") if joining and not waiting else None
+            frame = outcome.last.frame
+            yield discovery(examined, ("stall", "stall"), message, frame, cause, rank=outcome.rank)
             return
 
 

@@ -18,7 +18,7 @@ from ddp_lint.verify.dry_run.simulate import Waits, stuck
 from ddp_lint.verify.launch import Progress
 from ddp_lint.verify.match import Ending, describe, mismatches, place, rows
 from ddp_lint.verify.options import Options, RankOutcome, RunResult, UsageError, Watch
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.outcome import rank_outcome
 from ddp_lint.verify.pool import processes, workspace
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdict
@@ -55,20 +55,9 @@ def specification(target: Target, options: Options, watch: Watch, directory: pat
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.iterdir():
         stale.unlink() if stale.is_file() else None
-    return Spec(
-        directory=str(directory),
-        kind=target.kind,
-        path=str(target.path),
-        root=str(target.root),
-        arguments=target.arguments,
-        module=target.module,
-        wrap=launch.SCRIPT,
-        device="cpu",
-        steps=options.steps,
-        timeout=options.timeout,
-        lines={path: tuple(sorted(lines)) for path, lines in watch.lines.items()},
-        guards={path: tuple(sorted(lines)) for path, lines in watch.guards.items()},
-        shim=options.shim,
+    return dataclasses.replace(
+        launch.specification(target, options, watch, directory),
+        files=False,
         world=options.world,
         ranks=options.ranks,
         local_world=min(options.world, options.nproc if options.nproc > 2 else _TO_A_MACHINE),

@@ -7,7 +7,6 @@ rank costs its own seconds instead of those of an import. The marks that it leav
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import pickle
@@ -55,7 +54,7 @@ def _run(path: str, spec: Spec, number: int) -> None:
     pid = os.fork()
     if pid == 0:
         _be(path, spec, number, marks)
-    marks.set(number, "pid", json.dumps({"supervisor": os.getpid(), "rank": pid, "group": os.getpgid(0)}))
+    marks.began(number, pid)
     until = time.monotonic() + _LIMIT_TIMEOUTS * spec.timeout
     stopped = False
     while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
@@ -63,8 +62,7 @@ def _run(path: str, spec: Spec, number: int) -> None:
         if time.monotonic() > until and not stopped:
             stopped = True
             os.kill(pid, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(ended[1])
-    marks.set(number, "exit", json.dumps({"code": code, "stopped": stopped, "oom": False, "time": time.time()}))
+    marks.ended(number, os.waitstatus_to_exitcode(ended[1]), stopped=stopped)
 
 
 def _be(path: str, spec: Spec, number: int, marks: Marks) -> None:

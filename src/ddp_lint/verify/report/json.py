@@ -8,8 +8,8 @@ from typing import Any
 from ddp_lint import __version__
 from ddp_lint.output import Sources
 from ddp_lint.output.json import as_dict
-from ddp_lint.verify.options import Last, RankOutcome
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.options import RankOutcome
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.report.notes import notes
 from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verification
 
@@ -41,38 +41,25 @@ def _finding(judged: Judged) -> dict[str, Any]:
     }
 
 
+def _picked(one: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in names}
+
+
 def _evidence(evidence: Evidence) -> dict[str, Any]:
-    return {
-        "wrap": evidence.wrap,
-        "rank": evidence.rank,
-        "kind": evidence.kind,
-        "message": evidence.message,
-        "path": evidence.path,
-        "line": evidence.line,
-    }
+    return _picked(evidence, "wrap", "rank", "kind", "message", "path", "line")
 
 
 def _discovery(discovery: Discovery) -> dict[str, Any]:
-    return {
-        "kind": discovery.kind,
-        "code": discovery.code,
-        "message": discovery.message,
-        "path": discovery.path,
-        "line": discovery.line,
-        "cause": discovery.cause,
-        "fix": discovery.fix,
-        "evidence": [_evidence(evidence) for evidence in discovery.evidence],
-    }
+    fields = _picked(discovery, "kind", "code", "message", "path", "line", "cause", "fix")
+    return {**fields, "evidence": [_evidence(evidence) for evidence in discovery.evidence]}
 
 
 def _run(examined: Examined) -> dict[str, Any]:
     run = examined.run
     return {
-        "wrap": run.wrap,
-        "model": run.model,
+        **_picked(run, "wrap", "model"),
         "stimuli": list(run.stimuli),
-        "outcome": run.outcome,
-        "message": run.message,
+        **_picked(run, "outcome", "message"),
         "seconds": round(run.seconds, 3),
         "inputs": run.inputs,
         "notes": notes(examined),
@@ -82,22 +69,11 @@ def _run(examined: Examined) -> dict[str, Any]:
 
 
 def _rank(outcome: RankOutcome) -> dict[str, Any]:
-    return {
-        "rank": outcome.rank,
-        "how": outcome.how,
-        "exit": outcome.exit,
-        "signal": outcome.signal,
-        "message": outcome.message,
-        "last": _last(outcome.last),
-    }
-
-
-def _last(last: Last) -> dict[str, Any]:
-    frame = last.frame
-    return {
-        "collective": last.collective,
-        "module": last.module,
+    frame = outcome.last.frame
+    last = {
+        **_picked(outcome.last, "collective", "module"),
         "path": shown(frame.path) if frame else "",
         "line": frame.line if frame else 0,
         "function": frame.function if frame else "",
     }
+    return {**_picked(outcome, "rank", "how", "exit", "signal", "message"), "last": last}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ddp_lint.output import Sources
 from ddp_lint.verify.match import Row, describe, place
 from ddp_lint.verify.options import RankOutcome
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.report import excerpts
 from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import Collective

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.verify.compare import spoken
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import Frame, Mapped, Note
 

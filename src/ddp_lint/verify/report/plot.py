@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
 from ddp_lint.verify.compare import Desync, Replicas, desyncs, replicas_of, update_of
-from ddp_lint.verify.oracles import shown
+from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import REPLICATED, Frame, Hashes
 

@@ -23,8 +23,7 @@ _MOST = 1000
 class Activations(Observer):
     """Writes an Activations after the first forward of a model without a wrapper in which ranks sum."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def prepare(self) -> None:
         #: The models that have run.
         self._seen: set[int] = set()
 

@@ -19,12 +19,16 @@ class Observer:
     def __init__(self, recorder: Recorder, models: Models | None = None) -> None:
         self.recorder = recorder
         self._models = models
+        self.prepare()
 
     @property
     def models(self) -> Models:
         """The models of this process (there are none before torch is imported)."""
         assert self._models is not None
         return self._models
+
+    def prepare(self) -> None:
+        """Make what it keeps."""
 
     def install(self) -> None:
         """Patch what has to be patched."""

@@ -29,23 +29,21 @@ from torch.utils.data.distributed import DistributedSampler
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import tensors
-from ddp_lint.verify.child.models import Model, Models, clean, is_shard, local
+from ddp_lint.verify.child.models import Model, clean, is_shard, local
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import absolute, is_user
 
 
 class Calls(Observer):
     """Writes a Call, before the call where it may not return."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self._tags: list[str] = []
         self._scale = 1.0
 
     def install(self) -> None:
         patching.after(torch.serialization, "default_restore_location", self._restored)
-        patching.replace(torch.serialization, "load", self._load)
+        patching.around(torch.serialization, "load", self._load)
         patching.before(torch.serialization, "save", self._save)
         patching.before(
             torch.Tensor, "share_memory_", lambda tensor: self._call("share_memory_", device=_device(tensor))
@@ -101,20 +99,17 @@ class Calls(Observer):
 
     # ---- torch.load
 
-    def _load(self, original: Any) -> Any:
-        def replacement(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            self._tags = []
-            loaded = original(f, map_location, *args, **kwargs)
-            found = {_device(tensor) for tensor in _tensors_in(loaded)}
-            self._call(
-                "torch.load",
-                map_location="" if map_location is None else str(map_location),
-                storages=sorted(set(self._tags)),
-                landed=sorted(found),
-            )
-            return loaded
-
-        return replacement
+    def _load(self, original: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        self._tags = []
+        loaded = original(f, map_location, *args, **kwargs)
+        found = {_device(tensor) for tensor in _tensors_in(loaded)}
+        self._call(
+            "torch.load",
+            map_location="" if map_location is None else str(map_location),
+            storages=sorted(set(self._tags)),
+            landed=sorted(found),
+        )
+        return loaded
 
     def _save(self, obj: Any, *_args: Any, **_kwargs: Any) -> None:
         saved = _tensors_in(obj)

@@ -11,9 +11,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.loops import asks_to_go_on, asks_to_leave
-from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import as_frame, is_user, outwards
 
 _CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
@@ -23,8 +21,7 @@ class Clocks(Observer):
     """A Clocked for each loop whose test has read the clock, or that an `if` has left which did, at the end of the
     run."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         #: By loop the place of its test, and how many events had been written when it read the clock last.
         self._read: dict[tuple[str, int], tuple[trace.Frame, tuple[int, int], int]] = {}
 

@@ -20,9 +20,7 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
 from ddp_lint.verify.child.loops import loop_variables, rounds
-from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards, traceback_frames
 from ddp_lint.verify.spec import longest_wait
 
@@ -123,10 +121,9 @@ class Collectives(Observer):
     else is done to them: a collective of our own would make what the target's first one makes, and fail in its stead.
     """
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self.groups = Groups()
-        self._timeout = datetime.timedelta(seconds=longest_wait(recorder.spec.timeout) + _MARGIN)
+        self._timeout = datetime.timedelta(seconds=longest_wait(self.recorder.spec.timeout) + _MARGIN)
         #: The latest works by event number, to check whether they are complete.
         self.works: collections.OrderedDict[int, Any] = collections.OrderedDict()
         #: The collective issued last is an asynchronous one of the user's.
@@ -138,9 +135,9 @@ class Collectives(Observer):
         self.before_call_at: Callable[[CodeType, int], None] = lambda _code, _line: None
 
     def install(self) -> None:
-        patching.replace(dist.distributed_c10d, "init_process_group", self._init)
-        patching.replace(sys.modules["torch.distributed.rendezvous"], "_create_c10d_store", self._keys_apart)
-        patching.replace(dist.distributed_c10d, "new_group", self._new_group)
+        patching.around(dist.distributed_c10d, "init_process_group", self._init)
+        patching.around(sys.modules["torch.distributed.rendezvous"], "_create_c10d_store", self._keys_apart)
+        patching.around(dist.distributed_c10d, "new_group", self._new_group)
         patching.before(dist.distributed_c10d, "destroy_process_group", self._destroy)
         patching.before(dist.Work, "wait", self._waits)
 
@@ -287,21 +284,18 @@ class Collectives(Observer):
 
     # ---- groups
 
-    def _init(self, original: Any) -> Any:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            self.recorder.group_of = os.getpid()
-            if self.recorder.quiet:
-                return original(*args, **kwargs)
-            self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))
-            if 0 < self.recorder.world < _asked(kwargs):
-                self._wait_in_vain()
-            kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
-            result = original(*args, **kwargs)
-            self.groups.forget()
-            self.recorder.marks.set(self.recorder.rank, "joined")
-            return result
-
-        return replacement
+    def _init(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self.recorder.group_of = os.getpid()
+        if self.recorder.quiet:
+            return original(*args, **kwargs)
+        self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))
+        if 0 < self.recorder.world < _asked(kwargs):
+            self._wait_in_vain()
+        kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
+        result = original(*args, **kwargs)
+        self.groups.forget()
+        self.recorder.marks.set(self.recorder.rank, "joined")
+        return result
 
     def _wait_in_vain(self) -> None:
         """The group requires more ranks than there are. Where all of them get here the launcher ends them: torch waits
@@ -311,35 +305,28 @@ class Collectives(Observer):
         while time.monotonic() < until:
             time.sleep(0.05)
 
-    def _keys_apart(self, original: Any) -> Any:
+    def _keys_apart(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """The runs of a launch share torchrun's store, where the keys of one must not meet those of another."""
+        store = original(*args, **kwargs)
+        job = self.recorder.spec.job
+        return dist.PrefixStore(f"run{job}", store) if job else store
 
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            store = original(*args, **kwargs)
-            job = self.recorder.spec.job
-            return dist.PrefixStore(f"run{job}", store) if job else store
-
-        return replacement
-
-    def _new_group(self, original: Any) -> Any:
-        def replacement(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if self.recorder.quiet or not dist.is_initialized():
-                return original(ranks, *args, **kwargs)
-            members = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
-            if not args:
-                kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
-            number = None
-            if not kwargs.get("use_local_synchronization"):
-                number = self._emit_new_group(members)
-            with self.recorder.quieted():
-                group = original(ranks, *args, **kwargs)
-            if number is not None:
-                self.recorder.emit(trace.Done, frames=(), of=number)
-            if isinstance(group, dist.ProcessGroup):
-                self.groups.name(group)
-            return group
-
-        return replacement
+    def _new_group(self, original: Any, ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if self.recorder.quiet or not dist.is_initialized():
+            return original(ranks, *args, **kwargs)
+        members = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
+        if not args:
+            kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
+        number = None
+        if not kwargs.get("use_local_synchronization"):
+            number = self._emit_new_group(members)
+        with self.recorder.quieted():
+            group = original(ranks, *args, **kwargs)
+        if number is not None:
+            self.recorder.emit(trace.Done, frames=(), of=number)
+        if isinstance(group, dist.ProcessGroup):
+            self.groups.name(group)
+        return group
 
     def _emit_new_group(self, members: tuple[int, ...]) -> int:
         world, ranks = self.groups.name(dist.group.WORLD)

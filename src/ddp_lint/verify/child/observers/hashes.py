@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.models import Model, Models, clean, is_shard, local
+from ddp_lint.verify.child.models import Model, clean, is_shard, local
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 
 #: Steps at which every tensor is digested: the first, then each that is twice as far, then the last. Between them one
 #: number shows whether the replicas are still equal; scripts may make a million steps.
@@ -36,8 +35,7 @@ class Hashes(Observer):
 
     reads_device = True
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self._by_hand = 0
         #: (model, name) of statistics that are gathered by assignment and were reported.
         self._gathered: set[tuple[int, str]] = set()

@@ -11,7 +11,6 @@ import collections
 import contextlib
 import dataclasses
 import inspect
-import pathlib
 import sys
 import threading
 from collections.abc import Callable
@@ -21,8 +20,8 @@ from typing import Any
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import absolute, outwards, traceback_frames
+from ddp_lint.verify.sources import last_line, tree_of
 
 _TOOL_IDS = (4, 3, 5)
 _REPR_LIMIT = 60
@@ -52,9 +51,8 @@ class _Guard:
 class Lines(Observer):
     """Counts lines and the outcomes of guards; a guard's outcome is known from the line that runs next."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder)
-        spec = recorder.spec
+    def prepare(self) -> None:
+        spec = self.recorder.spec
         self._wanted = {path: frozenset(lines) for path, lines in spec.lines.items()}
         self._guards = {path: _guards(path, frozenset(lines)) for path, lines in spec.guards.items()}
         self._counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
@@ -274,19 +272,15 @@ class Lines(Observer):
 
 def _guards(path: str, lines: frozenset[int]) -> dict[int, _Guard]:
     """The guards at these lines. A file that cannot be read or parsed has none."""
-    try:
-        tree = ast.parse(pathlib.Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return {}
     found = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.If | ast.While) and node.test.lineno in lines:
             names = tuple(dict.fromkeys(inner.id for inner in ast.walk(node.test) if isinstance(inner, ast.Name)))
             called = (dotted_ast(inner.func) for inner in ast.walk(node.test) if isinstance(inner, ast.Call))
             calls = tuple(dict.fromkeys(tuple(name.split(".")) for name in called if name))
-            body_last = node.body[-1].end_lineno or node.body[-1].lineno
+            body_last = last_line(node.body[-1])
             leaves = isinstance(node.body[-1], ast.Return | ast.Raise)
-            end = node.test.end_lineno or node.test.lineno
+            end = last_line(node.test)
             first = node.body[0].lineno
             reads = not any(isinstance(inner, _PASSED_BY) for inner in ast.walk(node.test))
             found[node.test.lineno] = _Guard(node.test.lineno, end, first, body_last, names, calls, leaves, reads)

@@ -17,8 +17,7 @@ from ddp_lint.verify.child.observers.base import Observer
 class Modes(Observer):
     """Writes an Evaluates at the forward of a DDP model that meets other modes than the one before."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def prepare(self) -> None:
         self._reported: dict[int, tuple[str, ...]] = {}
         #: Where `eval()` was called last, by the module's identity.
         self._set_at: dict[int, tuple[trace.Frame, ...]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
@@ -49,19 +48,19 @@ class Phases(Observer):
         register_module_forward_hook(guard.guarded(self._leave_module), always_call=True)
         register_optimizer_step_pre_hook(guard.guarded(self._before_step))
         register_optimizer_step_post_hook(guard.guarded(self._after_step))
-        patching.replace(torch.autograd, "backward", self._backward)
+        patching.around(torch.autograd, "backward", self._backward)
         patching.before(torch.autograd, "grad", lambda *args, **kwargs: self._call("autograd.grad"))
         patching.before(torch, "compile", lambda *args, **kwargs: self._call("compile"))
         patching.before(nn.Module, "compile", lambda *args, **kwargs: self._call("compile"))
-        patching.replace(Join, "__exit__", self._join)
-        patching.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrapper("DistributedDataParallel"))
+        patching.around(Join, "__exit__", self._join)
+        self._watch_wrapper(nn.parallel.DistributedDataParallel)
         for name in ("torch.distributed.fsdp", "torch.distributed._composable.fsdp"):  # the second one before torch 2.6
             patching.when_imported(name, self._watch_fsdp)
 
     def _watch_fsdp(self, package: Any) -> None:
         if hasattr(package, "FullyShardedDataParallel"):
-            patching.replace(package.FullyShardedDataParallel, "__init__", self._wrapper("FullyShardedDataParallel"))
-        patching.replace(package, "fully_shard", self._fully_shard)
+            self._watch_wrapper(package.FullyShardedDataParallel)
+        patching.around(package, "fully_shard", self._fully_shard)
 
     def _call(self, name: str, /, **arguments: Any) -> None:
         if self.recorder.active and not torch.compiler.is_compiling():
@@ -95,20 +94,14 @@ class Phases(Observer):
 
     # ---- wraps
 
-    def _wrapper(self, name: str) -> Any:
-        def make(original: Any) -> Any:
-            def replacement(wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-                self._wrap(name, wrapper, module, kwargs, lambda: original(wrapper, module, *args, **kwargs))
+    def _watch_wrapper(self, cls: Any) -> None:
+        def init(original: Any, wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            self._wrap(cls.__name__, wrapper, module, kwargs, lambda: original(wrapper, module, *args, **kwargs))
 
-            return replacement
+        patching.around(cls, "__init__", init)
 
-        return make
-
-    def _fully_shard(self, original: Any) -> Any:
-        def replacement(module: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._wrap("fully_shard", module, module, kwargs, lambda: original(module, *args, **kwargs))
-
-        return replacement
+    def _fully_shard(self, original: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._wrap("fully_shard", module, module, kwargs, lambda: original(module, *args, **kwargs))
 
     def _wrap(self, name: str, wrapper: nn.Module, module: Any, options: dict[str, Any], build: Any) -> Any:
         """Run a wrapper's constructor in the phase wrap; nested ones (auto-wrapped units) belong to the outermost."""
@@ -157,33 +150,27 @@ class Phases(Observer):
 
     # ---- backward and step
 
-    def _backward(self, original: Any) -> Any:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            recorder = self.recorder
-            if recorder.quiet or torch.compiler.is_compiling():
-                return original(*args, **kwargs)
-            outer = recorder.phase
-            recorder.backward_frames = recorder.frames(sys._getframe(1))[0]
-            self.models.backward_begins()
-            recorder.enter("backward")
-            result = original(*args, **kwargs)
-            recorder.enter(outer if outer in ("forward", "backward") else "after_backward")
-            return result
+    def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = self.recorder
+        if recorder.quiet or torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        outer = recorder.phase
+        recorder.backward_frames = recorder.here()
+        self.models.backward_begins()
+        recorder.enter("backward")
+        result = original(*args, **kwargs)
+        recorder.enter(outer if outer in ("forward", "backward") else "after_backward")
+        return result
 
-        return replacement
-
-    def _join(self, original: Any) -> Any:
-        def replacement(*args: Any) -> Any:
-            self._call("join")
-            self._joined = True
-            try:
-                return original(*args)
-            finally:
-                self._joined = False
-                for model in self.models:
-                    model.updates, model.joins = 0, model.joins + 1
-
-        return replacement
+    def _join(self, original: Any, *args: Any) -> Any:
+        self._call("join")
+        self._joined = True
+        try:
+            return original(*args)
+        finally:
+            self._joined = False
+            for model in self.models:
+                model.updates, model.joins = 0, model.joins + 1
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not self.recorder.active or self._joined:

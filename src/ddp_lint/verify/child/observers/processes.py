@@ -21,21 +21,19 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import frames_in_text
 
 
 class Processes(Observer):
     """A Call at each start, join and wait of the user's. It does not need torch."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder)
+    def prepare(self) -> None:
         #: Where each child leaves word of the exception that ended it.
         self._last_words: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         patching.before(multiprocessing.process.BaseProcess, "start", self._started)
-        patching.replace(multiprocessing.process.BaseProcess, "run", self._run)
+        patching.around(multiprocessing.process.BaseProcess, "run", self._run)
         patching.after(multiprocessing.process.BaseProcess, "join", self._joined)
         patching.before(subprocess.Popen, "__init__", self._command)
         for name in ("wait", "poll"):
@@ -52,20 +50,16 @@ class Processes(Observer):
         os.close(handle)
         self._last_words[process] = pathlib.Path(name)
 
-    def _run(self, original: Any) -> Any:
+    def _run(self, original: Any, process: Any) -> None:
         """In the child: leave word of an exception to the parent."""
-
-        def replacement(process: Any) -> None:
-            try:
-                original(process)
-            except Exception as error:
-                words = self._last_words.get(process)
-                if words is not None:
-                    told = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
-                    words.write_text(json.dumps(told), encoding="utf-8")
-                raise
-
-        return replacement
+        try:
+            original(process)
+        except Exception as error:
+            words = self._last_words.get(process)
+            if words is not None:
+                told = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+                words.write_text(json.dumps(told), encoding="utf-8")
+            raise
 
     def _heard(self, process: Any) -> None:
         words = self._last_words.pop(process, None)

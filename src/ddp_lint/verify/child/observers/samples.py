@@ -14,10 +14,8 @@ from torch.utils.data import DistributedSampler, IterableDataset, Subset, datalo
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import tensors
-from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.hashes import digest
-from ddp_lint.verify.child.recorder import Recorder
 
 _FIRST = 64
 #: A multiplier that takes neighbouring numbers far apart.
@@ -76,8 +74,7 @@ class _Epoch:
 class Samples(Observer):
     """A Samples event when an epoch ends (or at the end of the run)."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self._epochs: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
         self._begun = 0
         #: The iterators of epochs, to tell of those that the program has let go of before their end.
@@ -87,8 +84,8 @@ class Samples(Observer):
     def install(self) -> None:
         patching.after(dataloader._BaseDataLoaderIter, "__init__", self._begin)
         patching.after(dataloader._BaseDataLoaderIter, "_reset", self._begin)
-        patching.replace(dataloader._BaseDataLoaderIter, "_next_index", self._next)
-        patching.replace(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
+        patching.around(dataloader._BaseDataLoaderIter, "_next_index", self._next)
+        patching.around(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
 
     def _begin(self, _result: Any, iterator: Any, loader: Any, *_args: Any, **_kwargs: Any) -> None:
         self._close(iterator)
@@ -101,41 +98,34 @@ class Samples(Observer):
             self._begun += 1
         return self._epochs[iterator]
 
-    def _next(self, original: Any) -> Any:
-        def replacement(iterator: Any) -> Any:
-            try:
-                drawn = original(iterator)
-            except StopIteration:
-                if iterator in self._epochs:
-                    self._epochs[iterator].ended = True
-                self._close(iterator)
-                raise
-            epoch = self._epochs.get(iterator)
-            if epoch is not None:
-                epoch.drew(_indices(drawn))
-            return drawn
+    def _next(self, original: Any, iterator: Any) -> Any:
+        try:
+            drawn = original(iterator)
+        except StopIteration:
+            if iterator in self._epochs:
+                self._epochs[iterator].ended = True
+            self._close(iterator)
+            raise
+        epoch = self._epochs.get(iterator)
+        if epoch is not None:
+            epoch.drew(_indices(drawn))
+        return drawn
 
-        return replacement
-
-    def _next_batch(self, original: Any) -> Any:
+    def _next_batch(self, original: Any, iterator: Any) -> Any:
         """An iterable dataset has no indices: the contents of its batches represent them. For any other one, those of
         the first batches show whether equal indices are equal samples."""
-
-        def replacement(iterator: Any) -> Any:
-            try:
-                batch = original(iterator)
-            except StopIteration:
-                self._close(iterator)
-                raise
-            epoch = self._epochs.get(iterator)
-            if epoch is not None and self.recorder.active:
-                with self.recorder.quieted():
-                    if epoch.iterable or len(epoch.contents) < _BATCHES:
-                        epoch.contents.append(_content(batch))
-                    epoch.handed_out(batch)
-            return batch
-
-        return replacement
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            self._close(iterator)
+            raise
+        epoch = self._epochs.get(iterator)
+        if epoch is not None and self.recorder.active:
+            with self.recorder.quieted():
+                if epoch.iterable or len(epoch.contents) < _BATCHES:
+                    epoch.contents.append(_content(batch))
+                epoch.handed_out(batch)
+        return batch
 
     def _close(self, iterator: Any) -> None:
         epoch = self._epochs.pop(iterator, None)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from ddp_lint.verify.child import patching
-from ddp_lint.verify.child.models import Model, Models
+from ddp_lint.verify.child.dispatch import changed
+from ddp_lint.verify.child.models import Model
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.spec import STIMULI
 
 #: Between the seeds of two ranks.
@@ -23,8 +23,7 @@ LARGE = 100.0
 class Skew(Observer):
     """Applies the stimuli of the run that concern a script's own training; those of a model are in the loop."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self._poisoned = False
 
     def install(self) -> None:
@@ -33,10 +32,11 @@ class Skew(Observer):
         stimuli = self.recorder.spec.stimuli
         if "seeds" in stimuli:
             self._seeds()
-        if "short" in stimuli and self._is_last:
-            patching.replace(torch.utils.data.DataLoader, "__iter__", self._short)
+        loader = torch.utils.data.DataLoader
+        if "short" in stimuli and self._is_last:  # one batch fewer in every pass
+            patching.around(loader, "__iter__", lambda original, batches: _without_last(original(batches)))
         if "large" in stimuli:
-            patching.replace(torch.utils.data.DataLoader, "__iter__", self._large)
+            patching.around(loader, "__iter__", lambda original, batches: map(enlarge, original(batches)))
 
     @property
     def _is_last(self) -> bool:
@@ -46,31 +46,16 @@ class Skew(Observer):
         """Every seed that user code sets is another one on each rank."""
         offset = self.recorder.rank * SEED_STRIDE
 
-        def make(original: Any) -> Any:
-            return lambda seed=0, *args, **kwargs: original(int(seed or 0) + offset, *args, **kwargs)
+        def seed(original: Any, seed: Any = 0, *args: Any, **kwargs: Any) -> Any:
+            return original(int(seed or 0) + offset, *args, **kwargs)
 
-        patching.replace(torch, "manual_seed", make)
-        patching.replace(random, "seed", make)
+        patching.around(torch, "manual_seed", seed)
+        patching.around(random, "seed", seed)
         try:
             import numpy as np
         except ImportError:
             return
-        patching.replace(np.random, "seed", make)
-
-    def _short(self, original: Any) -> Any:
-        """One batch fewer in every pass over a loader."""
-
-        def replacement(loader: Any) -> Any:
-            batches = original(loader)
-            return _without_last(batches)
-
-        return replacement
-
-    def _large(self, original: Any) -> Any:
-        def replacement(loader: Any) -> Any:
-            return map(enlarge, original(loader))
-
-        return replacement
+        patching.around(np.random, "seed", seed)
 
     def wrapped(self, model: Model) -> None:
         """NaN comes out of the model in the second step."""
@@ -96,13 +81,7 @@ class Skew(Observer):
 
 def enlarge(value: Any) -> Any:
     """Floating-point tensors in a batch, 100 times as large."""
-    if isinstance(value, torch.Tensor):
-        return value * LARGE if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: enlarge(item) for key, item in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(enlarge(item) for item in value)
-    return value
+    return changed(value, lambda tensor: tensor * LARGE if tensor.is_floating_point() else tensor)
 
 
 def _without_last(batches: Any) -> Any:

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from ddp_lint.verify import trace
-from ddp_lint.verify.child.models import Model, Models, clean, local, pointer
+from ddp_lint.verify.child.models import Model, clean, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 
 #: Elements up to which overlap is decided element by element; above it, by address ranges.
 _EXACT_LIMIT = 1_000_000
@@ -21,8 +20,7 @@ _EXACT_LIMIT = 1_000_000
 class Storages(Observer):
     """A Storage event before and after each wrap, at the first step of each optimizer, and at the end."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self._after_wrap: dict[int, dict[str, tuple[nn.Parameter, int]]] = {}
         self._optimizers: list[Any] = []
         self._tied_before: tuple[tuple[str, str], ...] = ()

@@ -16,10 +16,8 @@ import torch
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.dispatch import of_metadata, read, tensors, written
-from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.ordering import Launch, Ordering, Unordered
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import user_frames
 
 #: Operators that look at shapes only, or exchange the storage without touching its contents.
@@ -30,8 +28,7 @@ _LIMIT = 20
 class Streams(Observer):
     """An Unordered for each pair of places, and at the end how much was watched. Off unless a finding requires it."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self.ordering = Ordering()
         self._on = False
         self._reported: set[tuple[object, ...]] = set()

@@ -15,9 +15,7 @@ import torch
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import arguments, tensors
-from ddp_lint.verify.child.models import Models
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
 
 _READS = {
@@ -34,8 +32,7 @@ _SYNC_WARNING = "called a synchronizing CUDA operation"
 class Syncs(Observer):
     """A Sync for each read in the user's code outside an optimizer's step."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self._side_streams = False
         self._seen: collections.Counter[tuple[trace.Frame, ...]] = collections.Counter()
 

@@ -34,8 +34,7 @@ class Trainable(Observer):
     """Writes a Switched at the forward that meets another state than DDP was built with. What is switched and switched
     back between two forwards is none."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def prepare(self) -> None:
         self._wraps: list[_Wrap] = []
         #: Where each parameter's `requires_grad` was set last, by its identity.
         self._set_at: dict[int, _Frames] = {}

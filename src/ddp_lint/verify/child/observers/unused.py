@@ -52,8 +52,7 @@ class Unused(Observer):
     A hook that runs where autograd accumulates does. The reducer is prepared once for each backward that has to reach
     everything: by DDP after its forward, and by Lightning before each backward of a manual optimization."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def prepare(self) -> None:
         self._searches: list[_Search] = []
 
     def install(self) -> None:

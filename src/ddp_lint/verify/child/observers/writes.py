@@ -14,10 +14,9 @@ from torch import nn
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.dispatch import arguments, is_mutable, is_random, namespace, tensors, written
-from ddp_lint.verify.child.models import Model, Models, Place, local, pointer
+from ddp_lint.verify.child.models import Model, Place, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.observers.locks import SHOWING
-from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import is_user, outwards
 
 #: Parts of torch that write parameters by design.
@@ -34,8 +33,7 @@ _BUFFER_OWNERS = ("torch/nn/modules/", "torch/nn/functional.py")
 class Writes(Observer):
     """A Write for each parameter or buffer that an operator mutates, an Assign when its storage was exchanged."""
 
-    def __init__(self, recorder: Recorder, models: Models) -> None:
-        super().__init__(recorder, models)
+    def prepare(self) -> None:
         self._storages: dict[tuple[int, str], int] = {}
         #: Storages of parameters that autograd has used since the last backward.
         self._used: set[int] = set()

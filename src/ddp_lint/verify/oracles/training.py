@@ -1,0 +1,129 @@
+"""What the ranks train on, and what the loop does with gradients, seeds and checkpoints."""
+
+from __future__ import annotations
+
+import collections
+import math
+
+from ddp_lint.verify.oracles.case import Case, Opinion
+from ddp_lint.verify.sampling import describe_order, epochs_of, same_order, unlike_data
+from ddp_lint.verify.trace import Call, Frame, Samples, Sync
+
+_RELATIVE = 1e-6
+
+
+def samples(case: Case) -> Opinion:
+    """The samples that each rank drew: ranks that draw the same ones train on one share of the data, several times."""
+    firsts = [event for trace in case.traces if (event := next(trace.of(Samples), None))]
+    if len(firsts) < 2:
+        return Opinion(blind="no sampler was iterated by two ranks in this run")
+    if any(unlike_data(firsts[0], other) for other in firsts[1:]):
+        return Opinion(silent="the ranks drew different samples: each has data of its own")
+    if len({event.members for event in firsts}) == 1 and firsts[0].count:
+        of = f" of {firsts[0].dataset}" if firsts[0].dataset else ""
+        text = f"{firsts[0].sampler} gave all ranks the same {firsts[0].count} samples{of}"
+        return case.fires("samples", text, frame=firsts[0].site)
+    return Opinion(silent="the ranks drew different samples")
+
+
+def divided(case: Case) -> Opinion:
+    """Samplers that divide the data among ranks which should all see the same: the ranks of one model-parallel
+    group."""
+    firsts = [event for trace in case.traces if (event := next(trace.of(Samples), None))]
+    if len(firsts) < 2:
+        return Opinion(blind="no sampler was iterated by two ranks in this run")
+    if len({event.members for event in firsts}) > 1:
+        counts = " and ".join(str(event.count) for event in firsts)
+        text = f"{firsts[0].sampler} divides {firsts[0].dataset} samples among all ranks ({counts})"
+        return case.fires("divided", text, frame=firsts[0].site, linked=True)
+    return Opinion(silent="the ranks of one group see the same samples")
+
+
+def epochs(case: Case) -> Opinion:
+    """The order of samples from epoch to epoch: a sampler without `set_epoch` gives the same one each time."""
+    for trace in case.traces:
+        events = same_order(trace)
+        if events:
+            return case.fires("epochs", describe_order(events), rank=trace.rank, frame=events[0].site)
+    most = max((len(events) for trace in case.traces for events in epochs_of(trace).values()), default=0)
+    if most < 2:
+        return Opinion(blind="fewer than two epochs were seen: there is no order to compare")
+    return Opinion(silent=f"the order changed over {most} epochs")
+
+
+def seeds(case: Case) -> Opinion:
+    """Random seeds across ranks: the same seed on every rank draws the same augmentations on all of them."""
+    seeds: dict[str, dict[int, int]] = {}
+    for rank, event, _ in case.hits(Call):
+        seed = event.arguments.get("seed") if event.name == "manual_seed" else None
+        if isinstance(seed, int):
+            seeds.setdefault(str(event.arguments.get("generator", "torch")), {})[rank] = seed
+    for generator, by_rank in seeds.items():
+        if len(by_rank) > 1 and len(set(by_rank.values())) == 1:
+            seed = next(iter(by_rank.values()))
+            text = f"all {len(by_rank)} ranks seed {generator} with {seed}: they draw the same numbers"
+            return case.fires("seeds", text)
+    if not seeds:
+        return Opinion(blind="no seed was set here")
+    return Opinion(silent="each rank uses a different seed")
+
+
+def clipped(case: Case) -> Opinion:
+    """Gradients that are clipped more than once before the optimizer takes them."""
+    times: collections.Counter[tuple[int, int]] = collections.Counter()
+    for rank, event, frame in case.hits(Call):
+        if event.name == "clip_grad_norm_":
+            times[rank, event.step] += 1
+            if times[rank, event.step] > 1:
+                text = f"clips for the second time before optimizer step {event.step + 1}"
+                return case.fires("clipped", text, rank=rank, frame=frame)
+    if not times:
+        return Opinion(silent="no gradients were clipped here")
+    return Opinion(silent="the gradients were clipped once before each step")
+
+
+def scaled(case: Case) -> Opinion:
+    """Gradients that a GradScaler has multiplied and not divided again when they are clipped."""
+    clips = [(rank, event, frame) for rank, event, frame in case.hits(Call) if event.name == "clip_grad_norm_"]
+    if not clips:
+        return Opinion(silent="no gradients were clipped here")
+    for rank, event, frame in clips:
+        scale = float(event.arguments.get("scale", 1.0))
+        if scale != 1.0:
+            text = f"clips gradients that the GradScaler has multiplied by {scale:g}, and that were not unscaled"
+            return case.fires("scaled", text, rank=rank, frame=frame)
+    return Opinion(silent="the gradients that were clipped here carried no loss scale")
+
+
+def saved(case: Case) -> Opinion:
+    """Sharded tensors that are saved by some of the ranks alone: the file has their parts, and no other has the
+    rest."""
+    saves = [(rank, event, frame) for rank, event, frame in case.hits(Call) if event.name == "torch.save"]
+    ranks = {rank for rank, _, _ in saves}
+    for rank, event, frame in saves:
+        parts, tensors = event.arguments["parts"], event.arguments["tensors"]
+        if parts and len(ranks) < len(case.traces):
+            text = f"saves {parts} of {tensors} tensors as the shards of this rank; the others save nothing here"
+            return case.fires("saved", text, rank=rank, frame=frame)
+    if not saves:
+        return Opinion(silent="nothing was saved here")
+    return Opinion(silent="what was saved here is whole, or every rank saves its part")
+
+
+def metric(case: Case) -> Opinion:
+    """A number of which every rank must hold the same, and that each takes from its own data.
+
+    Compares what the ranks read at the finding's line, the first time each, the second time each, and so on.
+    """
+    read: dict[int, list[tuple[float, str, Frame]]] = collections.defaultdict(list)
+    for rank, event, frame in case.hits(Sync):
+        if event.value is not None:
+            read[rank].append((event.value, event.cause, frame))
+    if len(read) < 2:
+        return Opinion(blind="the ranks did not read a tensor's value here; only such reads are recorded")
+    for row in zip(*read.values(), strict=False):
+        first, cause, frame = row[0]
+        if any(not math.isclose(first, value, rel_tol=_RELATIVE, abs_tol=1e-9) for value, _, _ in row):
+            described = ", ".join(f"{value:g} on rank {rank}" for rank, (value, _, _) in zip(read, row, strict=True))
+            return case.fires("metric", f"what {cause} reads here is {described}", frame=frame)
+    return Opinion(silent="the ranks read the same values here")
