@@ -279,10 +279,7 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     assert isinstance(node.func, ast.Name)
     iterable = arguments.get("iterable", ("iterable",))[0]
     if iterable is None:
-        value = passed_on(frame, node, arguments.values)
-        if node.func.id != "dict" or arguments.starred:
-            return value
-        return holding(value, entries=dict(arguments.keywords.items()))
+        return passed_on(frame, node, arguments.values)
     over = iterated(node)
     if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) < 2:
         if node.func.id == "enumerate" and over is not None and not isinstance(iterable.reference, ref.Generator):
@@ -298,6 +295,28 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
         return value if streamed is None else value.with_reference(streamed)
     return value
+
+
+def _dictionary(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``dict(loss=x)``, ``OrderedDict([("loss", x)])``: what is known of its entries."""
+    for value in arguments.values:
+        consume(frame, value)
+    value = passed_on(frame, node, arguments.values)
+    given = arguments.positional[0] if arguments.positional else None
+    entries = dict(given.entries or {}) if given is not None else {}
+    for pair_ in (given.items or ()) if given is not None else ():
+        name = pair_.items[0].constant if pair_.items is not None and len(pair_.items) == _PAIR else None
+        if name is None or pair_.items is None:
+            return value
+        entries[name.value] = pair_.items[1]
+    known_of_all = given is None or given.entries is not None or given.items is not None
+    if arguments.starred or not known_of_all:
+        return value
+    return holding(value, entries=entries | arguments.keywords)
+
+
+#: A key and what a dictionary has for it.
+_PAIR = 2
 
 
 def _combined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -403,7 +422,8 @@ BUILTINS: dict[str, _Handler] = {
     "isinstance": _isinstance, "len": _length, "range": _range,
     **dict.fromkeys(("print", "str", "repr"), _written),
     "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
-    **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
+    **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "reversed", "zip"), _collected),
+    "dict": _dictionary,
 }  # fmt: skip
 
 
@@ -419,6 +439,7 @@ LIBRARY: dict[str, _Handler] = {
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
+    "collections.OrderedDict": _dictionary,
     **{f"itertools.{name}": _combined for name in ("product", "chain", "permutations", "combinations", "zip_longest")},
     "torch.distributed.init_process_group": _job,
     # The worlds are those of a distributed job.

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers
-from ddp_lint.divergence.lengths import extent_of, grown_by_key, is_size, size_of
+from ddp_lint.divergence.lengths import extent_of, grown_by_key, is_extent, is_size, size_of
 from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, divergent, filled, holding, is_new_container, unknown
 from ddp_lint.findings import Confidence
 
+#: A name for a dimension that the model sets, whatever the samples are: ``num_classes = logits.shape[1]``.
+_OF_LAYOUT = re.compile(r"(^|_)(classes|categories|channels|segments|heads|queries|feat(ure)?s?)$")
 #: Entries that are kept of a dictionary.
 _ENTRIES = 64
 
@@ -48,6 +51,8 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
         return
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.variables.set_global(frame, target.id, value)
+    if is_extent(value) and _OF_LAYOUT.search(path):
+        value = unknown(("layout", value.key))
     frame.env.forget_parts(path)
     if frame.summaries.own is not None and not counted and value.constant is None:
         value = as_configured(frame, value, target, path)

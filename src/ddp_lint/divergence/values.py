@@ -650,6 +650,8 @@ def _missing(test: Test, yes: Value, no: Value) -> Test | None:
     if yes.missing is None and no.missing is None and Known(None) not in (yes.constant, no.constant):
         return None
     first, second = missing_of(yes), missing_of(no)
+    if test.varying() is not None:  # ``if rank == 0: out = make()``: None is for the other ranks
+        first, second = first or NEVER, second or NEVER
     if first is None or second is None:
         return None
     if first is second or first == second:
@@ -695,7 +697,7 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     varies = weaker(yes, no)
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
-    return holding(unknown(key, reference), _merged_items(test, yes, no, key))
+    return holding(unknown(key, reference), _merged_items(test, yes, no, key), _merged_entries(test, yes, no, key))
 
 
 def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, reference: Any) -> Value:
@@ -744,6 +746,13 @@ def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Val
     return tuple(merge(test, *pair, (key, index)) for index, pair in enumerate(zip(yes.items, no.items, strict=True)))
 
 
+def _merged_entries(test: Test, yes: Value, no: Value, key: Hashable) -> dict[Hashable, Value] | None:
+    """The entries of what is one of two dictionaries with the same keys."""
+    if yes.entries is None or no.entries is None or yes.entries.keys() != no.entries.keys():
+        return None
+    return {name: merge(test, value, no.entries[name], (key, name)) for name, value in yes.entries.items()}
+
+
 def _of_several(yes: Value, no: Value) -> Value | None:
     """What the arm for several processes sets, where one is that: it counts them, or they have agreed on it."""
     for one, other in ((yes, no), (no, yes)):
@@ -766,6 +775,8 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
     if _holds_nothing(yes) is not _holds_nothing(no):
         other = no if _holds_nothing(yes) else yes
         longer = other.constant is None and not other.agreed
+    elif yes.kind == no.kind == GROWN:  # both arms add to it
+        return filled(key, varies)
     else:
         longer = GROWN in (yes.kind, no.kind) and all(v.kind == GROWN or v.items is not None for v in (yes, no))
     return divergent((GROWN, key), varies) if longer else None
