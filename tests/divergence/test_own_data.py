@@ -571,6 +571,12 @@ EQUAL = {
                     return
                 dist.all_reduce(x)
     """,
+    "the number of dimensions of a batch": """
+        def main(model, loader, x):
+            for batch in loader:
+                if len(batch.shape) <= 1 or len(batch.size()) == 1:
+                    dist.all_reduce(x)
+    """,
     "the number of classes of a batch": """
         def main(model, loader, x):
             for batch in loader:

@@ -21,6 +21,7 @@ from ddp_lint.divergence.lengths import (
     equalised,
     is_serialised,
     is_share,
+    is_size,
     is_whole,
     length_of,
     of_batches,
@@ -148,6 +149,8 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if (own := _own_length(frame, of, node)) is not None:
         return own
     key = ("len", of.key)
+    if is_size(of):  # ``len(x.shape)``: how many dimensions it has
+        return unknown(key)
     if is_selection(of):
         return divergent(key, own_size(frame, node))
     if of.kind == GRADIENTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -470,7 +471,9 @@ def _entry_of(frame: Frame, method: ref.Method, arguments: Arguments, node: ast.
     """What the knowledge has for a method of a class that it knows."""
     if method.guessed and method.name == "step" and len(arguments.positional) > 1:
         return None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
-    entry = known().method(method.of, method.name) if not method.guessed or _is_used(frame, method.of) else None
+    entry = known().method(method.of, method.name)
+    if entry is not None and method.guessed and not _is_used(frame, method.of):
+        entry = None
     if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
         forward = known().method(method.of, "__call__")
         # DDP passes on no method of the module inside.
@@ -480,10 +483,16 @@ def _entry_of(frame: Frame, method: ref.Method, arguments: Arguments, node: ast.
 
 def _is_used(frame: Frame, class_: str) -> bool:
     """Does the project import, or is it, the framework of a class that an object has by its name alone?"""
-    packages = frameworks.packages(lambda framework: class_.partition(".")[0] in framework.packages)
+    packages = _packages_with(class_.partition(".")[0])
     project = frame.linker.project
     imports = (f"{how} {each}" for each in packages for how in ("from", "import"))
     return "torch" in packages or any(map(project.split, packages)) or any(map(project.holding, imports))
+
+
+@functools.cache
+def _packages_with(package: str) -> frozenset[str]:
+    """All import names of the framework that has this one."""
+    return frameworks.packages(lambda framework: package in framework.packages)
 
 
 def _by_imports(frame: Frame, method: ref.Method) -> Collective | None:

@@ -51,12 +51,17 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
         return
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.variables.set_global(frame, target.id, value)
-    if is_extent(value) and _OF_LAYOUT.search(path):
-        value = unknown(("layout", value.key))
     frame.env.forget_parts(path)
-    if frame.summaries.own is not None and not counted and value.constant is None:
-        value = as_configured(frame, value, target, path)
-    frame.env[path] = value
+    frame.env[path] = value if counted else _as_named(frame, value, target, path)
+
+
+def _as_named(frame: Frame, value: Value, target: ast.expr, path: str) -> Value:
+    """The value with what its name says of it, by itself or by the configuration."""
+    if is_extent(value) and _OF_LAYOUT.search(path):
+        return unknown(("layout", value.key))
+    if frame.summaries.own is None or value.constant is not None:
+        return value
+    return as_configured(frame, value, target, path)
 
 
 def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:
