@@ -571,6 +571,22 @@ EQUAL = {
                     return
                 dist.all_reduce(x)
     """,
+    "the number of a round that a generator counts in one of two ways": """
+        class Logger:
+            def monitored(self, loader, start, count):
+                if count > 0:
+                    for i in range(start, count):
+                        yield i, next(loader)
+                else:
+                    for i, batch in enumerate(loader):
+                        yield i, batch
+
+        def train(loader, x, every):
+            logger = Logger()
+            for i, batch in logger.monitored(loader, 0, 10):
+                if (i + 1) % every == 0:
+                    dist.all_reduce(x)
+    """,
     "the number of dimensions of a batch": """
         def main(model, loader, x):
             for batch in loader:

@@ -218,9 +218,9 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return divergent((FIELD, frame.key(node)), iterable.varies)
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
         return unknown((ELEMENT, frame.key(node)), held_in(iterable.items or ()))
-    if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
+    if isinstance(node, ast.Call) and dotted(node.func) == "range" and (len(node.args) == 1 or iterable.varies is None):
         # ranks that go round together count alike
-        return dataclasses.replace(unknown((ELEMENT, frame.key(node))), missing=NEVER)
+        return dataclasses.replace(unknown((INDEX, frame.key(node))), missing=NEVER)
     if (entry := _entry(frame, node)) is not None:
         return entry
     if iterable.varies is not None and iterable.open:
