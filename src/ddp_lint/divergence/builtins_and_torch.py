@@ -301,25 +301,23 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _dictionary(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    """``dict(loss=x)``, ``OrderedDict([("loss", x)])``: what is known of its entries."""
+    """``dict(loss=x)``, ``OrderedDict([("loss", x)])``: with what is known of its entries."""
     for value in arguments.values:
         consume(frame, value)
     value = passed_on(frame, node, arguments.values)
-    given = arguments.positional[0] if arguments.positional else None
-    entries = dict(given.entries or {}) if given is not None else {}
-    for pair_ in (given.items or ()) if given is not None else ():
-        name = pair_.items[0].constant if pair_.items is not None and len(pair_.items) == _PAIR else None
-        if name is None or pair_.items is None:
-            return value
-        entries[name.value] = pair_.items[1]
-    known_of_all = given is None or given.entries is not None or given.items is not None
-    if arguments.starred or not known_of_all:
-        return value
-    return holding(value, entries=entries | arguments.keywords)
+    entries = _entries_of(arguments.positional[0]) if arguments.positional else {}
+    return value if arguments.starred or entries is None else holding(value, entries=entries | arguments.keywords)
 
 
-#: A key and what a dictionary has for it.
-_PAIR = 2
+def _entries_of(given: Value) -> dict[Hashable, Value] | None:
+    """What a dictionary holds that is made of another one, or of pairs; None where that is not known."""
+    pairs = [item.items or () for item in given.items or ()]
+    if given.entries is None and (given.items is None or any(len(items) != 2 for items in pairs)):
+        return None
+    named = [(items[0].constant, items[1]) for items in pairs]
+    if any(name is None for name, _ in named):
+        return None
+    return {**(given.entries or {}), **{name.value: value for name, value in named if name is not None}}
 
 
 def _combined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
