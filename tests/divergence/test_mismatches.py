@@ -56,6 +56,29 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "a rank that has not got what the others have": """
+        def main(x):
+            out = None
+            if dist.get_rank() == 0:
+                out = make()
+            if out is not None:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a trainer of a framework that the project uses": """
+        from lightning.pytorch import Trainer
+
+        def save(trainer):
+            if dist.get_rank() == 0:
+                trainer.save_checkpoint("last.pt")  # !implicit-collective
+    """,
+    "a value that is missing at times": """
+        import time
+
+        def main(x, text):
+            condition = None if time.time() % 2 < 1 else text
+            if condition is not None:
+                dist.all_reduce(x)  # !data-condition
+    """,
     "a loop with its events under the rank test, and another rank test behind it": """
         def main(x, rank, loader):
             for epoch in range(3):
@@ -1817,6 +1840,75 @@ PARTING = {
 }
 
 EQUAL = {
+    "an error for what the caller has given the rank that needs it": """
+        def gather(out, x):
+            if dist.get_rank() == 0:
+                if out is None:
+                    raise ValueError("nothing to write to")
+                for sender in range(1, dist.get_world_size()):
+                    dist.recv(out[sender], sender)
+            else:
+                dist.send(x, 0)
+            dist.barrier()
+
+        def tried(x):
+            try:
+                out = None
+                if dist.get_rank() == 0:
+                    out = torch.empty(4)
+                gather(out, x)
+                return True
+            except ValueError:
+                return False
+
+        def on_all(x):
+            try:
+                gather(torch.empty(4), x)
+            except ValueError:
+                print("failed")
+    """,
+    "an address with a random number in it": """
+        import random
+
+        def seed(number):
+            random.seed(number + dist.get_rank())
+
+        def infer(cfg):
+            port = random.randint(10000, 20000)
+            cfg.address = f"tcp://localhost:{port}"
+
+        def main(cfg, x):
+            if cfg.address is None:
+                infer(cfg)
+            if cfg.address is not None:
+                dist.all_reduce(x)
+    """,
+    "a trainer of a framework that the project does not use": """
+        from fairseq.trainer import Trainer
+
+        def save(trainer):
+            if dist.get_rank() == 0:
+                trainer.save_checkpoint("last.pt")
+    """,
+    "what one rank prints of what was gathered": """
+        class Metrics:
+            def collected(self):
+                gathered = [None] * dist.get_world_size()
+                dist.all_gather_object(gathered, self.values)
+                return {i: each for i, each in enumerate(gathered)}
+
+            def gather_all(self):
+                return self.collected()
+
+            def show(self, gathered=None):
+                if dist.get_rank() != 0:
+                    return
+                print(self.gather_all() if gathered is None else gathered)
+
+        def train(metrics: Metrics):
+            found = metrics.gather_all()
+            metrics.show(found)
+    """,
     "a process that a wrong setting ends before the first rank lets the others go on": """
         def encoder(args):
             if args.kind != "bert":

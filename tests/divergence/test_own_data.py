@@ -7,6 +7,46 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "a list that one arm alone makes longer": """
+        def main(mask, count, longest):
+            masks = []
+            for i in range(count):
+                if i == dist.get_rank():
+                    masks.append(torch.zeros(longest))
+            dist.all_reduce(torch.stack(masks))  # !argument
+    """,
+    "gradients of what a function is given": """
+        def norm(parameters):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            if len(grads) > 0:
+                total = torch.nn.utils.get_total_norm(grads)
+                dist.all_reduce(total)  # !data-condition
+            return 0.0
+    """,
+    "a meter of own losses": """
+        import numpy as np
+        from timm.utils import AverageMeter
+
+        def validate(model, loader):
+            losses = AverageMeter()
+            for batch in loader:
+                losses.update(model(batch).item(), batch.size(0))
+            return {"loss": losses.avg}
+
+        def train(model, loader, x):
+            for epoch in range(10):
+                metrics = validate(model, loader)
+                if not np.isfinite(metrics["loss"]):
+                    return
+                dist.all_reduce(x)  # !data-condition
+    """,
+    "the number of tokens of a batch": """
+        def main(model, loader, x):
+            for batch in loader:
+                length = batch.shape[1]
+                for i in range(length):
+                    dist.all_reduce(x)  # !loop-count
+    """,
     "a rank's own share, gone through in each epoch, and again with a barrier behind it": """
         def train(share, loss, most):
             for epoch in range(10):
@@ -623,6 +663,140 @@ EQUAL = {
             for batch in DataLoader(data, sampler=Endless(data)):
                 dist.all_reduce(model(batch))
     """,
+    "a list that both arms make longer, padded to the longest": """
+        def main(mask, count, longest):
+            masks = []
+            for i in range(count):
+                if i == dist.get_rank():
+                    masks.append(torch.cat([mask, torch.zeros(longest - len(mask))]))
+                else:
+                    masks.append(torch.zeros(longest))
+            dist.all_reduce(torch.stack(masks))
+    """,
+    "gradients after the function's own backward": """
+        def train(model, loader):
+            for batch in loader:
+                model(batch).sum().backward()
+                parameters = tuple(model.parameters())
+                grads = [p.grad for p in parameters if p.grad is not None]
+                if len(grads) > 0:
+                    total = torch.nn.utils.get_total_norm(grads)
+                    dist.all_reduce(total)
+    """,
+    "meters of losses that are reduced where there is more than one rank": """
+        import math
+        import numpy as np
+        from collections import OrderedDict
+        from timm.utils import AverageMeter
+
+        class Meter:
+            def __init__(self):
+                self.reset()
+
+            def reset(self):
+                self.avg = 0
+                self.sum = 0
+                self.count = 0
+
+            def update(self, val, n=1):
+                self.sum += val * n
+                self.count += n
+                self.avg = self.sum / self.count
+
+        def reduced(loss, args):
+            if args.distributed:
+                total = loss.clone()
+                dist.all_reduce(total)
+                loss = total / args.world_size
+            return loss
+
+        def validate(model, loader, args):
+            losses, scores = AverageMeter(), Meter()
+            for batch in loader:
+                loss, score = model(batch)
+                if args.distributed:
+                    loss = reduce_tensor(loss, args.world_size)
+                losses.update(loss.item(), batch.size(0))
+                scores.update(reduce_tensor(score, args.world_size).item(), batch.size(0))
+            return OrderedDict([("loss", losses.avg), ("score", scores.avg)])
+
+        def reduce_tensor(tensor, n):
+            total = tensor.clone()
+            dist.all_reduce(total)
+            total /= n
+            return total
+
+        def train(model, ema, loader, args, x):
+            for epoch in range(10):
+                metrics = validate(model, loader, args)
+                if ema is not None:
+                    metrics = validate(ema, loader, args)
+                if not np.isfinite(metrics["loss"]) or math.isnan(metrics["score"]):
+                    return
+                dist.all_reduce(x)
+    """,
+    "the number of a round that a generator counts in one of two ways": """
+        class Logger:
+            def monitored(self, loader, start, count):
+                if count > 0:
+                    for i in range(start, count):
+                        yield i, next(loader)
+                else:
+                    for i, batch in enumerate(loader):
+                        yield i, batch
+
+        def train(loader, x, every):
+            logger = Logger()
+            for i, batch in logger.monitored(loader, 0, 10):
+                if (i + 1) % every == 0:
+                    dist.all_reduce(x)
+    """,
+    "the number of dimensions of a batch": """
+        def main(model, loader, x):
+            for batch in loader:
+                if len(batch.shape) <= 1 or len(batch.size()) == 1:
+                    dist.all_reduce(x)
+    """,
+    "the number of classes of a batch": """
+        def main(model, loader, x):
+            for batch in loader:
+                num_classes = model(batch).shape[1]
+                for i in range(num_classes):
+                    dist.all_reduce(x)
+    """,
+    "a clock that is averaged in a step of many statements": """
+        import time
+
+        class Trainer:
+            def __init__(self):
+                self._start = time.time()
+                self._time = None
+
+            def train_step(self, samples, n):
+                LINES
+                if n > 1:
+                    own = time.time() - self._start
+                    samples, (n, total) = self._aggregate(samples, n, own)
+                    self._time = total / dist.get_world_size()
+                return n
+
+            def _aggregate(self, samples, *numbers):
+                t = torch.tensor(numbers)
+                dist.all_reduce(t)
+                return samples, t.tolist()
+
+            def time(self):
+                if self._time is None:
+                    return time.time() - self._start
+                return self._time
+
+        def train(trainer: Trainer, loader, longest, x):
+            for batch in loader:
+                trainer.train_step(batch, 2)
+                if trainer.time() > longest:
+                    break
+            dist.all_reduce(x)
+    """.replace("LINES", "\n                ".join(["samples = samples[n:] or samples"] * 70)),
     "a list that is called an iterator, as what it was made of": """
         def evaluate(model, loss, limit):
             data_iterator = read_all()

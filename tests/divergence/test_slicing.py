@@ -108,8 +108,12 @@ CASES = {
     ),
     "another attribute": ("def run(self, loader):\n    self.other = loader\n", ""),
     "more than is worth it": (
-        "def run(self, n):\n" + "    n = n + 1\n" * 100 + "    self.count = n\n",
+        "def run(self, n):\n" + "    n = n + 1\n" * 100 + "    if n:\n        n = n + 1\n    self.count = n\n",
         "self.count = n",
+    ),
+    "more than is worth it, and what its own block binds": (
+        "def run(self, n):\n" + "    n = n + 1\n" * 100 + "    a, (b, c) = gather(n)\n    self.count = b / 2\n",
+        "a, (b, c) = gather(n)\nself.count = b / 2",
     ),
 }  # fmt: skip
 

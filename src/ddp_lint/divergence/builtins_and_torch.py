@@ -22,6 +22,7 @@ from ddp_lint.divergence.lengths import (
     equalised,
     is_serialised,
     is_share,
+    is_size,
     is_whole,
     length_of,
     of_batches,
@@ -151,6 +152,8 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if (own := length_by_class(frame, of, node)) is not None:
         return own
     key = ("len", of.key)
+    if is_size(of):  # ``len(x.shape)``: how many dimensions it has
+        return unknown(key)
     if is_selection(of):
         return divergent(key, own_size(frame, node))
     if of.kind == GRADIENTS:
@@ -273,10 +276,7 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     assert isinstance(node.func, ast.Name)
     iterable = arguments.get("iterable", ("iterable",))[0]
     if iterable is None:
-        value = passed_on(frame, node, arguments.values)
-        if node.func.id != "dict" or arguments.starred:
-            return value
-        return holding(value, entries=dict(arguments.keywords.items()))
+        return passed_on(frame, node, arguments.values)
     over = iterated(node)
     if node.func.id in ("list", "tuple", "iter", "enumerate", "reversed") and len(arguments.positional) < 2:
         if node.func.id == "enumerate" and over is not None and not isinstance(iterable.reference, ref.Generator):
@@ -292,6 +292,26 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
         return value if streamed is None else value.with_reference(streamed)
     return value
+
+
+def _dictionary(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``dict(loss=x)``, ``OrderedDict([("loss", x)])``: with what is known of its entries."""
+    for value in arguments.values:
+        consume(frame, value)
+    value = passed_on(frame, node, arguments.values)
+    entries = _entries_of(arguments.positional[0]) if arguments.positional else {}
+    return value if arguments.starred or entries is None else holding(value, entries=entries | arguments.keywords)
+
+
+def _entries_of(given: Value) -> dict[Hashable, Value] | None:
+    """What a dictionary holds that is made of another one, or of pairs; None where that is not known."""
+    pairs = [item.items or () for item in given.items or ()]
+    if given.entries is None and (given.items is None or any(len(items) != 2 for items in pairs)):
+        return None
+    named = [(items[0].constant, items[1]) for items in pairs]
+    if any(name is None for name, _ in named):
+        return None
+    return {**(given.entries or {}), **{name.value: value for name, value in named if name is not None}}
 
 
 def _combined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -402,7 +422,8 @@ BUILTINS: dict[str, _Handler] = {
     "isinstance": _isinstance, "len": _length, "range": _range,
     **dict.fromkeys(("print", "str", "repr"), _written),
     "getattr": _getattr, "next": _next, "super": _super, "set": _set, "frozenset": _set,
-    **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "dict", "reversed", "zip"), _collected),
+    **dict.fromkeys(("list", "tuple", "iter", "enumerate", "sorted", "reversed", "zip"), _collected),
+    "dict": _dictionary,
 }  # fmt: skip
 
 
@@ -418,6 +439,7 @@ LIBRARY: dict[str, _Handler] = {
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
+    "collections.OrderedDict": _dictionary,
     **{f"itertools.{name}": _combined for name in ("product", "chain", "permutations", "combinations", "zip_longest")},
     "torch.distributed.init_process_group": _job,
     **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ddp_lint.divergence import references as ref
@@ -12,16 +13,14 @@ from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.builtins_and_torch import BUILTINS, LIBRARY
 from ddp_lint.divergence.calls_by_name import (
-    GROWING,
     agreed_within,
     by_name,
+    change,
     distinctive,
     from_source,
-    grow,
     is_of_plain_model,
     is_wrapped,
     sized,
-    update,
     ways,
 )
 from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
@@ -64,6 +63,8 @@ _ALONE = "builtins.alone"
 _RETURNING_MODULE: Final = frozenset(table("tensors")["layers"]["returning_module"])
 #: Methods that make a list longer.
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
+#: Methods by which an object is given one more number, to average it.
+_METERING: Final = frozenset({"update", "add", "push"})
 #: Methods that a computed name is tried for.
 _ALTERNATIVES = 40
 
@@ -361,7 +362,9 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         signals.register(frame, arguments, node)
     special = _LIBRARY.get(name)
     if special is not None:
-        return special(frame, node, arguments)
+        value = special(frame, node, arguments)
+        is_tensor = name.startswith("torch.") and value.constant is None and value.missing is None
+        return dataclasses.replace(value, missing=NEVER) if is_tensor else value
     key = ("call", name, tuple(value.key for value in arguments.values))
     knows = known()
     if knows.is_uniform("call", name) or knows.is_uniform("call", "*." + name.rpartition(".")[2]):
@@ -469,11 +472,27 @@ def _entry_of(frame: Frame, method: ref.Method, arguments: Arguments, node: ast.
     if method.guessed and method.name == "step" and len(arguments.positional) > 1:
         return None  # no optimizer and no schedule, despite its name: a diffusion's ``scheduler.step(x, t)``
     entry = known().method(method.of, method.name)
+    if entry is not None and method.guessed and not _is_used(frame, method.of):
+        entry = None
     if entry is None and is_generated(node, method.name):  # the forwards of the parts communicate
         forward = known().method(method.of, "__call__")
         # DDP passes on no method of the module inside.
         entry = forward if forward is not None and forward.when != "buffers" else None
     return _by_imports(frame, method) if entry is None and method.guessed else entry
+
+
+def _is_used(frame: Frame, class_: str) -> bool:
+    """Does the project import, or is it, the framework of a class that an object has by its name alone?"""
+    packages = _packages_with(class_.partition(".")[0])
+    project = frame.linker.project
+    imports = (f"{how} {each}" for each in packages for how in ("from", "import"))
+    return "torch" in packages or any(map(project.split, packages)) or any(map(project.holding, imports))
+
+
+@functools.cache
+def _packages_with(package: str) -> frozenset[str]:
+    """All import names of the framework that has this one."""
+    return frameworks.packages(lambda framework: package in framework.packages)
 
 
 def _by_imports(frame: Frame, method: ref.Method) -> Collective | None:
@@ -537,6 +556,8 @@ def _unresolved(
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
+    if is_method and name in _METERING:
+        _meter(frame, node, arguments.values)
     by_object = is_method and not foreign and not _is_super(function)
     if by_object and (made := _of_some_object(frame, name, text, arguments, node)) is not None:
         return made
@@ -550,10 +571,7 @@ def _unresolved(
     for argument in arguments.values:
         consume(frame, argument)
     _hand_over(frame, arguments, node)
-    if name in GROWING:
-        grow(frame, node, arguments.values)
-    elif name == "update":
-        update(frame, node, arguments)
+    change(frame, name, node, arguments)
     return by_name(frame, name, parts, node, key)
 
 
@@ -573,6 +591,15 @@ def _of_some_object(frame: Frame, name: str, text: str, arguments: Arguments, no
     if any(value.varies is not None for value in arguments.values) and agreed_within(frame, name):
         return unknown(("call", text, tuple(value.key for value in arguments.values)), agreed=True)
     return None
+
+
+def _meter(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
+    """``meter.update(reduced.item(), n)``: what an object holds that is given what the ranks have agreed on is the same
+    on all of them, until it is given something of their own. How much a batch holds is only a weight."""
+    path = dotted(getattr(node.func, "value", node))
+    held, own = frame.env.get(path), any(value.varies is not None and not value.even for value in given)
+    if held is not None and (own or any(value.agreed for value in given)):
+        frame.env[path] = dataclasses.replace(held, agreed=not own)
 
 
 def _is_super(function: Value) -> bool:

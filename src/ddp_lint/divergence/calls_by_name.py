@@ -148,7 +148,19 @@ def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collecti
 GROWING: Final = frozenset({"append", "extend", "insert"})
 
 
-def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
+#: ... and those that change a list or a dictionary.
+CHANGING: Final = GROWING | {"update"}
+
+
+def change(frame: Frame, name: str, node: ast.Call, arguments: Arguments) -> None:
+    """What a method of a list or a dictionary makes of it."""
+    if name in GROWING:
+        _grow(frame, node, arguments.values)
+    elif name == "update":
+        _update(frame, node, arguments)
+
+
+def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     """``losses.append(x)`` on some ranks only: from here on the list is longer on them. On all ranks, of a value that
     is each rank's own: it is as long on all, and holds something else."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
@@ -177,11 +189,7 @@ def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
 
 
-#: Methods that change what they are called on: a list, or a dictionary.
-CHANGING: Final = GROWING | {"update"}
-
-
-def update(frame: Frame, node: ast.Call, arguments: Arguments) -> None:
+def _update(frame: Frame, node: ast.Call, arguments: Arguments) -> None:
     """``metrics.update(evaluate(model))``, ``metrics.update(loss=loss)`` of a dictionary whose entries are known."""
     path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
     before = frame.env.get(path)

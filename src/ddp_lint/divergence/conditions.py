@@ -361,7 +361,7 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
         return not (is_size(left) and right.constant in (Known(0), Known(1)))
     if with_none and left.kind == BATCH and of_batches(left.varies):
         return False  # a batch of which a collator has left nothing
-    if with_none and result.varies.cause in ("host", "clock"):
+    if with_none and result.varies.cause in ("host", "clock", "random"):
         return True  # each process has a name, a number and a time of its own, none has none
     return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
 

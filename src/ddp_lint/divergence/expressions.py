@@ -495,9 +495,14 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     result = combine(operation, (left, right), key)
     if isinstance(node.op, ast.Add):
         result = as_long_as(frame, result, padded_to(frame, node.left, node.right))
-    if (left.agreed or right.agreed) and result.varies is None and result.constant is None:
-        return dataclasses.replace(result, agreed=True)
-    return result
+    return with_agreed(result, left, right)
+
+
+def with_agreed(result: Value, left: Value, right: Value) -> Value:
+    """What is computed of two numbers, of which the ranks may have agreed on one; how much a batch holds, which a
+    loader makes alike, is only a weight."""
+    agreed = (left.agreed or right.agreed) and (result.varies is None or result.even) and result.constant is None
+    return dataclasses.replace(result, agreed=True) if agreed else result
 
 
 def rank_from_node(operation: ast.operator, *sides: tuple[ast.expr, Value]) -> Value | None:

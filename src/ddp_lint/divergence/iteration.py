@@ -63,7 +63,7 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import ASPECTS
-from ddp_lint.project.parts import inside, kept_by_node
+from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import names_in, walk
 
@@ -106,7 +106,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     value = passed_on(frame, node, parts, frame.key(node) if follow_from_sizes(values) else (LISTED, frame.key(node)))
     if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
         return dataclasses.replace(divergent(frame.key(node, "kept"), own_size(frame, node)), missing=NEVER)
-    if value.varies is None and (_lacks_gradients(node) or _maps_gradients(node, iterables[0])):
+    gradients = _lacks_gradients(node) or _maps_gradients(node, iterables[0])
+    if value.varies is None and gradients and not _has_gone_backward(frame, node):
         return emptiness(frame, node, unknown((GRADIENTS, frame.key(node))))
     share = _share(frame, node) if value.varies is None else None
     if share is not None:
@@ -150,6 +151,12 @@ def _lacks_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.D
         and getattr(test.comparators[0], "value", 0) is None
         for test in tests
     )
+
+
+def _has_gone_backward(frame: Frame, node: ast.expr) -> bool:
+    """Has the function itself gone backward before? Then there are gradients on all ranks."""
+    calls = (n for n in children(frame.function) if isinstance(n, ast.Call)) if frame.function is not None else ()
+    return any(call.lineno < node.lineno and last_part(call.func) == "backward" for call in calls)
 
 
 def _maps_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, iterable: Value) -> bool:
@@ -211,9 +218,9 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return divergent((FIELD, frame.key(node)), iterable.varies)
     if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
         return unknown((ELEMENT, frame.key(node)), held_in(iterable.items or ()))
-    if isinstance(node, ast.Call) and dotted(node.func) == "range" and len(node.args) == 1:
+    if isinstance(node, ast.Call) and dotted(node.func) == "range" and (len(node.args) == 1 or iterable.varies is None):
         # ranks that go round together count alike
-        return dataclasses.replace(unknown((ELEMENT, frame.key(node))), missing=NEVER)
+        return dataclasses.replace(unknown((INDEX, frame.key(node))), missing=NEVER)
     if (entry := _entry(frame, node)) is not None:
         return entry
     if iterable.varies is not None and iterable.open:

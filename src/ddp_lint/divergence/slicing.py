@@ -32,7 +32,7 @@ _MOST_EXITS = 64
 #: What distinguishes two objects of a class: ``Timer(group=group, is_main=rank == 0)``.
 _TELLING = re.compile(r"group|pg$|mesh|rank|main|master|primary|world|sync|distrib|^is_|model|sampler|loader")
 #: Statements that a store may depend on, all exits before it included; where there are more, the names in it are
-#: unknown.
+#: unknown, but for what its own block binds.
 _MOST = 60
 
 
@@ -115,7 +115,7 @@ class _Statements:
         before = bisect.bisect_left(self._exits, last, key=lambda found: found.number)
         exits = self._exits[:before] if before <= _MOST_EXITS else []
         if len(self._closed([*stores, *self._naming, *exits])) > _MOST:
-            return [found.node for found in stores]
+            return [found.node for found in sorted({*stores, *self._near(stores)}, key=lambda each: each.number)]
         kept = self._closed([*stores, *self._naming, *_beside(stores, exits)])
         blocks: dict[tuple[_Statement | None, int], list[_Statement]] = collections.defaultdict(list)
         for statement in sorted(kept, key=lambda each: each.number):
@@ -130,6 +130,15 @@ class _Statements:
             return _with_blocks(statement.node, iter(inner)) if inner else _without_value(statement.node)
 
         return [reduced(each) for each in blocks.get((None, 0), ())]
+
+    def _near(self, stores: list[_Statement]) -> Iterator[_Statement]:
+        """The last statements before a store, in its own block, that bind the names in it."""
+        for store in stores:
+            for name in store.names:
+                before = [found for found in self._changing.get(name, ()) if found.number < store.number]
+                beside = before and (before[-1].around, before[-1].block) == (store.around, store.block)
+                if beside and not any(_blocks(before[-1].node)):
+                    yield before[-1]
 
     def _closed(self, waiting: list[_Statement]) -> set[_Statement]:
         """With all that they depend on, as long as it is not too much."""

@@ -37,6 +37,7 @@ from ddp_lint.divergence.expressions import (
     is_set,
     rank_from_node,
     unordered,
+    with_agreed,
 )
 from ddp_lint.divergence.frame import JOB_SIZE, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
@@ -883,7 +884,7 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     value = ranked or combine(function, (left, right), key)
     if isinstance(node.op, ast.Add):
         value = as_long_as(frame, value, padded_to(frame, node.target, node.value))
-    bind(frame, node.target, value, node)
+    bind(frame, node.target, with_agreed(value, left, right), node)
 
 
 def _delete(frame: Frame, node: ast.Delete) -> None:

@@ -245,7 +245,8 @@ class Summaries:
             return named_rank  # the name gives the axis, regardless of the body
         agrees = is_agreement(function.name) or _AGGREGATES in function.name
         if summary.effects and returned.constant is None and agrees:
-            return unknown((frame.key(node), "returned"), returned.reference, agreed=True)
+            agreed = unknown((frame.key(node), "returned"), returned.reference, agreed=True)
+            return dataclasses.replace(agreed, missing=returned.missing)
         if returned.varies is None and _is_unknown(returned):
             ranked = self._rank_by_name(frame, function, node)
             if ranked is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers
-from ddp_lint.divergence.lengths import extent_of, grown_by_key, is_size, size_of
+from ddp_lint.divergence.lengths import extent_of, grown_by_key, is_extent, is_size, size_of
 from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, divergent, filled, holding, is_new_container, unknown
@@ -17,6 +18,8 @@ from ddp_lint.findings import Confidence
 from ddp_lint.source.syntax import first_name
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: A name for a dimension that the model sets, whatever the samples are: ``num_classes = logits.shape[1]``.
+_OF_LAYOUT = re.compile(r"(^|_)(classes|categories|channels|segments|heads|queries|feat(ure)?s?)$")
 #: Entries that are kept of a dictionary.
 _ENTRIES = 64
 
@@ -39,9 +42,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.variables.set_global(frame, target.id, value)
     frame.env.forget_parts(path)
-    if frame.summaries.own is not None and not counted and value.constant is None:
-        value = as_configured(frame, value, target, path)
-    frame.env[path] = value
+    frame.env[path] = value = value if counted else _as_named(frame, value, target, path)
     if not isinstance(target, ast.Name) and _follows_from_rank(value):
         _keep_apart(frame, path)
 
@@ -75,6 +76,15 @@ def _keep_apart(frame: Frame, path: str) -> None:
     this = first_name(function) if frame.owner is not None and isinstance(function, _FUNCTIONS) else ""
     if of != this or not attribute.isidentifier():
         frame.apart.add(path)
+
+
+def _as_named(frame: Frame, value: Value, target: ast.expr, path: str) -> Value:
+    """The value with what its name says of it, by itself or by the configuration."""
+    if is_extent(value) and _OF_LAYOUT.search(path):
+        return unknown(("layout", value.key))
+    if frame.summaries.own is None or value.constant is not None:
+        return value
+    return as_configured(frame, value, target, path)
 
 
 def _store(frame: Frame, target: ast.Subscript, base: Value) -> None:

@@ -650,6 +650,8 @@ def _missing(test: Test, yes: Value, no: Value) -> Test | None:
     if yes.missing is None and no.missing is None and Known(None) not in (yes.constant, no.constant):
         return None
     first, second = missing_of(yes), missing_of(no)
+    if test.varying() is not None:  # ``if rank == 0: out = make()``: None is for the other ranks
+        first, second = first or NEVER, second or NEVER
     if first is None or second is None:
         return None
     if first is second or first == second:
@@ -749,7 +751,9 @@ def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Val
 
 def _merged_entries(test: Test, yes: Value, no: Value, key: Hashable) -> dict[Hashable, Value] | None:
     """The entries of what is one of two dictionaries with the same keys, of which an arm may have set some."""
-    if not yes.entries or not no.entries or yes.entries.keys() != no.entries.keys() or GROWN in (yes.kind, no.kind):
+    if yes.entries is None or no.entries is None or yes.entries.keys() != no.entries.keys():
+        return None
+    if GROWN in (yes.kind, no.kind):
         return None
     pairs = ((name, entry, no.entries[name]) for name, entry in yes.entries.items())
     return {name: entry if entry is other else merge(test, entry, other, (key, name)) for name, entry, other in pairs}
@@ -777,6 +781,8 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
     if _holds_nothing(yes) is not _holds_nothing(no):
         other = no if _holds_nothing(yes) else yes
         longer = other.constant is None and not other.agreed
+    elif yes.kind == no.kind == GROWN:  # both arms add to it
+        return filled(key, varies)
     else:
         longer = GROWN in (yes.kind, no.kind) and all(v.kind == GROWN or v.items is not None for v in (yes, no))
     return divergent((GROWN, key), varies) if longer else None
