@@ -321,6 +321,64 @@ PARTING = {
             if dist.get_rank() == 0:
                 print(meter.get())  # !rank-branch
     """,
+    "a program of two roles, one of which lacks a call of the other or makes none at all": """
+        def scatter(state, names):
+            if dist.get_rank() == 0:
+                for value in state.values():
+                    dist.broadcast(value, 0)  # !rank-branch
+            else:
+                for name in names:
+                    if dist.get_rank() == 0:
+                        dist.broadcast(torch.empty(1), 0)
+
+        def share(state, names):
+            if dist.get_rank() == 0:
+                for value in state.values():
+                    dist.broadcast(value, 0)  # !rank-branch
+                    dist.barrier()
+            else:
+                for name in names:
+                    dist.barrier()
+    """,
+    "a property that can be set, which is no method": """
+        class State:
+            def __init__(self):
+                self._done = False
+
+            @property
+            def done(self):
+                return self._done
+
+            @done.setter
+            def done(self, value):
+                self._done = value
+
+        def reduce(state: State, x):
+            if not state.done and dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a setting that is none of those which a chain lists, in the last arm of it": """
+        def reduce(backend, x, known):
+            if backend == "none":
+                return
+            if backend == "mpi":
+                pass
+            elif backend in known:
+                if dist.get_rank() == 0:
+                    dist.all_reduce(x)  # !rank-branch
+    """,
+    "a variable of the module that a function rebinds under a test": """
+        USES = False
+
+        def start(args):
+            if args.uses:
+                global USES
+                USES = True
+
+        def reduce(x):
+            if USES and dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
 }
 
 EQUAL = {
@@ -555,6 +613,19 @@ EQUAL = {
             if len(losses) == 0:
                 return 0.0
             dist.all_reduce(torch.stack(losses).mean())
+    """,
+    "a program of two roles that make the same calls in other loops": """
+        def serve(state, x):
+            if dist.get_rank() == 0:
+                for value in state:
+                    dist.broadcast(value, 0)
+                    dist.barrier()
+            else:
+                while True:
+                    dist.broadcast(x, 0)
+                    dist.barrier()
+                    if x.min() < 0:
+                        break
     """,
 }
 
