@@ -56,6 +56,7 @@ from ddp_lint.divergence.values import (
     Variation,
     divergent,
     follow_from_sizes,
+    is_every_rank,
     is_filled,
     is_whether_sharded,
     made_of_range,
@@ -108,10 +109,12 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         return dataclasses.replace(divergent(frame.key(node, "kept"), own_size(frame, node)), missing=NEVER)
     if value.varies is None and (_lacks_gradients(node) or _maps_gradients(node, iterables[0])):
         return emptiness(frame, node, unknown((GRADIENTS, frame.key(node))))
-    share = _share(frame, node) if value.varies is None else None
+    ranks = is_every_rank(iterables[0])
+    share = _share(frame, node) if value.varies is None and not ranks else None
     if share is not None:
         return dataclasses.replace(divergent(frame.key(node, "share"), share), missing=NEVER)
-    value = of_ranks(value, values) if isinstance(node, ast.ListComp) else value
+    if isinstance(node, ast.ListComp):  # ``[r for r in range(world_size) if r // 8 == rank // 8]``
+        value = of_ranks(value, [*values, *iterables[1:]] if ranks else values)
     if value.varies is None:
         value = of_comprehension(frame, node, iterables[0]) or value
     if value.varies is None and len(values) == 1 and is_whether_sharded(values[0]):
