@@ -379,6 +379,71 @@ PARTING = {
             if USES and dist.get_rank() == 0:
                 dist.all_reduce(x)  # !rank-branch
     """,
+    "objects that one rank alone has in its list": """
+        class Timer:
+            def after(self):
+                pass
+
+        class Saver:
+            def after(self):
+                dist.barrier()
+
+        def wait():
+            dist.barrier()
+
+        def build():
+            hooks = [Timer()]
+            if dist.get_rank() == 0:
+                hooks.append(Saver())
+            return hooks
+
+        def added(more):
+            hooks = [Timer(), Timer()]
+            if dist.get_rank() == 0:
+                hooks += [Saver()]
+            for hook in hooks:
+                hook.after()  # !rank-branch
+
+        def of_two_lists():
+            hooks = [Timer(), Saver()] if dist.get_rank() == 0 else [Timer()]
+            [hook.after() for hook in hooks]  # !rank-branch
+
+        def called():
+            finish = []
+            if dist.get_rank() == 0:
+                finish.append(wait)
+            for each in finish:
+                each()  # !rank-branch
+
+        class Trainer:
+            def __init__(self):
+                self.hooks = [Timer()]
+                if dist.get_rank() == 0:
+                    self.hooks.append(Saver())
+
+            def run(self):
+                for number, hook in enumerate(self.hooks):
+                    hook.after()  # !rank-branch
+
+        class Runner:
+            def __init__(self, hooks):
+                self.hooks = hooks
+
+            def run(self):
+                for hook in self.hooks:
+                    hook.after()  # !rank-branch
+
+        def main():
+            Runner(build()).run()
+
+        def rounds():
+            hooks = [Timer()]
+            if dist.get_rank() == 0:
+                hooks.append(Timer())
+            for hook in hooks:
+                hook.after()
+                dist.barrier()  # !loop-count
+    """,
 }
 
 EQUAL = {
@@ -626,6 +691,46 @@ EQUAL = {
                     dist.barrier()
                     if x.min() < 0:
                         break
+    """,
+    "objects that one rank alone has in its list, which do nothing with the others, or that another rank has, too": """
+        class Timer:
+            def after(self):
+                pass
+
+        class Saver:
+            def after(self):
+                dist.barrier()
+
+        def quiet():
+            hooks = [Saver()]
+            if dist.get_rank() == 0:
+                hooks.append(Timer())
+            for hook in hooks:
+                hook.after()
+
+        def shorter():
+            hooks = [Saver(), Timer()]
+            if dist.get_rank() != 0:
+                hooks = [Saver()]
+            for hook in hooks:
+                hook.after()
+
+        def both():
+            hooks = []
+            if dist.get_rank() == 0:
+                hooks.append(Saver())
+                hooks.append(Timer())
+            else:
+                hooks.append(Saver())
+            for hook in hooks:
+                hook.after()
+
+        def on_all(args):
+            hooks = [Timer()]
+            if args.save:
+                hooks.append(Saver())
+            for hook in hooks:
+                hook.after()
     """,
 }
 

@@ -24,6 +24,7 @@ from ddp_lint.divergence.lengths import (
     padded_to,
     size_of,
 )
+from ddp_lint.divergence.object_lists import of_either, with_objects
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import GROWN, Known, Test, Value, Variation, divergent, filled, negated, unknown
@@ -82,6 +83,7 @@ def of_arms(merged: Value, before: Value | None, yes: Value, no: Value, test: Te
     it is wrapped in the way of the arm that was run."""
     if merged.reference is not None:
         return merged
+    merged = of_either(merged, yes, no, test)
     if (first := ways(yes, test)) and (second := ways(no, negated(test))):
         return merged.with_reference(ref.OneOf(*zip(*first, *second, strict=True)))
     if test.varying() is not None:
@@ -144,7 +146,13 @@ def grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     before = frame.env.get(path) or _entry_that_grows(frame, node)
     if before is not None and isinstance(node.func, ast.Attribute) and node.func.attr == "extend" and node.args:
         frame.env[path] = before = as_long_as(frame, before, padded_to(frame, node.func.value, node.args[0]))
-    if before is None or before.items != ():
+    if before is None:
+        return
+    added = (given[0].items or ()) if len(given) == 1 and getattr(node.func, "attr", "") == "extend" else given
+    if (longer := with_objects(frame, node, before, added)) is not None:
+        frame.env[path] = longer
+        return
+    if before.items != ():
         return
     if (order := frame.order) is not None:
         listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)

@@ -35,6 +35,7 @@ from ddp_lint.divergence.lengths import (
     own_length,
     own_share,
 )
+from ddp_lint.divergence.object_lists import is_counted
 from ddp_lint.divergence.resolve import iterated
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients, kind_of, own_gradients, own_size
 from ddp_lint.divergence.shards import element_of_parts
@@ -93,6 +94,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         values = [evaluate(frame, element) for element in elements]
     inner, frame.effects = frame.effects, outer
     rounds = rounds_of(frame, iterables[0], node.generators[0].iter, node.generators[0].target)
+    rounds = rounds if is_counted(iterables[0], inner) else None
     source = reference_of(iterables[0])
     if isinstance(source, ref.Generator):
         frame.effects.append(dataclasses.replace(source.call, yields=inner))
@@ -176,6 +178,8 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
 
 def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     """What a loop variable is: an element of the iterable."""
+    if isinstance(iterable.reference, ref.ListOf):
+        return unknown((ELEMENT, frame.key(node)), iterable.reference.of)
     element = _element(frame, iterable, node, target)
     if element.varies is None or not isinstance(iterable.reference, ref.Generator):
         return element

@@ -413,6 +413,8 @@ class Variables:
             value = evaluate(frame, assigned_once(frame, argument))
             if value.constant != Known(None):
                 found.append(value)
+        if len(found) == 1 and isinstance(found[0].reference, ref.ListOf):
+            return found[0]
         objects = held_in(found)
         each = [value.reference for value in found]
         if objects is None or not all(isinstance(one, ref.Instance) and isinstance(one.of, ClassRef) for one in each):
