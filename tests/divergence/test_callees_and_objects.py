@@ -444,6 +444,31 @@ PARTING = {
                 hook.after()
                 dist.barrier()  # !loop-count
     """,
+    "a flag that a dataclass is made with, or that a dictionary gives": """
+        import dataclasses
+
+        @dataclasses.dataclass
+        class Settings:
+            path: str
+            verbose: bool
+
+        class Trainer:
+            def __init__(self, path):
+                self.settings = Settings(path, dist.get_rank() == 0)
+
+            def log(self, x):
+                if self.settings.verbose:
+                    dist.all_reduce(x)  # !rank-branch
+
+        def report(settings: Settings, x):
+            if settings.verbose:
+                dist.all_reduce(x)  # !rank-branch
+
+        def save(x):
+            options = {"path": "x", "write": dist.get_rank() == 0}
+            if options.get("write"):
+                dist.all_reduce(x)  # !rank-branch
+    """,
 }
 
 EQUAL = {
@@ -731,6 +756,28 @@ EQUAL = {
                 hooks.append(Saver())
             for hook in hooks:
                 hook.after()
+    """,
+    "a flag that a dataclass is made with, by the rank in one place and alike in another": """
+        import dataclasses
+
+        @dataclasses.dataclass
+        class Settings:
+            path: str
+            verbose: bool = False
+            strict: bool = False
+
+        def of_rank(path):
+            return Settings(path, dist.get_rank() == 0, strict=True)
+
+        def of_all(path):
+            return Settings(path, verbose=True, strict=True)
+
+        def report(settings: Settings, x):
+            if settings.verbose or settings.strict:
+                dist.all_reduce(x)
+            options = {"path": dist.get_rank(), "write": True}
+            if options.get("write"):
+                dist.all_reduce(x)
     """,
 }
 

@@ -219,15 +219,15 @@ def _entry_that_grows(frame: Frame, node: ast.Call) -> Value | None:
 def _part_of_grown(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:
     """What a dictionary gives that has more entries on some ranks: ``hits.items()``, ``results.get("loss", 0)``."""
     of = container(frame, node.func.value) if isinstance(node.func, ast.Attribute) else None
+    asked = parts[1].constant if len(parts) > 1 else None
+    if of is not None and name == "get" and asked is not None and asked.value in (of.entries or {}):
+        return (of.entries or {})[asked.value]
     if of is not None and name == "get" and of.varies is None and (held := any_of(of)) is not None:
         return unknown(key, held)
     if of is None or of.kind != GROWN or of.varies is None:
         return None
     if name != "get":
         return divergent((GROWN, key), of.varies)
-    asked = parts[1].constant if len(parts) > 1 else None
-    if asked is not None and asked.value in (of.entries or {}):
-        return (of.entries or {})[asked.value]
     return divergent(key, of.varies) if of.varies.cause == "rank" else None  # ranks that lack it get the default
 
 

@@ -52,6 +52,7 @@ from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import Use, constructions
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import first_name, parameters, positional
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
@@ -343,6 +344,8 @@ class Variables:
         """``trainer: Trainer`` in the class body."""
         for owner in self._summaries.linker.linearised(of)[0]:
             if (annotation := declared_in_body(owner.node).get(name)) is not None:
+                if getattr(annotation, "id", "") == "bool" and (given := self._field_given(of, name)) is not None:
+                    return given
                 instance = annotated(self._summaries.linker, owner.facts, annotation)
                 return unknown(("declared", name), instance) if instance else None
         only = self._summaries.linker.only_class(name, of)
@@ -375,10 +378,16 @@ class Variables:
         flag = next((a for a in parameters(method) if a.arg == name), None)
         if method.name != "__init__" or flag is None or not is_flag(flag, defaults_of(method).get(name)):
             return None
-        given = self._given(of, method, name)
-        found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
-        by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
-        return by_rank[0] if by_rank and len(by_rank) == len(found) else None
+        return _by_rank(self._given(of, method, name))
+
+    def _field_given(self, of: ClassRef, name: str) -> Value | None:
+        """The same of a field of a dataclass: ``Settings(verbose=rank == 0)``."""
+        if not any(last_part(getattr(each, "func", each)) == "dataclass" for each in of.node.decorator_list):
+            return None
+        classes = reversed(self._summaries.linker.linearised(of)[0])
+        fields = [n for each in classes for n in list(declared_in_body(each.node))[::-1]]
+        made = self._summaries.linker.project.class_of(of.facts, of.node).name
+        return _by_rank(self._passed(made, fields, name))
 
     def _wrapped_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
         """The wrapped model that every object of the class is made with: ``Trainer(model)`` after ``model =
@@ -474,6 +483,13 @@ class Variables:
             of = self._summaries.linker.class_ref(use.owner, facts)
             frame.env[first_name(use.around)] = unknown((MADE, of.node.name), ref.Instance(of))
         return frame
+
+
+def _by_rank(given: list[tuple[Frame, ast.expr]]) -> Value | None:
+    """What all of these are, if each follows from the rank."""
+    found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
+    by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
+    return by_rank[0] if by_rank and len(by_rank) == len(found) else None
 
 
 def _takes_apart(value: ast.expr, name: str) -> bool:
