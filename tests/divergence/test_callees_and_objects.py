@@ -469,6 +469,51 @@ PARTING = {
             if options.get("write"):
                 dist.all_reduce(x)  # !rank-branch
     """,
+    "what a helper that runs its argument on one rank is given": """
+        def reduce(x):
+            dist.all_reduce(x)
+            return x
+
+        def on_first(function, *args):
+            if dist.get_rank() == 0:
+                return function(*args)
+
+        def leaving(function):
+            if dist.get_rank() != 0:
+                return None
+            return function()
+
+        def through(function, x):
+            log(x)
+            return inner(function, x)
+
+        def inner(function, x):
+            if dist.get_rank() == 0:
+                function(x)
+
+        def log(x):
+            print(x)
+
+        def of_a_function(x):
+            on_first(reduce, x)  # !rank-branch
+
+        def of_a_lambda(x):
+            leaving(lambda: reduce(x))  # !rank-branch
+
+        def of_what_is_passed_on(x):
+            through(reduce, x)  # !rank-branch
+
+        class Trainer:
+            def save(self):
+                dist.barrier()
+
+            def on_main(self, function):
+                if self.rank == 0:
+                    function()
+
+            def run(self):
+                self.on_main(self.save)  # !rank-branch
+    """,
 }
 
 EQUAL = {
@@ -778,6 +823,34 @@ EQUAL = {
             options = {"path": dist.get_rank(), "write": True}
             if options.get("write"):
                 dist.all_reduce(x)
+    """,
+    "a helper that runs its argument on one rank before the others, or one that communicates nothing": """
+        def reduce(x):
+            dist.all_reduce(x)
+
+        def first(function, x):
+            if dist.get_rank() == 0:
+                function(x)
+            dist.barrier()
+            if dist.get_rank() != 0:
+                function(x)
+
+        def on_first(function, x):
+            if dist.get_rank() == 0:
+                function(x)
+
+        def download(path):
+            torch.save(path, path)
+
+        def on_all(function, x):
+            if dist.get_rank() == 0:
+                print(x)
+            function(x)
+
+        def run(path, x):
+            first(download, path)
+            on_first(download, path)
+            on_all(reduce, x)
     """,
 }
 
