@@ -399,6 +399,199 @@ PARTING = {
             if dist.get_rank() == 0:
                 print(meter.get())  # !rank-branch
     """,
+    "a program of two roles, one of which lacks a call of the other or makes none at all": """
+        def scatter(state, names):
+            if dist.get_rank() == 0:
+                for value in state.values():
+                    dist.broadcast(value, 0)  # !rank-branch
+            else:
+                for name in names:
+                    if dist.get_rank() == 0:
+                        dist.broadcast(torch.empty(1), 0)
+
+        def share(state, names):
+            if dist.get_rank() == 0:
+                for value in state.values():
+                    dist.broadcast(value, 0)  # !rank-branch
+                    dist.barrier()
+            else:
+                for name in names:
+                    dist.barrier()
+    """,
+    "a property that can be set, which is no method": """
+        class State:
+            def __init__(self):
+                self._done = False
+
+            @property
+            def done(self):
+                return self._done
+
+            @done.setter
+            def done(self, value):
+                self._done = value
+
+        def reduce(state: State, x):
+            if not state.done and dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a setting that is none of those which a chain lists, in the last arm of it": """
+        def reduce(backend, x, known):
+            if backend == "none":
+                return
+            if backend == "mpi":
+                pass
+            elif backend in known:
+                if dist.get_rank() == 0:
+                    dist.all_reduce(x)  # !rank-branch
+    """,
+    "a variable of the module that a function rebinds under a test": """
+        USES = False
+
+        def start(args):
+            if args.uses:
+                global USES
+                USES = True
+
+        def reduce(x):
+            if USES and dist.get_rank() == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "objects that one rank alone has in its list": """
+        class Timer:
+            def after(self):
+                pass
+
+        class Saver:
+            def after(self):
+                dist.barrier()
+
+        def wait():
+            dist.barrier()
+
+        def build():
+            hooks = [Timer()]
+            if dist.get_rank() == 0:
+                hooks.append(Saver())
+            return hooks
+
+        def added(more):
+            hooks = [Timer(), Timer()]
+            if dist.get_rank() == 0:
+                hooks += [Saver()]
+            for hook in hooks:
+                hook.after()  # !rank-branch
+
+        def of_two_lists():
+            hooks = [Timer(), Saver()] if dist.get_rank() == 0 else [Timer()]
+            [hook.after() for hook in hooks]  # !rank-branch
+
+        def called():
+            finish = []
+            if dist.get_rank() == 0:
+                finish.append(wait)
+            for each in finish:
+                each()  # !rank-branch
+
+        class Trainer:
+            def __init__(self):
+                self.hooks = [Timer()]
+                if dist.get_rank() == 0:
+                    self.hooks.append(Saver())
+
+            def run(self):
+                for number, hook in enumerate(self.hooks):
+                    hook.after()  # !rank-branch
+
+        class Runner:
+            def __init__(self, hooks):
+                self.hooks = hooks
+
+            def run(self):
+                for hook in self.hooks:
+                    hook.after()  # !rank-branch
+
+        def main():
+            Runner(build()).run()
+
+        def rounds():
+            hooks = [Timer()]
+            if dist.get_rank() == 0:
+                hooks.append(Timer())
+            for hook in hooks:
+                hook.after()
+                dist.barrier()  # !loop-count
+    """,
+    "a flag that a dataclass is made with, or that a dictionary gives": """
+        import dataclasses
+
+        @dataclasses.dataclass
+        class Settings:
+            path: str
+            verbose: bool
+
+        class Trainer:
+            def __init__(self, path):
+                self.settings = Settings(path, dist.get_rank() == 0)
+
+            def log(self, x):
+                if self.settings.verbose:
+                    dist.all_reduce(x)  # !rank-branch
+
+        def report(settings: Settings, x):
+            if settings.verbose:
+                dist.all_reduce(x)  # !rank-branch
+
+        def save(x):
+            options = {"path": "x", "write": dist.get_rank() == 0}
+            if options.get("write"):
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "what a helper that runs its argument on one rank is given": """
+        def reduce(x):
+            dist.all_reduce(x)
+            return x
+
+        def on_first(function, *args):
+            if dist.get_rank() == 0:
+                return function(*args)
+
+        def leaving(function):
+            if dist.get_rank() != 0:
+                return None
+            return function()
+
+        def through(function, x):
+            log(x)
+            return inner(function, x)
+
+        def inner(function, x):
+            if dist.get_rank() == 0:
+                function(x)
+
+        def log(x):
+            print(x)
+
+        def of_a_function(x):
+            on_first(reduce, x)  # !rank-branch
+
+        def of_a_lambda(x):
+            leaving(lambda: reduce(x))  # !rank-branch
+
+        def of_what_is_passed_on(x):
+            through(reduce, x)  # !rank-branch
+
+        class Trainer:
+            def save(self):
+                dist.barrier()
+
+            def on_main(self, function):
+                if self.rank == 0:
+                    function()
+
+            def run(self):
+                self.on_main(self.save)  # !rank-branch
+    """,
 }
 
 EQUAL = {
@@ -655,6 +848,109 @@ EQUAL = {
             if len(losses) == 0:
                 return 0.0
             dist.all_reduce(torch.stack(losses).mean())
+    """,
+    "a program of two roles that make the same calls in other loops": """
+        def serve(state, x):
+            if dist.get_rank() == 0:
+                for value in state:
+                    dist.broadcast(value, 0)
+                    dist.barrier()
+            else:
+                while True:
+                    dist.broadcast(x, 0)
+                    dist.barrier()
+                    if x.min() < 0:
+                        break
+    """,
+    "objects that one rank alone has in its list, which do nothing with the others, or that another rank has, too": """
+        class Timer:
+            def after(self):
+                pass
+
+        class Saver:
+            def after(self):
+                dist.barrier()
+
+        def quiet():
+            hooks = [Saver()]
+            if dist.get_rank() == 0:
+                hooks.append(Timer())
+            for hook in hooks:
+                hook.after()
+
+        def shorter():
+            hooks = [Saver(), Timer()]
+            if dist.get_rank() != 0:
+                hooks = [Saver()]
+            for hook in hooks:
+                hook.after()
+
+        def both():
+            hooks = []
+            if dist.get_rank() == 0:
+                hooks.append(Saver())
+                hooks.append(Timer())
+            else:
+                hooks.append(Saver())
+            for hook in hooks:
+                hook.after()
+
+        def on_all(args):
+            hooks = [Timer()]
+            if args.save:
+                hooks.append(Saver())
+            for hook in hooks:
+                hook.after()
+    """,
+    "a flag that a dataclass is made with, by the rank in one place and alike in another": """
+        import dataclasses
+
+        @dataclasses.dataclass
+        class Settings:
+            path: str
+            verbose: bool = False
+            strict: bool = False
+
+        def of_rank(path):
+            return Settings(path, dist.get_rank() == 0, strict=True)
+
+        def of_all(path):
+            return Settings(path, verbose=True, strict=True)
+
+        def report(settings: Settings, x):
+            if settings.verbose or settings.strict:
+                dist.all_reduce(x)
+            options = {"path": dist.get_rank(), "write": True}
+            if options.get("write"):
+                dist.all_reduce(x)
+    """,
+    "a helper that runs its argument on one rank before the others, or one that communicates nothing": """
+        def reduce(x):
+            dist.all_reduce(x)
+
+        def first(function, x):
+            if dist.get_rank() == 0:
+                function(x)
+            dist.barrier()
+            if dist.get_rank() != 0:
+                function(x)
+
+        def on_first(function, x):
+            if dist.get_rank() == 0:
+                function(x)
+
+        def download(path):
+            torch.save(path, path)
+
+        def on_all(function, x):
+            if dist.get_rank() == 0:
+                print(x)
+            function(x)
+
+        def run(path, x):
+            first(download, path)
+            on_first(download, path)
+            on_all(reduce, x)
     """,
 }
 

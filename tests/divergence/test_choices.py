@@ -286,6 +286,32 @@ PARTING: dict[str, tuple[str, dict[str, str]]] = {
         """,
         {},
     ),
+    "a helper that makes the file on one rank alone and waits, called by those that miss it": (
+        """
+        import shutil
+        import comm
+
+        class Copy:
+            def __init__(self, source):
+                self.source = source
+
+            def into(self, target):
+                if dist.get_rank() == 0:
+                    shutil.copytree(self.source, target)
+                comm.barrier()
+
+        def prepare(target, copy: Copy):
+            if copy is not None and not os.path.isdir(os.path.join(target, "checkpoints")):
+                copy.into(target)  # !data-condition
+        """,
+        {
+            "comm": """
+            def barrier():
+                if dist.is_initialized():
+                    dist.barrier()
+            """
+        },
+    ),
 }
 
 EQUAL: dict[str, tuple[str, dict[str, str]]] = {
@@ -460,6 +486,27 @@ EQUAL: dict[str, tuple[str, dict[str, str]]] = {
                 if not os.path.exists(path):
                     torch.save(data, path)
             return torch.load(path)
+        """,
+        {},
+    ),
+    "a helper that waits, and makes the file on all ranks, or another file, or none": (
+        """
+        import shutil
+
+        def copy(source, target):
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            dist.barrier()
+
+        def tell(path):
+            if dist.get_rank() == 0:
+                print(path)
+            dist.barrier()
+
+        def prepare(source, target):
+            if not os.path.isdir(target):
+                copy(source, target)
+            if not os.path.isdir(source):
+                tell(target)
         """,
         {},
     ),

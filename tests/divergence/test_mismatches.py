@@ -224,6 +224,13 @@ PARTING = {
             for path in paths[rank * each : (rank + 1) * each]:
                 dist.all_reduce(x)  # !loop-count
 
+        def rest_to_the_last(paths, x):
+            rank, size, total = dist.get_rank(), dist.get_world_size(), len(paths)
+            each = total // size
+            end = rank * each + each if rank < size - 1 else len(paths)
+            for path in paths[rank * each : end]:
+                dist.all_reduce(x)  # !loop-count
+
         def validate(build, data):
             model = FullyShardedDataParallel(build())
             own = list(range(dist.get_rank(), len(data), dist.get_world_size()))
@@ -2055,6 +2062,12 @@ EQUAL = {
             rank, size = dist.get_rank(), dist.get_world_size()
             each = len(paths) // size
             for path in paths[rank * each : (rank + 1) * each]:
+                dist.all_reduce(x)
+
+        def a_part_for_all(paths, x, end):
+            if end is None:
+                end = len(paths)
+            for path in paths[:end]:
                 dist.all_reduce(x)
 
         def filled_up(paths, x):

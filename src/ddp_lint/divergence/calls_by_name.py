@@ -24,6 +24,7 @@ from ddp_lint.divergence.lengths import (
     padded_to,
     size_of,
 )
+from ddp_lint.divergence.object_lists import of_either, with_objects
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import (
@@ -93,6 +94,7 @@ def of_arms(merged: Value, before: Value | None, yes: Value, no: Value, test: Te
     it is wrapped in the way of the arm that was run."""
     if merged.reference is not None:
         return merged
+    merged = of_either(merged, yes, no, test)
     if (first := ways(yes, test)) and (second := ways(no, negated(test))):
         return merged.with_reference(ref.OneOf(*zip(*first, *second, strict=True)))
     if test.varying() is not None:
@@ -167,7 +169,13 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     before = frame.env.get(path) or _entry_that_grows(frame, node)
     if before is not None and isinstance(node.func, ast.Attribute) and node.func.attr == "extend" and node.args:
         frame.env[path] = before = as_long_as(frame, before, padded_to(frame, node.func.value, node.args[0]))
-    if before is None or before.items != ():
+    if before is None:
+        return
+    added = (given[0].items or ()) if len(given) == 1 and getattr(node.func, "attr", "") == "extend" else given
+    if (longer := with_objects(frame, node, before, added)) is not None:
+        frame.env[path] = longer
+        return
+    if before.items != ():
         return
     if (order := frame.order) is not None:
         listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)
@@ -253,11 +261,11 @@ def _entry_that_grows(frame: Frame, node: ast.Call) -> Value | None:
 def _part_of_grown(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:
     """What a dictionary gives that has more entries on some ranks: ``hits.items()``, ``results.get("loss", 0)``."""
     of = container(frame, node.func.value) if isinstance(node.func, ast.Attribute) else None
-    if of is not None and name == "get" and of.varies is None and (held := any_of(of)) is not None:
-        return unknown(key, held)
     asked = parts[1].constant if name == "get" and len(parts) > 1 else None
     if of is not None and asked is not None and asked.value in (of.entries or {}):
         return (of.entries or {})[asked.value]
+    if of is not None and name == "get" and of.varies is None and (held := any_of(of)) is not None:
+        return unknown(key, held)
     if of is None or of.kind != GROWN or of.varies is None:
         return None
     if name != "get":

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
 from ddp_lint.divergence.definitions import is_generator
-from ddp_lint.divergence.effects import Branch, Effect, EventStep, Leave, choices, is_larger, matters, may_exit
+from ddp_lint.divergence.effects import (
+    Branch,
+    Effect,
+    EventStep,
+    Inline,
+    Leave,
+    choices,
+    flat,
+    is_larger,
+    matters,
+    may_exit,
+)
 from ddp_lint.divergence.event_graph import (
     CONFIDENCES,
     PART,
@@ -19,16 +30,19 @@ from ddp_lint.divergence.event_graph import (
     guards_of_all,
     streams_of,
 )
-from ddp_lint.divergence.frame import Frame
+from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.groups import Group
-from ddp_lint.divergence.references import FunctionRef
+from ddp_lint.divergence.references import External, FunctionRef, Partial
 from ddp_lint.divergence.values import Condition, Test, negated
 from ddp_lint.findings import Confidence
+from ddp_lint.source.syntax import parameters
 
 #: Effects of a callee that are spliced into its caller; a larger one stays one event.
 _SPLICED = 160
 #: The same where the outcome of a difference inside the callee is needed, which a single event would hide.
 _SPLICED_TO_SEE = 4_000
+#: What a parameter is that can be called.
+_CALLED = (FunctionRef, Partial, External)
 
 
 def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
@@ -46,8 +60,25 @@ def compacted(frame: Frame, function: FunctionRef) -> list[Effect]:
         return effects
     if is_larger(effects, _SPLICED if frame.summaries.whole else _SPLICED_TO_SEE):
         return _whole(effects, function.name)
-    kept = function.closure is not None or not frame.summaries.whole
+    kept = function.closure is not None or not frame.summaries.whole or _runs_given(frame, function)
     return effects if kept else whole_if_diverging(effects, function.name)
+
+
+def _runs_given(frame: Frame, function: FunctionRef) -> bool:
+    """Does it call a function that it was given: ``def on_main(fn): if rank == 0: fn()``? Seen by itself, it calls
+    nothing that is known: that the ranks diverge in it shows where it is called."""
+    names = {p.arg for p in parameters(function.node) if isinstance(reference_of(frame.env.get(p.arg)), _CALLED)}
+    return bool(names) and not names.isdisjoint(_called(frame.effects))
+
+
+def _called(effects: list[Effect]) -> Iterator[str]:
+    """The calls that communicate, as they are written, those within callees too."""
+    for effect in flat(effects):
+        if isinstance(effect, EventStep):
+            yield effect.event.call
+        elif isinstance(effect, Inline):
+            yield effect.text
+            yield from _called(effect.effects)
 
 
 def _may_raise_on_some(effects: list[Effect]) -> bool:

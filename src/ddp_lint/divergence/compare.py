@@ -647,13 +647,19 @@ class Comparison:
     def is_of_no_value_listed(self, difference: Difference) -> bool:
         """Do the ranks come there with a setting that is none of those which the code compares it with, one by one?
 
-        ``if mode == "train": .. elif mode == "test": ..`` without an `else` is written for the values that there are.
+        ``if mode == "train": .. elif mode == "test": ..`` without an `else` is written for the values that there are;
+        what is in an `else` is written for others.
         """
         answers = collections.defaultdict[Hashable, list[bool]](list)
         for choice, chosen in difference.first.own.items():
             if (asked := self._equality(choice)) is not None:
                 answers[asked[0]].append(chosen)
-        return any(len(of) > 1 and not any(of) for of in answers.values())
+        unlisted = {of for of, chosen in answers.items() if len(chosen) > 1 and not any(chosen)}
+        return bool(unlisted) and not any(
+            asked[0] in unlisted and under(difference.event, node.span)
+            for node in self._graph.nodes
+            if isinstance(node, Choice) and (asked := self._equality(node.condition.truths[0])) is not None
+        )
 
     def _bound(self, choice: Hashable) -> Bound | None:
         if choice not in self._bounds:

@@ -136,8 +136,9 @@ def rebound_in(tree: ast.Module) -> dict[str, str]:
     found: dict[str, str] = {}
     functions = (node for part in rebinding(tree) for node in statements(part))
     for function in (node for node in functions if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
-        names = {name for child in function.body if isinstance(child, ast.Global) for name in child.names}
-        for child in children(function) if names else ():
+        nodes = list(children(function))
+        names = {name for child in nodes if isinstance(child, ast.Global) for name in child.names}
+        for child in nodes if names else ():
             targets = (
                 child.targets
                 if isinstance(child, ast.Assign)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from ddp_lint.divergence.compare import Difference, under
+from ddp_lint.divergence.event_graph import Called
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
 from ddp_lint.project.facts import ModuleFacts
@@ -28,7 +30,7 @@ _MAKES_NONE = re.compile(
 _WRITES = re.compile(r"[rbt+]*[wxa][rbt+]*")
 #: Locks that hold for all processes of a machine.
 _LOCK = re.compile(r"file_?lock$", re.IGNORECASE)
-#: Calls between the look and the wait: a helper that makes the file and waits.
+#: Calls between the look and the wait, what wraps a barrier aside: a helper that makes the file and waits.
 _HELPER = 1
 #: The cause of a variation that is such a race.
 MADE: Final = "made"
@@ -47,7 +49,8 @@ def race_of(difference: Difference, varies: Variation, chosen: bool | None) -> V
     looks = varies.cause == "file" and chosen is False and LOOKS.search(text)
     misses = varies.cause == "exception" and chosen is True and text == _MISSES
     # What waits deep in what the arm calls is the rest of the program, not a wait for the file.
-    waits = difference.event.op in _WAITS and len(difference.event.chain) <= _HELPER
+    chain = difference.event.chain
+    waits = difference.event.op in _WAITS and (not chain or _wait_in(chain[:_HELPER]) is not None)
     if not waits or not (looks or misses):
         return varies
     return dataclasses.replace(
@@ -80,11 +83,25 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     waiting = next((p for part in arm for p in walk(part) if isinstance(p, ast.With) and p.lineno == line), None)
     last = waiting.end_lineno if waiting is not None and waiting.end_lineno else line
     making = [call for call in making if call.lineno <= last]
-    if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in arm for part in walk(statement)):
+    helper = _wait_in(mismatch.way)
+    deciding: Sequence[ast.stmt] = _around(facts, helper) if helper is not None else arm
+    if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in deciding for part in walk(statement)):
         return True
     asked = _names_in(node.test)
     given = ((getattr(call.func, "value", call.func), *call.args, *call.keywords) for call in making)
     return not any(asked & _given(part) for parts in given for part in parts)
+
+
+def _wait_in(way: Sequence[Called]) -> Called | None:
+    """The first call on the way to a barrier that waits by its name, so that the rest only wraps the barrier."""
+    return next((step for step in way if step.callee.rpartition(".")[2] in _WAITS), None)
+
+
+def _around(facts: ModuleFacts, wait: Called) -> Sequence[ast.stmt]:
+    """The body of the file's function that a wait is in: a helper that makes the file, on one rank alone if it asks."""
+    functions = [n for n in walk(facts.tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    inner = [n for n in functions if n.lineno <= wait.span.line <= (n.end_lineno or n.lineno)]
+    return max(inner, key=lambda n: n.lineno).body if inner and wait.span.path == facts.file.path else ()
 
 
 def _makes(call: ast.Call) -> bool:

@@ -35,6 +35,7 @@ from ddp_lint.divergence.lengths import (
     own_length,
     own_share,
 )
+from ddp_lint.divergence.object_lists import is_counted
 from ddp_lint.divergence.resolve import iterated
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients, kind_of, own_gradients, own_size
 from ddp_lint.divergence.shards import element_of_parts
@@ -56,6 +57,7 @@ from ddp_lint.divergence.values import (
     Variation,
     divergent,
     follow_from_sizes,
+    is_every_rank,
     is_filled,
     is_whether_sharded,
     made_of_range,
@@ -92,6 +94,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
         values = [evaluate(frame, element) for element in elements]
     inner, frame.effects = frame.effects, outer
     rounds = rounds_of(frame, iterables[0], node.generators[0].iter, node.generators[0].target)
+    rounds = rounds if is_counted(iterables[0], inner) else None
     source = reference_of(iterables[0])
     if isinstance(source, ref.Generator):
         frame.effects.append(dataclasses.replace(source.call, yields=inner))
@@ -109,10 +112,12 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     gradients = _lacks_gradients(node) or _maps_gradients(node, iterables[0])
     if value.varies is None and gradients and not _has_gone_backward(frame, node):
         return emptiness(frame, node, unknown((GRADIENTS, frame.key(node))))
-    share = _share(frame, node) if value.varies is None else None
+    ranks = is_every_rank(iterables[0])
+    share = _share(frame, node) if value.varies is None and not ranks else None
     if share is not None:
         return dataclasses.replace(divergent(frame.key(node, "share"), share), missing=NEVER)
-    value = of_ranks(value, values) if isinstance(node, ast.ListComp) else value
+    if isinstance(node, ast.ListComp):  # ``[r for r in range(world_size) if r // 8 == rank // 8]``
+        value = of_ranks(value, [*values, *iterables[1:]] if ranks else values)
     if value.varies is None:
         value = of_comprehension(frame, node, iterables[0]) or value
     if value.varies is None and len(values) == 1 and is_whether_sharded(values[0]):
@@ -180,6 +185,8 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
 
 def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None = None) -> Value:
     """What a loop variable is: an element of the iterable."""
+    if isinstance(iterable.reference, ref.ListOf):
+        return unknown((ELEMENT, frame.key(node)), iterable.reference.of)
     element = _element(frame, iterable, node, target)
     if element.varies is None or not isinstance(iterable.reference, ref.Generator):
         return element

@@ -382,14 +382,25 @@ def _rounds(frame: Frame, node: ast.AST, to: ast.expr) -> bool:
 
 
 def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
-    """``files[rank * n : (rank + 1) * n]`` where n is rounded up, so that the last rank has fewer; unless the list was
-    filled up before."""
+    """``files[rank * n : (rank + 1) * n]`` where n is rounded up, so that the last rank has fewer, or where that ends
+    with the list, so that it has more; unless the list was filled up before."""
     if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     bounded = [part for bound in (bounds.lower, bounds.upper) if bound is not None for part in walk(bound)]
     sizes = [assigned_in(frame.function, part.id) for part in bounded if isinstance(part, ast.Name)]
     uneven = any(len(values) == 1 and _rounds_up(values[0]) for values in sizes)
+    uneven = uneven or _takes_rest(frame, cut, bounds.upper)
     return uneven and not any(_fills_up(node, frame.text(cut)) for node in children(frame.function))
+
+
+def _takes_rest(frame: Frame, cut: ast.expr, upper: ast.expr | None) -> bool:
+    """``end = len(files) if rank == world_size - 1 else start + n``: on one rank the end of what is cut, on the others
+    another place."""
+    assert isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ends = assigned_in(frame.function, upper.id) if isinstance(upper, ast.Name) else [upper] if upper else []
+    arms = [arm for end in ends for arm in ((end.body, end.orelse) if isinstance(end, ast.IfExp) else (end,))]
+    whole = f"len({frame.text(cut)})"
+    return len(arms) > 1 and any(frame.text(assigned_once(frame, arm)) == whole for arm in arms)
 
 
 def gives_rest(frame: Frame, node: ast.expr) -> bool:

@@ -154,6 +154,13 @@ class OneOf:
     tests: tuple[Any, ...] = ()
 
 
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
+class ListOf:
+    """A list of these objects of the project, some of which are there on some ranks alone."""
+
+    of: OneOf
+
+
 @dataclasses.dataclass(frozen=True)
 class Enumerated:
     """``enumerate(x)``: pairs of a number and an `element` of what `of` refers to."""
@@ -176,5 +183,5 @@ HANDED: Final = frozenset({SET, SELECTION, SIZED, PADDED, *LISTED.values()})
 
 Reference = (
     External | ModuleRef | ClassRef | Instance | FunctionRef | Method | Partial | GroupRef | Generator | Super | Dynamic
-    | Enumerated | OneOf
+    | Enumerated | OneOf | ListOf
 )  # fmt: skip

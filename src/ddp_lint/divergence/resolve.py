@@ -13,7 +13,7 @@ from ddp_lint.divergence.references import ClassRef, External, FunctionRef, Modu
 from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Answered, Project
-from ddp_lint.project.facts import MOST_BASES, ModuleFacts
+from ddp_lint.project.facts import MOST_BASES, ModuleFacts, methods_of
 
 #: Names that mean the rank on any object.
 _TELLING = re.compile(r"global_rank|local_rank|is_.*(zero|main|process|master)|process_index")
@@ -133,15 +133,7 @@ class Linker:
 
     def members(self, of: ClassRef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
         if of not in self._members:
-            found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
-            stack: list[ast.stmt] = list(of.node.body)[::-1]
-            while stack:
-                node = stack.pop()
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    found[node.name] = node
-                elif isinstance(node, (ast.If, ast.Try)):
-                    stack.extend([*node.body, *node.orelse][::-1])
-            self._members[of] = found
+            self._members[of] = methods_of(of.node)
         return self._members[of]
 
     def method(self, of: ClassRef, name: str, after: ClassRef | None = None) -> FunctionRef | None:

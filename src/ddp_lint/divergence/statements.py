@@ -43,6 +43,7 @@ from ddp_lint.divergence.frame import JOB_SIZE, Frame, Returned, none, reference
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
+from ddp_lint.divergence.object_lists import is_counted, with_objects
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
@@ -355,7 +356,10 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
     if rounds is not None and (
-        _within_common_rounds(body) or _leaves_at_once(body) or _in_groups_of_rounds(frame, node, body)
+        not is_counted(iterable, body)
+        or _within_common_rounds(body)
+        or _leaves_at_once(body)
+        or _in_groups_of_rounds(frame, node, body)
     ):
         rounds = None
     frame.env = env
@@ -884,6 +888,7 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     value = ranked or combine(function, (left, right), key)
     if isinstance(node.op, ast.Add):
         value = as_long_as(frame, value, padded_to(frame, node.target, node.value))
+        value = with_objects(frame, node, left, right.items or ()) or value
     bind(frame, node.target, with_agreed(value, left, right), node)
 
 

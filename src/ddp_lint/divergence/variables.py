@@ -34,6 +34,7 @@ from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.lengths import assigned_once, grown, is_loader_name
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
+from ddp_lint.divergence.records import fields_of
 from ddp_lint.divergence.references import ClassRef, FunctionRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import (
@@ -344,6 +345,8 @@ class Variables:
         """``trainer: Trainer`` in the class body."""
         for owner in self._summaries.linker.linearised(of)[0]:
             if (annotation := declared_in_body(owner.node).get(name)) is not None:
+                if getattr(annotation, "id", "") == "bool" and (given := self._field_given(of, name)) is not None:
+                    return given
                 instance = annotated(self._summaries.linker, owner.facts, annotation)
                 return unknown(("declared", name), instance) if instance else None
         only = self._summaries.linker.only_class(name, of)
@@ -382,9 +385,15 @@ class Variables:
         given = self._given(of, method, name)
         if not by_name and not all(isinstance(assigned_once(*each), _TESTS) for each in given):
             return None
-        found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
-        by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
-        return by_rank[0] if by_rank and len(by_rank) == len(found) else None
+        return _by_rank(given)
+
+    def _field_given(self, of: ClassRef, name: str) -> Value | None:
+        """The same of a field of a dataclass: ``Settings(verbose=rank == 0)``."""
+        fields = fields_of(self._summaries.linker, of)
+        if not fields:
+            return None
+        made = self._summaries.linker.project.class_of(of.facts, of.node).name
+        return _by_rank(self._passed(made, fields, name))
 
     def _wrapped_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
         """The wrapped model that every object of the class is made with: ``Trainer(model)`` after ``model =
@@ -419,6 +428,8 @@ class Variables:
             value = evaluate(frame, assigned_once(frame, argument))
             if value.constant != Known(None):
                 found.append(value)
+        if len(found) == 1 and isinstance(found[0].reference, ref.ListOf):
+            return found[0]
         objects = held_in(found)
         each = [value.reference for value in found]
         if objects is None or not all(isinstance(one, ref.Instance) and isinstance(one.of, ClassRef) for one in each):
@@ -482,6 +493,13 @@ class Variables:
 
 #: Expressions that give a Boolean.
 _TESTS: Final = (ast.Compare, ast.UnaryOp, ast.BoolOp)
+
+
+def _by_rank(given: list[tuple[Frame, ast.expr]]) -> Value | None:
+    """What all of these are, if each follows from the rank."""
+    found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
+    by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
+    return by_rank[0] if by_rank and len(by_rank) == len(found) else None
 
 
 def _takes_apart(value: ast.expr, name: str) -> bool:

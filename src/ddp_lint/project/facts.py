@@ -173,7 +173,7 @@ class ClassFacts:
 
     @functools.cached_property
     def methods(self) -> dict[str, FunctionNode]:
-        return _methods_of(self.node)
+        return methods_of(self.node)
 
     def attribute(self, name: str) -> Sequence[tuple[ast.expr, FunctionNode | None]]:
         """What is assigned to an attribute: values (annotations where there is no value) from the class body, and from
@@ -189,7 +189,7 @@ def _attributes_of(class_: ast.ClassDef) -> dict[str, list[tuple[ast.expr, Funct
     for statement in _statements(class_.body):
         for name, value in _assigned(statement):
             found.setdefault(name, []).append((value, None))
-    for method in _methods_of(class_).values():
+    for method in _functions_of(class_):
         this = first_name(method)
         if this:
             for name, value in _assigned_below(method, f"{this}."):
@@ -197,9 +197,18 @@ def _attributes_of(class_: ast.ClassDef) -> dict[str, list[tuple[ast.expr, Funct
     return found
 
 
-def _methods_of(class_: ast.ClassDef) -> dict[str, FunctionNode]:
-    nodes = _statements(class_.body)
-    return {n.name: n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))}
+def methods_of(class_: ast.ClassDef) -> dict[str, FunctionNode]:
+    """The methods of a class by name: of a property what reads it."""
+    return {node.name: node for node in _functions_of(class_) if not _is_setter(node)}
+
+
+def _functions_of(class_: ast.ClassDef) -> Iterator[FunctionNode]:
+    return (n for n in _statements(class_.body) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def _is_setter(function: FunctionNode) -> bool:
+    """``@size.setter``: called where the property is assigned to or deleted."""
+    return any(isinstance(d, ast.Attribute) and d.attr in ("setter", "deleter") for d in function.decorator_list)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
