@@ -198,6 +198,8 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Value:
 def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) -> Value:
     """`base.name`: what the project, the knowledge or, last, the name itself says about it."""
     reference = base.reference
+    if reference is None:
+        return _of_unknown(frame, base, name, node, path)
     if isinstance(reference, (ref.External, ref.ModuleRef)):
         return _of_module(frame, reference, name, node)
     if isinstance(reference, ref.ClassRef):
