@@ -19,6 +19,18 @@ def test_a_tree_is_the_one_that_libcst_makes() -> None:
 
 
 @pytest.mark.parametrize("text", ["x = 1\n", "x = (\n"])
+def test_whitespace_that_reads_the_same_is_one_object(text: str) -> None:
+    first, second = tree_of("f(a, b)\n").body[0], tree_of("g(c, d)\n").body[0]
+    assert isinstance(first, cst.SimpleStatementLine)
+    assert isinstance(second, cst.SimpleStatementLine)
+    assert first.trailing_whitespace is second.trailing_whitespace
+    assert first.body[0] is not second.body[0]
+    with contextlib.suppress(CannotParse):
+        tree_of(text)
+    assert cst.SimpleWhitespace("") is not cst.SimpleWhitespace("")
+
+
+@pytest.mark.parametrize("text", ["x = 1\n", "x = (\n"])
 def test_nodes_that_are_made_by_hand_are_still_validated(text: str) -> None:
     with contextlib.suppress(CannotParse):
         tree_of(text)

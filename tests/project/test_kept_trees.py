@@ -7,6 +7,7 @@ import pathlib
 import sys
 import weakref
 
+import libcst as cst
 import pytest
 
 from ddp_lint.config import Settings
@@ -53,6 +54,20 @@ def test_what_is_known_of_a_class_keeps_no_tree(project: Project) -> None:
     gc.collect()
     assert tree() is None
     assert project.class_facts("a.Base") is not None
+
+
+def test_a_tree_of_libcst_ends_with_the_check_of_its_file(tmp_path: pathlib.Path) -> None:
+    """Also without a search for garbage: what reads a function in the order of execution is in no cycle."""
+    path = tmp_path / "net.py"
+    path.write_text("import torch\n\n\ndef halve(x: torch.Tensor):\n    y = x.exp()\n    y /= 2\n    return y\n")
+    checker = Checker(Settings(tmp_path, frozenset({"DDP203"})))
+    gc.collect()
+    gc.disable()
+    try:
+        assert checker.check(path).parsed
+        assert not [each for each in gc.get_objects() if type(each) is cst.FunctionDef]
+    finally:
+        gc.enable()
 
 
 def test_summaries_start_again_once_there_are_too_many_trees(tmp_path: pathlib.Path) -> None:

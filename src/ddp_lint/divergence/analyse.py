@@ -531,10 +531,11 @@ def _mismatches(
             continue
         seen: set[object] = set()
         projection = Projection(graph, stream)
-        telling = Comparison(graph, projection)
+        telling: Comparison | None = None
         for difference in _differences(graph, projection, start):
             doubtful = difference.event.confidence is Confidence.LOW
             key = (difference.event.span, doubtful, id(difference.fork.condition))
+            telling = telling or Comparison(graph, projection)
             if key in seen or id(difference.fork.condition) in given or telling.is_of_no_value_listed(difference):
                 continue
             seen.add(key)

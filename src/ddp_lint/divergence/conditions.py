@@ -274,14 +274,9 @@ def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Vari
 def _is_own_count(frame: Frame, node: ast.expr) -> bool:
     """``self.count``: does a method of the class add to it how many samples it is given, ``self.count += n``, and
     this one has not set it yet?"""
-    if (
-        dotted(node) in frame.env
-        or not isinstance(node, ast.Attribute)
-        or dotted(node.value) != "self"
-        or frame.owner is None
-    ):
+    if frame.owner is None or not isinstance(node, ast.Attribute) or dotted(node.value) != "self":
         return False
-    return node.attr in counts_of(frame.owner.node)
+    return dotted(node) not in frame.env and node.attr in counts_of(frame.owner.node)
 
 
 def _ends_a_loop(frame: Frame, node: ast.Compare) -> bool:

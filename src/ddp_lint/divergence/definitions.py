@@ -23,7 +23,7 @@ from ddp_lint.project.parts import (
     unnoted,
 )
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import Definition, defaults, first_name, names_in, parameters, positional, statements
+from ddp_lint.source.syntax import Definition, defaults, first_name, names_in, parameters, positional, statements, walk
 
 
 @kept_by_class
@@ -374,9 +374,10 @@ def _own_method(of: ast.ClassDef, line: ast.stmt, this: str) -> ast.FunctionDef 
 
 
 def _refuses(of: ast.ClassDef, line: ast.If, this: str) -> bool:
-    nodes = list(ast.walk(line.test))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    if line.orelse or not isinstance(line.body[-1], ast.Raise) or names != {this} or any(map(_calls, nodes)):
+    if line.orelse or not isinstance(line.body[-1], ast.Raise):
+        return False
+    nodes = list(walk(line.test))
+    if {node.id for node in nodes if isinstance(node, ast.Name)} != {this} or any(map(_calls, nodes)):
         return False
     own = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
     return all(method.name == "__init__" for attribute in own for method, _ in stores_of(of, attribute))

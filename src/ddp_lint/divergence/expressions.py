@@ -201,6 +201,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     if (own := attribute_of_record(base, name)) is not None:
         return own
     reference = base.reference
+    if reference is None:
+        return _of_unknown(frame, base, name, node, path)
     if isinstance(reference, (ref.External, ref.ModuleRef)):
         return _of_module(frame, reference, name, node)
     if isinstance(reference, ref.ClassRef):

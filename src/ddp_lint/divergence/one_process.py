@@ -11,7 +11,7 @@ from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source import notebook
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import below, walk
 
 #: What a test or a notebook that several processes run says somewhere: how they are started, or which of them runs it.
 _SEVERAL = re.compile(
@@ -62,7 +62,7 @@ def _own(scope: ast.FunctionDef | ast.Module) -> Iterator[ast.AST]:
         node = stack.pop()
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            stack += ast.iter_child_nodes(node)
+            stack += below(node)
 
 
 def _is_one(count: ast.expr | None, scope: ast.FunctionDef | ast.Module) -> bool:

@@ -117,19 +117,10 @@ class _Statements:
         if len(self._closed([*stores, *self._naming, *exits])) > _MOST:
             return [found.node for found in sorted({*stores, *self._near(stores)}, key=lambda each: each.number)]
         kept = self._closed([*stores, *self._naming, *_beside(stores, exits)])
-        blocks: dict[tuple[_Statement | None, int], list[_Statement]] = collections.defaultdict(list)
+        blocks: _Kept = collections.defaultdict(list)
         for statement in sorted(kept, key=lambda each: each.number):
             blocks[statement.around, statement.block].append(statement)
-
-        def body(around: _Statement | None, place: int, whole: list[ast.stmt]) -> list[ast.stmt]:
-            found = [reduced(each) for each in blocks.get((around, place), ())]
-            return found or [ast.copy_location(ast.Pass(), whole[0])]
-
-        def reduced(statement: _Statement) -> ast.stmt:
-            inner = [body(statement, place, block) for place, block in enumerate(_blocks(statement.node))]
-            return _with_blocks(statement.node, iter(inner)) if inner else _without_value(statement.node)
-
-        return [reduced(each) for each in blocks.get((None, 0), ())]
+        return [_reduced(each, blocks) for each in blocks.get((None, 0), ())]
 
     def _near(self, stores: list[_Statement]) -> Iterator[_Statement]:
         """The last statements before a store, in its own block, that bind the names in it."""
@@ -155,6 +146,19 @@ class _Statements:
                 needed.add(name)
                 waiting += self._changing.get(name, ())
         return kept
+
+
+#: The statements that are kept, by the block that they are in.
+_Kept = dict[tuple[_Statement | None, int], list[_Statement]]
+
+
+def _reduced(statement: _Statement, kept: _Kept) -> ast.stmt:
+    """A statement with what is kept of its blocks."""
+    inner: list[list[ast.stmt]] = []
+    for place, block in enumerate(_blocks(statement.node)):
+        found = [_reduced(each, kept) for each in kept.get((statement, place), ())]
+        inner.append(found or [ast.copy_location(ast.Pass(), block[0])])
+    return _with_blocks(statement.node, iter(inner)) if inner else _without_value(statement.node)
 
 
 def _beside(stores: list[_Statement], exits: list[_Statement]) -> list[_Statement]:

@@ -645,9 +645,14 @@ def missing_of(value: Value) -> Test | None:
     return NEVER if made or (value.varies is not None and value.open and value.varies.cause == "data") else None
 
 
+def _is_none(value: Value) -> bool:
+    constant = value.constant
+    return constant is not None and constant.value is None
+
+
 def _missing(test: Test, yes: Value, no: Value) -> Test | None:
     """When the value of an ``if`` is None; only where one arm or both set None."""
-    if yes.missing is None and no.missing is None and Known(None) not in (yes.constant, no.constant):
+    if yes.missing is None and no.missing is None and not (_is_none(yes) or _is_none(no)):
         return None
     first, second = missing_of(yes), missing_of(no)
     if test.varying() is not None:  # ``if rank == 0: out = make()``: None is for the other ranks
@@ -742,8 +747,8 @@ def holding(
 
 def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:
     """The elements of what is one of two tuples, or of a tuple where the other is None."""
-    if yes.constant == Known(None) or no.constant == Known(None):
-        return no.items if yes.constant == Known(None) else yes.items
+    if _is_none(yes) or _is_none(no):
+        return no.items if _is_none(yes) else yes.items
     if yes.items is None or no.items is None or len(yes.items) != len(no.items):
         return None
     return tuple(merge(test, *pair, (key, index)) for index, pair in enumerate(zip(yes.items, no.items, strict=True)))
@@ -762,7 +767,7 @@ def _merged_entries(test: Test, yes: Value, no: Value, key: Hashable) -> dict[Ha
 def _of_several(yes: Value, no: Value) -> Value | None:
     """What the arm for several processes sets, where one is that: it counts them, or they have agreed on it."""
     for one, other in ((yes, no), (no, yes)):
-        if (one.agreed and not other.agreed) or (other.constant in _UNCOUNTED and one.kind == WORLD_SIZE):
+        if (one.agreed and not other.agreed) or (one.kind == WORLD_SIZE and other.constant in _UNCOUNTED):
             return one
     return None
 
@@ -795,7 +800,7 @@ def _holds_nothing(value: Value) -> bool:
 
 def _is_empty(value: Value) -> bool:
     """Is it what a name holds before it holds an object: None, or an empty list?"""
-    return value.constant == Known(None) or _holds_nothing(value)
+    return _is_none(value) or _holds_nothing(value)
 
 
 def is_numbered(value: Value) -> bool:
@@ -820,7 +825,7 @@ def _partly(test: Test, outcomes: list[bool | None], yes: Value, no: Value, key:
 def _formula(test: Test, yes: Value, no: Value) -> Test | None:
     """A Boolean assigned in the arms of a test, as a formula: ``flag = False; if test: flag = True`` is the test."""
     first, second = yes.constant, no.constant
-    if test.size > _CEILING:
+    if test.size > _CEILING or (yes.test is None and no.test is None and (first is None or second is None)):
         return None
     if (first, second) in ((Known(True), Known(False)), (Known(False), Known(True))):
         return test if first == Known(True) else negated(test)

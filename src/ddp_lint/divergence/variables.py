@@ -54,7 +54,7 @@ from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import Use, constructions
-from ddp_lint.source.syntax import first_name, parameters, positional
+from ddp_lint.source.syntax import first_name, parameters, positional, walk
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
@@ -160,7 +160,7 @@ class Variables:
 
     def _is_table(self, facts: ModuleFacts, name: str, value: ast.expr) -> bool:
         """Does it hold more imported names than are followed?"""
-        imported = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} & facts.imports.names.keys()
+        imported = {node.id for node in walk(value) if isinstance(node, ast.Name)} & facts.imports.names.keys()
         if len(imported) > _IMPORTED:
             self.tables.add((facts.file.path, value.lineno, name))
         return len(imported) > _IMPORTED

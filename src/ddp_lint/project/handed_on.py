@@ -16,7 +16,7 @@ from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project import Project
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import argument_at, parameters, walk
+from ddp_lint.source.syntax import argument_at, below, parameters, walk
 
 #: Files that wrap, or call what returns a wrapped model; a project with more is a framework.
 _FILES = 60
@@ -281,13 +281,13 @@ class _Walk:
             for block in blocks:
                 inside = self.block(block, inside, muted)
             return inside
-        for part in ast.iter_child_nodes(node):
+        for part in below(node):
             if isinstance(part, (ast.expr, ast.withitem)):
                 self._expression(part, state - muted)
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
             state = self.block(node.body, state, muted)
             return self.block(getattr(node, "orelse", []), state, muted)
-        for call in (n for n in ast.iter_child_nodes(node) if isinstance(n, ast.Call)):
+        for call in (n for n in below(node) if isinstance(n, ast.Call)):
             state = state | self._placed(call)
         if isinstance(node, ast.Return) and node.value is not None:
             self._return(node.value, state)
@@ -369,7 +369,7 @@ class _Walk:
             self._told.read(node)
         if isinstance(node, ast.Call):
             self._call(node, state)
-        for child in ast.iter_child_nodes(node):
+        for child in below(node):
             self._expression(child, state)
 
     def _call(self, call: ast.Call, state: frozenset[str]) -> None:
@@ -398,5 +398,5 @@ def given_for(parameter: tuple[int, str] | None, call: ast.Call) -> str:
 
 def _asks(test: ast.AST) -> bool:
     """Whether an expression asks how a model is wrapped, or how many ranks there are."""
-    names = (last_part(node).lower() for node in ast.walk(test))
+    names = (last_part(node).lower() for node in walk(test))
     return any(name in ASKING or any(word in name for word in ASKS) for name in names if name)

@@ -38,16 +38,19 @@ def without_unwrapping(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> s
     """The text with ``isinstance(model, 0)`` where a test of a wrapper (`wraps`) only unwraps the model, and without
     imports that only such tests use."""
     edits: list[tuple[Any, str]] = []
-    left = collections.Counter(_names(tree))
+    gone = collections.Counter[str]()
     for function in _outermost(tree):
         tests = [n for n in walk(function) if _is_test(n) and wraps.search(ast.unparse(n.args[1]))]
-        if not _unwrapping(function).issuperset(tests):
+        if not tests or not _unwrapping(function).issuperset(tests):
             continue
         edits += [(test.args[1], "0") for test in tests]
-        gone = collections.Counter(name for test in tests for name in _names(test.args[1]))
-        left -= gone
-        unused = gone.keys() - (collections.Counter(_names(function)) - gone).keys()
+        tested = collections.Counter(name for test in tests for name in _names(test.args[1]))
+        gone += tested
+        unused = tested.keys() - (collections.Counter(_names(function)) - tested).keys()
         edits += [(each, "pass") for each in statements(function) if _binds_only(each, unused)]
+    if not edits:
+        return text
+    left = collections.Counter(_names(tree)) - gone
     unused = {name for node, _ in edits for name in _names(node)} - left.keys()
     edits += [(node, "pass") for node in tree.body if _binds_only(node, unused)]
     return _blanked(text, edits)
@@ -60,7 +63,7 @@ def evidence(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> str:
 
 def in_code(text: str, tree: ast.Module) -> str:
     """The text without docstrings and comments: that a class "works with PyTorch DDP" wraps no model."""
-    said = (n.value for n in walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    said = (n.value for n in statements(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
     return _COMMENTS.sub("", _blanked(text, [(node, '""') for node in said if isinstance(node.value, str)]))
 
 

@@ -41,6 +41,8 @@ class Flow:
         self._evaluator = Evaluator(module, function, owner, keeping, self._written, on_host)
         state = State(Names(self._evaluator.arguments()), gradient=not without_gradient(module, function))
         self._run(function.body if isinstance(function, cst.Module) else function.body.body, state)
+        self._values = self._evaluator.values
+        del self._evaluator  # it refers to the flow: the tree would stay until Python collects garbage
 
     @property
     def writes(self) -> list[Write]:
@@ -49,12 +51,12 @@ class Flow:
 
     def value(self, node: cst.CSTNode) -> Value:
         """What an expression of the function is."""
-        return self._evaluator.values.get(node, UNKNOWN)
+        return self._values.get(node, UNKNOWN)
 
     @functools.cached_property
     def has_tensors(self) -> bool:
         """Whether any expression of the function is surely a tensor."""
-        return any(value.tensor for value in self._evaluator.values.values())
+        return any(value.tensor for value in self._values.values())
 
     # ---- statements
 

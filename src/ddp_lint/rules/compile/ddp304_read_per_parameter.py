@@ -165,10 +165,8 @@ class ReadPerParameter(Rule):
         facts = self.module.facts
         if not is_tensor or facts is None:
             return ""
-        for call in _calls_in_loops(facts.tree):
-            if dotted_ast(call.func).rpartition(".")[2] == name and any(_is_gradient(a) for a in call.args):
-                return f"for every gradient that `{name}` is called with"
-        return ""
+        given = (argument for call in _calls_in_loops(facts.tree).get(name, ()) for argument in call.args)
+        return f"for every gradient that `{name}` is called with" if any(map(_is_gradient, given)) else ""
 
 
 def _read(node: cst.Call) -> cst.BaseExpression | None:
@@ -192,9 +190,13 @@ def _is_reduction(node: cst.BaseExpression) -> bool:
 
 
 @kept_by_node(8)
-def _calls_in_loops(tree: ast.AST) -> tuple[ast.Call, ...]:
+def _calls_in_loops(tree: ast.AST) -> dict[str, list[ast.Call]]:
+    """By the last part of the name that is called."""
+    found: dict[str, list[ast.Call]] = {}
     loops = (node for node in walk(tree) if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp)))
-    return tuple(dict.fromkeys(n for loop in loops for n in walk(loop) if isinstance(n, ast.Call)))
+    for call in dict.fromkeys(n for loop in loops for n in walk(loop) if isinstance(n, ast.Call)):
+        found.setdefault(dotted_ast(call.func).rpartition(".")[2], []).append(call)
+    return found
 
 
 def _is_gradient(node: ast.expr) -> bool:
