@@ -44,6 +44,12 @@ def is_unused(module: Module, node: cst.CSTNode) -> bool:
     return _is_left(project, facts, name, frozenset()) or _is_left_method(module, project, around)
 
 
+def is_unused_at(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether nothing in the project uses the function or class at the top of a file that a line is in."""
+    name = _mentions(project, facts).around(line)
+    return bool(name) and _is_left(project, facts, name, frozenset())
+
+
 def _is_left_method(module: Module, project: Project, around: list[cst.FunctionDef | cst.ClassDef]) -> bool:
     """Whether a method of a module, which no framework calls by its name, is mentioned by nothing but itself."""
     method, owner = next(((m, c) for m, c in itertools.pairwise(around) if isinstance(c, cst.ClassDef)), (None, None))
@@ -100,11 +106,16 @@ def _is_in_use(project: Project, facts: ModuleFacts) -> bool:
 def _mentioning(project: Project, facts: ModuleFacts, name: str) -> set[str]:
     """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
     offers mentions what it does not use."""
-    known = project.remember(("mentions",), lambda: _Mentions(facts), facts.kept)
+    known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     lines = {use.node.lineno for each in names for use in uses(facts, each)}
     lines |= known.strings.get(name, set())
     return {known.around(line) for line in lines if not any(line in offer for offer in known.offers)}
+
+
+def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
+    found: _Mentions = project.remember(("mentions",), lambda: _Mentions(facts), facts.kept)
+    return found
 
 
 class _Mentions:
