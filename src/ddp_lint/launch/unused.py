@@ -22,7 +22,10 @@ _FILES = 25
 #: How code finds a definition by a name that it has as a string.
 _BY_NAME = ("getattr(", "__dict__", "globals(", "eval(", "sys.modules")
 #: Words of projects whose settings name classes and functions of any module.
-_BY_SETTINGS = ("import_module(", "__import__(", "_target_", "locate(", "hydra")
+_BY_SETTINGS = ("_target_", "locate(", "hydra")
+#: Calls that import a module of any name, and what finds any name in it, in the same file or in one that gets it.
+_IMPORTS = ("import_module(", "__import__(")
+_ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
 _OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|\beval\(|sys\.modules\[__name__\]")
 
@@ -157,7 +160,10 @@ def _is_found_by_name(project: Project, facts: ModuleFacts) -> bool:
 
 
 def _looks_up(project: Project, facts: ModuleFacts) -> bool:
+    importing = (project.text(path) or "" for word in _IMPORTS for path in project.holding(word))
     if _OF_ITSELF.search(facts.file.text) or any(map(project.holding, _BY_SETTINGS)):
+        return True
+    if any(map(_ANY_NAME.search, importing)):
         return True
     for user in importers(project, facts.name, holding=_BY_NAME):
         names = (first or second for first, second in _LOOKED_UP.findall(user.file.text))
