@@ -85,6 +85,17 @@ def done_nearby(module: Module, word: str) -> Span | None:
     return None
 
 
+def reads_alike(module: Module) -> bool:
+    """Whether the samplers that run together with the file, one at least, are of one replica: all ranks read the same
+    samples, and may have to draw the same, as the stages of a pipeline do."""
+    if module.project is None or module.path is None:
+        return False
+    files = map(module.project.facts_of, _together(module, module.project, module.path, "num_replicas"))
+    calls = (n for facts in files if facts is not None for n in walk(facts.tree) if isinstance(n, ast.Call))
+    given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "num_replicas"]
+    return bool(given) and all(isinstance(value, ast.Constant) and value.value == 1 for value in given)
+
+
 def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
     """What a dataset that runs together with the file draws from `random` or NumPy for each of its samples, and
     where."""
