@@ -157,11 +157,12 @@ class Initialiser:
 
     def _imported(self, facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> Place | None:
         for name in imported_modules(facts, node):
-            if name in self._seen or len(self._seen) >= _IMPORTS_READ:
+            known = name in self._seen or len(self._seen) >= _IMPORTS_READ
+            target = self.project.facts(name) if not known else None
+            if target is None:
                 continue
             self._seen.add(name)
-            target = self.project.facts(name)
-            found = self.within(target, target.tree.body) if target is not None else None
+            found = self.within(target, target.tree.body)
             if found is not None:
                 return found
         return None
