@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, parameters, walk, yields
+from ddp_lint.source.syntax import below, defaults, parameters, walk, yields
 
 _DEPTH = 3
 #: Calls below torch.cuda that wait for the first use of a GPU, or do nothing before it.
@@ -121,7 +121,7 @@ class Initialiser:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             return self._imported(facts, statement)
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            return None
+            return self._defined(facts, statement, depth)
         if isinstance(statement, ast.If):
             has_gpu = ast.unparse(statement.test) in _IF_THERE_IS_ONE
             found = self._expressions(facts, statement.test, depth)
@@ -131,6 +131,16 @@ class Initialiser:
         if isinstance(statement, (ast.For, ast.While, ast.Match, ast.AsyncFor, ast.AsyncWith)):
             return None
         return self._expressions(facts, statement, depth)
+
+    def _defined(self, facts: ModuleFacts, node: FunctionNode | ast.ClassDef, depth: int) -> Place | None:
+        """What a definition runs at once: decorators, bases and the body of a class, defaults of parameters."""
+        made_from = list[ast.expr](node.decorator_list)
+        if isinstance(node, ast.ClassDef):
+            made_from += [*node.bases, *(keyword.value for keyword in node.keywords)]
+        else:
+            made_from += filter(None, (default for _, default in defaults(node.args)))
+        found = next(filter(None, (self._expressions(facts, each, depth) for each in made_from)), None)
+        return found or (self.within(facts, node.body, depth) if isinstance(node, ast.ClassDef) else None)
 
     def _expressions(self, facts: ModuleFacts, node: ast.AST, depth: int) -> Place | None:
         for call in _run_now(node):
@@ -147,11 +157,12 @@ class Initialiser:
 
     def _imported(self, facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> Place | None:
         for name in imported_modules(facts, node):
-            if name in self._seen or len(self._seen) >= _IMPORTS_READ:
+            known = name in self._seen or len(self._seen) >= _IMPORTS_READ
+            target = self.project.facts(name) if not known else None
+            if target is None:
                 continue
             self._seen.add(name)
-            target = self.project.facts(name)
-            found = self.within(target, target.tree.body) if target is not None else None
+            found = self.within(target, target.tree.body)
             if found is not None:
                 return found
         return None
@@ -189,11 +200,14 @@ _IF_THERE_IS_ONE = ("torch.cuda.is_available()", "cuda.is_available()", "torch.c
 
 
 def imported_modules(facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> list[str]:
-    """The modules of the project, or of others, that an import statement may run, as the project finds them."""
+    """The modules of the project, or of others, that an import statement may run, as the project finds them: packages
+    before what is in them."""
     if isinstance(node, ast.Import):
-        return [facts.imports.resolve(alias.asname or alias.name) or alias.name for alias in node.names]
-    targets = [facts.imports.resolve(alias.asname or alias.name) or "" for alias in node.names if alias.name != "*"]
-    return [name for target in targets for name in (target.rpartition(".")[0], target) if name]
+        targets = [facts.imports.resolve(alias.asname) if alias.asname else alias.name for alias in node.names]
+    else:
+        targets = [facts.imports.resolve(alias.asname or alias.name) for alias in node.names if alias.name != "*"]
+    parts = [target.split(".") for target in targets if target]
+    return list(dict.fromkeys(".".join(each[: i + 1]) for each in parts for i in range(len(each))))
 
 
 def _run_now(node: ast.AST) -> Iterator[ast.Call]:

@@ -22,7 +22,10 @@ _FILES = 25
 #: How code finds a definition by a name that it has as a string.
 _BY_NAME = ("getattr(", "__dict__", "globals(", "eval(", "sys.modules")
 #: Words of projects whose settings name classes and functions of any module.
-_BY_SETTINGS = ("import_module(", "__import__(", "_target_", "locate(", "hydra")
+_BY_SETTINGS = ("_target_", "locate(", "hydra")
+#: Calls that import a module of any name, and what finds any name in it, in the same file or in one that gets it.
+_IMPORTS = ("import_module(", "__import__(")
+_ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
 _OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|\beval\(|sys\.modules\[__name__\]")
 
@@ -42,6 +45,12 @@ def is_unused(module: Module, node: cst.CSTNode) -> bool:
     if not name:
         return False
     return _is_left(project, facts, name, frozenset()) or _is_left_method(module, project, around)
+
+
+def is_unused_at(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether nothing in the project uses the function or class at the top of a file that a line is in."""
+    name = _mentions(project, facts).around(line)
+    return bool(name) and _is_left(project, facts, name, frozenset())
 
 
 def _is_left_method(module: Module, project: Project, around: list[cst.FunctionDef | cst.ClassDef]) -> bool:
@@ -100,11 +109,16 @@ def _is_in_use(project: Project, facts: ModuleFacts) -> bool:
 def _mentioning(project: Project, facts: ModuleFacts, name: str) -> set[str]:
     """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
     offers mentions what it does not use."""
-    known = project.remember(("mentions",), lambda: _Mentions(facts), facts.kept)
+    known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     lines = {use.node.lineno for each in names for use in uses(facts, each)}
     lines |= known.strings.get(name, set())
     return {known.around(line) for line in lines if not any(line in offer for offer in known.offers)}
+
+
+def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
+    found: _Mentions = project.remember(("mentions",), lambda: _Mentions(facts), facts.kept)
+    return found
 
 
 class _Mentions:
@@ -146,7 +160,10 @@ def _is_found_by_name(project: Project, facts: ModuleFacts) -> bool:
 
 
 def _looks_up(project: Project, facts: ModuleFacts) -> bool:
+    importing = (project.text(path) or "" for word in _IMPORTS for path in project.holding(word))
     if _OF_ITSELF.search(facts.file.text) or any(map(project.holding, _BY_SETTINGS)):
+        return True
+    if any(map(_ANY_NAME.search, importing)):
         return True
     for user in importers(project, facts.name, holding=_BY_NAME):
         names = (first or second for first, second in _LOOKED_UP.findall(user.file.text))

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge.frameworks import Kind, wrappers
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts, assigned_in
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project import Project
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import argument_at, below, parameters, walk
+from ddp_lint.source.syntax import argument_at, below, function_at, parameters, walk
 
 #: Files that wrap, or call what returns a wrapped model; a project with more is a framework.
 _FILES = 60
@@ -38,6 +38,12 @@ class Handed:
     @property
     def span(self) -> Span:
         return self.facts.file.span_of(self.call)
+
+    def made_from(self, name: str) -> list[ast.expr]:
+        """What the function around the call assigns to an argument of that name; nothing where there is none."""
+        given = {dotted_ast(value) for value in (*self.call.args, *(k.value for k in self.call.keywords))}
+        around = function_at(self.facts.tree, self.call.lineno)
+        return assigned_in(around, name) if around is not None and name in given else []
 
 
 @dataclasses.dataclass(frozen=True)

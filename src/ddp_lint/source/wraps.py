@@ -12,7 +12,15 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import Kind, wrappers
-from ddp_lint.project.handed_on import ASKING, ASKS, Given, given_wrapped, keywords_given, wrapping_functions
+from ddp_lint.project.handed_on import (
+    ASKING,
+    ASKS,
+    Given,
+    Handed,
+    given_wrapped,
+    keywords_given,
+    wrapping_functions,
+)
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
 from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
@@ -34,8 +42,8 @@ class Wrap:
     `outer == inner` when the name is rebound or the wrap is in place; otherwise `inner` is the unwrapped twin.
     A test ``isinstance(model, DDP)`` counts as a wrap of that name, which is `tested`: where it holds, the name is
     wrapped, though not here. `given` are the keywords that a wrapper of the project's own adds to those of the call,
-    None where they cannot be seen (`project.own.Wrapping`). `elsewhere`: where another function hands the wrapped
-    model over; `call` is then none of the file's.
+    None where they cannot be seen (`project.own.Wrapping`). `handed`: the call of another function that hands the
+    wrapped model over; `call` is then none of the file's.
     """
 
     kind: str
@@ -44,12 +52,12 @@ class Wrap:
     outer: str
     tested: bool = False
     given: frozenset[str] | None = frozenset()
-    elsewhere: Span | None = None
+    handed: Handed | None = None
 
     @property
     def place(self) -> Span | cst.Call:
         """What a reader is shown as the wrap."""
-        return self.elsewhere or self.call
+        return self.handed.span if self.handed is not None else self.call
 
     def lacks(self, keyword: str) -> bool:
         """Whether the wrapper was surely made without an argument."""
@@ -207,7 +215,7 @@ class Wraps:
         if len(found) != 1 or self._rebinds(name, function) or self._asks(at):
             return None
         kind, handed = next(iter(found.items()))
-        return Wrap(kind, _ELSEWHERE, name, name, given=keywords_given(project, kind), elsewhere=handed.span)
+        return Wrap(kind, _ELSEWHERE, name, name, given=keywords_given(project, kind), handed=handed)
 
     def _rebinds(self, name: str, function: cst.FunctionDef) -> bool:
         """Whether a function gives a name to something else than it got."""

@@ -240,7 +240,7 @@ class ModuleClasses:
             used = {dotted_ast(n.func) for m in methods for n in walk(m) if isinstance(n, ast.Call)}
             for method in methods:
                 for node in walk(method):
-                    if isinstance(node, ast.Call) and self._buffered(node, each.facts, seen | {cls.name}):
+                    if isinstance(node, ast.Call) and self.may_have_buffers(node, each.facts, seen | {cls.name}):
                         return False
                     targets = node.targets if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) else []
                     if any(dotted_ast(target) in used for target in targets):
@@ -270,8 +270,8 @@ class ModuleClasses:
                     return True
         return False
 
-    def _buffered(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str]) -> bool:
-        """Whether a call makes, or may make, a module with buffers."""
+    def may_have_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether a call makes, or may make, a module with buffers that backward needs."""
         written = dotted_ast(call.func)
         name = self.qualified(written, facts)
         if layer_kind(name).startswith("InstanceNorm"):

@@ -83,7 +83,7 @@ class BranchOnTensor(HostRule):
     switches, `torch.no_grad()`, tests; conditions that are not proven to be tensors; arguments that every caller
     passes from the host, branches that no caller reaches. Only with `--preview`: a check that only raises; a branch
     outside of compiled code that a forward reaches once, unless it sets a flag that is returned. A branch in a loop
-    over layers or items is always reported.
+    over layers or items, or in a helper that several functions of one file call, is always reported.
 
     ## How to confirm
 

@@ -7,6 +7,7 @@ algorithm. What is read for every layer or item, or only to be computed with or 
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 from collections.abc import Iterator
 
@@ -18,12 +19,15 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.operations import is_log
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 #: Files that hold the name of a class; where more do, the search for a loop that makes it ends.
 _FILES = 40
+#: Functions of one file that call another one: fewer may never run together.
+_SEVERAL = 3
 #: Functions of numbers that hand the value on.
 _NUMERIC = {"int", "float", "round", "max", "min", "abs", "math.sqrt", "math.log"}
 #: Methods that keep what they are given to report it later.
@@ -56,8 +60,8 @@ def in_loop(module: Module, node: cst.CSTNode) -> bool:
 
 
 def repeated(module: Module, node: cst.CSTNode, *, per_layer: bool = True) -> bool:
-    """Whether a forward comes by several times: in a loop, in a method that a loop of the class calls, or (`per_layer`)
-    in a module that the project makes in a loop."""
+    """Whether a forward comes by several times: in a loop, in a method that a loop of the class calls, in a helper that
+    the functions of one file call all over, or (`per_layer`) in a module that the project makes in a loop."""
     function = module.function_of(node)
     if function is None:
         return False
@@ -65,13 +69,19 @@ def repeated(module: Module, node: cst.CSTNode, *, per_layer: bool = True) -> bo
         return True
     owner = TensorFile.of(module).owner(function)
     if owner is None:
-        return False
+        return _is_called_all_over(module, function)
     project = module.project
     if f"self.{function.name.value}" in _used_in_loops_of(project, owner):
         return True
     if project is None or not per_layer:
         return False
     return project.remember(("made in loops", owner.name), lambda: _is_made_in_loop(project, owner.name))
+
+
+def _is_called_all_over(module: Module, function: cst.FunctionDef) -> bool:
+    """Whether several functions of one file call a function: the steps of one computation, which all read anew."""
+    sites = {(site.facts.name, site.around) for site in call_sites(module, function) if site.around is not None}
+    return max(collections.Counter(name for name, _ in sites).values(), default=0) >= _SEVERAL
 
 
 def _used_in_loops_of(project: Project | None, owner: ModuleClass) -> frozenset[str]:

@@ -16,6 +16,7 @@ from ddp_lint.rules.data.loading import (
     is_evaluation,
     is_sampler,
     mentions_nearby,
+    reads_alike,
 )
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -120,7 +121,9 @@ class OneAugmentationSeed(Rule):
     sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses
     the rank, `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation
     that is mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a
-    permutation follows; seeds before the ranks are spawned (they do not inherit it); tests and evaluation.
+    permutation follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have
+    `num_replicas=1`, so that all ranks read the same samples; augmentation in code that nothing uses; tests and
+    evaluation.
 
     ## How to confirm
 
@@ -299,7 +302,7 @@ class OneAugmentationSeed(Rule):
 
     def _drawn_on_ranks(self, *, with_workers: bool = False) -> tuple[str, Span] | None:
         """What changes samples at random in code that several ranks run, and where."""
-        if several_ranks(self.module) is None:
+        if several_ranks(self.module) is None or reads_alike(self.module):
             return None
         if not with_workers and mentions_nearby(self.module, "worker_init_fn"):
             return None

@@ -13,6 +13,7 @@ from ddp_lint.files import lies_in
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.search import importers
+from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
@@ -70,16 +71,29 @@ def _writes(project: Project, path: pathlib.Path, word: str) -> bool:
 
 def done_nearby(module: Module, word: str) -> Span | None:
     """Where the code that runs together with the file has `word` in a line that is no comment and no docstring. Not in
-    another program of its folder."""
+    another program of its folder, nor in what nothing uses."""
     if module.project is None or module.path is None:
         return None
     for path in _together(module, module.project, module.path, word):
         facts = module.project.facts_of(path)
         for number, line in enumerate(facts.file.lines if facts is not None else (), 1):
-            if facts is not None and word in line and number not in facts.prose:
+            if facts is None or word not in line or number in facts.prose:
+                continue
+            if not is_unused_at(module.project, facts, number):
                 start = line.index(word) + 1
                 return Span(facts.file.path, number, start, number, start + len(word))
     return None
+
+
+def reads_alike(module: Module) -> bool:
+    """Whether the samplers that run together with the file, one at least, are of one replica: all ranks read the same
+    samples, and may have to draw the same, as the stages of a pipeline do."""
+    if module.project is None or module.path is None:
+        return False
+    files = map(module.project.facts_of, _together(module, module.project, module.path, "num_replicas"))
+    calls = (n for facts in files if facts is not None for n in walk(facts.tree) if isinstance(n, ast.Call))
+    given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "num_replicas"]
+    return bool(given) and all(isinstance(value, ast.Constant) and value.value == 1 for value in given)
 
 
 def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
@@ -92,6 +106,8 @@ def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
         if facts is None or facts.source.is_test:
             continue
         for draw in _draws_of_samples(facts):
+            if is_unused_at(module.project, facts, draw.lineno):
+                continue
             return ast.unparse(draw.func), facts.file.span_of(draw.func)
     return None
 

@@ -21,7 +21,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import parameters, statements
+from ddp_lint.source.syntax import parameters, statements, walk
 from ddp_lint.source.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
@@ -50,8 +50,8 @@ class CudaBeforeSetDevice(Rule):
     Finds CUDA work that names no GPU (`.cuda()`, `device="cuda"`, object collectives, `barrier()`) before the rank
     calls `torch.cuda.set_device`, in code that several ranks run, by itself or by functions of the project; the same
     in scripts that use NCCL and never choose a GPU; `torch.cuda.device(local_rank)` as a statement, which is a
-    context manager that nothing enters; and spawned workers that get a rank and CUDA tensors but never call
-    `set_device`.
+    context manager that nothing enters; and spawned workers that get a rank, never call `set_device`, and use the
+    current GPU (`torch.cuda.synchronize()`).
 
     ## Why it breaks
 
@@ -60,7 +60,8 @@ class CudaBeforeSetDevice(Rule):
     `Duplicate GPU detected : rank 0 and rank 1 both on CUDA device`. Measured on 2 x H200 (torch 2.11): after
     `barrier()` or a tensor on "cuda" before `set_device` rank 1 has a context on both GPUs; `all_gather_object` and
     `broadcast_object_list` fail. `set_device` directly after `init_process_group` is correct, because that call uses
-    no GPU.
+    no GPU. A worker that unpickles a CUDA tensor and copies it to the host has a context on that tensor's GPU alone;
+    one that calls `torch.cuda.synchronize()` has one on GPU 0 as well.
 
     ## Example
 
@@ -310,7 +311,7 @@ class CudaBeforeSetDevice(Rule):
     # ---- spawned workers
 
     def _visit_worker(self, process: cst.Call) -> None:
-        """A spawned worker that takes its rank, in a file that handles CUDA tensors, and never sets the device."""
+        """A spawned worker that takes its rank, never chooses a GPU by it, and uses the current one."""
         target = argument(process, 1, "target")
         name = dotted(target).rpartition(".")[2]
         spawns = isinstance(process.func, cst.Attribute) and any(
@@ -321,18 +322,19 @@ class CudaBeforeSetDevice(Rule):
             return
         for worker in statements(self.module.facts.tree):
             if isinstance(worker, ast.FunctionDef) and worker.name == name and _needs_device(worker):
-                self._report_worker(worker, process)
+                self._visit_uses(worker, self.module.facts, process)
 
-    def _report_worker(self, worker: ast.FunctionDef, process: cst.Call) -> None:
-        first = next((s for s in worker.body if not _is_docstring(s)), worker.body[0])
-        self.report(
-            self.module.file.span_of(first),
-            f"the spawned worker `{worker.name}` never calls set_device: it opens a context on GPU 0 on every rank",
-            notes=["by the CUDA tensors that it unpickles or makes"],
-            labels=[(process, "started here, once per rank")],
-            help="call torch.cuda.set_device with the rank's device before the worker uses a tensor",
-            confidence=Confidence.LOW,
-        )
+    def _visit_uses(self, worker: ast.FunctionDef, facts: ModuleFacts, process: cst.Call) -> None:
+        """A CUDA tensor that is sent to the worker stays on its own GPU, also where it is copied to the host from."""
+        uses = (n for n in walk(worker) if isinstance(n, ast.Call) and _is_on_current_gpu(facts, n))
+        use = next(uses, None)
+        if use is not None:
+            self.report(
+                self.module.file.span_of(use),
+                f"the spawned worker `{worker.name}` never calls set_device: it opens a context on GPU 0 on every rank",
+                labels=[(process, "started here, once per rank")],
+                help="call torch.cuda.set_device with the rank's device at the start of the worker",
+            )
 
 
 def _chooses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
@@ -350,12 +352,13 @@ def _uses_current_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
     return makes_context(facts, call) and (bare or (method == "cuda" and not call.args and not call.keywords))
 
 
+def _is_on_current_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call opens a context on the current GPU: ``x.cuda()``, ``torch.cuda.synchronize()``."""
+    waits = (facts.imports.resolve(dotted_ast(call.func)) or "") == "torch.cuda.synchronize"
+    return _uses_current_gpu(facts, call) or (waits and not call.args and not call.keywords)
+
+
 def _needs_device(worker: ast.FunctionDef) -> bool:
     """Whether a worker takes its rank and never chooses a GPU by it."""
     takes_rank = any(p.arg in ("rank", "local_rank", "device", "gpu") for p in parameters(worker))
     return takes_rank and not re.search(r"set_device|init_process_group|cuda:", ast.unparse(worker))
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)

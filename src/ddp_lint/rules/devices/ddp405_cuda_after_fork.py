@@ -217,11 +217,11 @@ class CudaAfterFork(Rule):
             return True
         sites = call_sites(self.module, function) if function is not None and self.module.class_of(node) is None else ()
         lines = [(facts, line), *((site.facts, site.node.lineno) for site in sites[:_CALLERS])]
-        before = [
-            (each, s) for each, at in lines for s in runs_before(each.tree, at) if not isinstance(s, _DEFINITIONS)
-        ]
+        before = [(each, s) for each, at in lines for s in runs_before(each.tree, at)]
         asked = Initialiser(project, asks_driver)
-        return any(uses_cuda(project, each, s) or asked.of(each, s) for each, s in before)
+        return any(
+            asked.of(each, s) or (not isinstance(s, _DEFINITIONS) and uses_cuda(project, each, s)) for each, s in before
+        )
 
     def _report(self, node: cst.Call, place: str, sure: Confidence | None) -> None:
         self.report(

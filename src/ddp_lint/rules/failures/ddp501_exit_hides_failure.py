@@ -96,8 +96,8 @@ class ExitHidesFailure(Rule):
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
     KeyboardInterrupt. Only with `--preview`: a branch that reports a failure in a file without evidence of several
-    ranks (a tool that converts one model), a handler in code that serves or deploys a model, in a
-    program or a project without evidence of several ranks.
+    ranks (a tool that converts one model), a handler in code that serves or deploys a model, in a program or a project
+    without evidence of several ranks, unless the handler takes any exception of a program that trains.
 
     ## How to confirm
 
@@ -210,22 +210,29 @@ class ExitHidesFailure(Rule):
         if not broad and not (speaks_of_failure(messages(handler.body)) or logs_an_error(handler.body)):
             return
         what = " or ".join(k or "any exception" for k in kinds)
+        alone = self._is_alone(node)
+        hidden = "torchrun reports success while the other ranks hang"
+        harm = "whoever started the training sees success" if alone else hidden
         self.report(
             node,
-            f"this handler exits 0 after {'an exception' if broad else what}: torchrun reports success "
-            "while the other ranks hang",
-            notes=[f"{what} on rank 1 ends here; rank 0 waits for it in the next collective"],
+            f"this handler exits 0 after {'an exception' if broad else what}: {harm}",
+            notes=[] if alone else [f"{what} on rank 1 ends here; rank 0 waits for it in the next collective"],
             labels=[(handler, f"takes {what}")],
             help="re-raise, or exit with a status other than 0",
-            confidence=self._sureness(node, broad),
+            confidence=self._sureness(broad, alone),
             fix=Fix("raise the exception again", Applicability.UNSAFE, (replace(self.module, node, "raise"),)),
         )
 
-    def _sureness(self, node: Exit, broad: bool) -> Confidence:
+    def _is_alone(self, node: Exit) -> bool:
+        """Whether nothing shows that several ranks come by."""
         script = self.module.file.holds("__main__") or self.module.function_of(node) is None
         program = script or one_process(self.module)
-        if not has_ranks(self.module) or (program and several_ranks(self.module) is None):
-            return Confidence.LOW
+        return not has_ranks(self.module) or (program and several_ranks(self.module) is None)
+
+    def _sureness(self, broad: bool, alone: bool) -> Confidence:
+        """A program that trains is started by something that reads its status, also where it is one process."""
+        if alone:
+            return Confidence.MEDIUM if broad and self.module.file.holds("backward") else Confidence.LOW
         return Confidence.HIGH if broad else Confidence.MEDIUM
 
     # ---- a branch that reports a failure

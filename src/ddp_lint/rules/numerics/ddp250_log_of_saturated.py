@@ -22,6 +22,9 @@ from ddp_lint.tensors.operations import words_of
 
 #: Where small constants become 0; not in bfloat16, whose exponents are those of single precision.
 _HALF = re.compile(r"\.half\b|(?<!b)float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
+#: Under autocast, which computes these in single precision whatever their input is, no constant becomes 0.
+_AUTOCAST = re.compile(r"autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
+_KEPT_SINGLE = ("softmax", "gumbel_softmax")
 #: Words by which the files are found that may train in half precision what another file defines.
 _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "amp")
 
@@ -109,8 +112,9 @@ class LogOfSaturated(Rule):
     ## When it is silent
 
     `clamp(min=...)` in between, a sigmoid or softmax of a cosine or a `tanh`, a constant of 1e-6 or more (any constant
-    in files without half precision), `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not
-    added to anything, code under `no_grad` and functions that are called only there, evaluation, inference and tests.
+    in files without half precision, and any that is added to a softmax under autocast, which computes it in single
+    precision), `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, code
+    under `no_grad` and functions that are called only there, evaluation, inference and tests.
 
     ## How to confirm
 
@@ -145,8 +149,10 @@ class LogOfSaturated(Rule):
             if None not in powers and not _is_shifted(powers):
                 self._report(node, "the sum of exponentials overflows", "torch.logaddexp(a, b)", None)
                 return
-            if _is_tiny(operand.right) and self._in_half_precision():  # in fp32 it is no zero
-                operand = self._behind_name(operand.left)
+            added_to = self._behind_name(operand.left)
+            kept = any(self._operand(added_to, name) is not None for name in _KEPT_SINGLE)
+            if _is_tiny(operand.right) and self._in_half_precision(kept):  # in fp32 it is no zero
+                operand = added_to
         for inner, (name, instead) in _SATURATING.items():
             argument = self._operand(operand, inner)
             if argument is not None and not self._is_bounded(argument):
@@ -193,13 +199,13 @@ class LogOfSaturated(Rule):
         softmax = function is not None and any("softmax" in called(call) for call in calls_in(function.body))
         return added and softmax and "mask" in words_of(dotted(operand).rpartition(".")[2])
 
-    def _in_half_precision(self) -> bool:
-        """Whether this file, or one that imports it, mentions half precision."""
+    def _in_half_precision(self, kept_single: bool) -> bool:
+        """Whether this file, or one that imports it, mentions half precision; `kept_single`: and no autocast."""
         project, name = self.module.project, self.module.name
-        if _HALF.search(self.module.file.code):
-            return True
         users = importers(project, name, holding=_HALF_WORDS) if project is not None and name else ()
-        return any(_HALF.search(user.file.code) and not user.file.is_test for user in users)
+        files = (self.module.file, *(user.file for user in users if not user.file.is_test))
+        halved = [file.code for file in files if _HALF.search(file.code)]
+        return bool(halved) and not (kept_single and any(map(_AUTOCAST.search, halved)))
 
     def _operand(self, node: cst.CSTNode, function: str) -> cst.BaseExpression | None:
         """The tensor of `torch.function(t)`, `F.function(t)` or `t.function(...)`."""

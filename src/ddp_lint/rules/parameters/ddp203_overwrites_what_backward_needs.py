@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import libcst as cst
+
 from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.tree import called
 from ddp_lint.tensors import Code, Reached, Write
+
+#: What returns several views of one tensor at once; `tensor_split`, `hsplit` and the like make one after the other.
+_SPLITS = ("chunk", "split", "unbind")
 
 
 class OverwritesWhatBackwardNeeds(InPlaceRule):
@@ -14,6 +21,7 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     GELU, `log`, `gather`, ...) or its output (softmax, sigmoid, tanh, ReLU, `exp`, `sqrt`, ...), if parameters are
     involved, so that gradients are certainly needed. The order of execution is taken into account: branches of an `if`
     are separate, and loops are read twice, so that a write is also compared with operations of the previous iteration.
+    The same on one of the views that `chunk`, `split` or `unbind` return: `q, k, v = self.qkv(x).chunk(3)`, `q *= s`.
 
     ## Why it breaks
 
@@ -21,7 +29,7 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     computation has been modified by an inplace operation" in `backward()`, on every rank, with or without DDP. It does
     not count writes through `.data`: there is no error, and the gradient is wrong (0.031 off in a two-parameter model,
     the same under DDP, FSDP1 and FSDP2; measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13). What each
-    operation saves was measured.
+    operation saves was measured. A write to one of several views raises at once, where the tensor has a gradient.
 
     ## Example
 
@@ -98,6 +106,10 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     oracles = ("exception", "gradient")
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
+        views = self._one_of_views(write, function) if write.gradient else None
+        if views is not None:
+            self._report_view(write, views)
+            return
         save = write.save
         if save is None or not save.certain or not write.gradient or write.value.name:
             return
@@ -112,5 +124,32 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
             f"`{tensor}` is overwritten after `{save.what}` saved it for backward: {outcome}",
             labels=[(save.node, f"`{save.what}` saves {role} for backward")],
             help="make a new tensor instead: `x = x + y` for `x += y`, torch.where or cat for a part",
+            fix=self.out_of_place(write),
+        )
+
+    def _one_of_views(self, write: Write, function: Code) -> cst.Call | None:
+        """The call that returned what is written, together with other views of a tensor with a gradient."""
+        target = write.target
+        while isinstance(target, cst.Subscript):
+            target = target.value
+        if not isinstance(target, cst.Name):
+            return None
+        earlier = self.module.scopes.last_before(self.module.bindings(target, write.node), write.node)
+        whole = (b for b in earlier if b.kind != "augment" and not exclusive(self.module, b.node, write.node))
+        bound = next(whole, None)
+        made = bound.value if bound is not None and bound.kind == "assign" and bound.index else None
+        if not isinstance(made, cst.Call) or called(made) not in _SPLITS:
+            return None
+        method = isinstance(made.func, cst.Attribute) and self.module.qualified(made.func) == ""
+        base = made.func.value if method and isinstance(made.func, cst.Attribute) else made.args[0].value
+        value = self.flow(function).value(base)
+        return made if value.tensor and value.learned and not value.detached else None
+
+    def _report_view(self, write: Write, views: cst.Call) -> None:
+        self.report(
+            write.node,
+            f"`{self.module.code(write.target)}` is one of the views that `{called(views)}` returns: writing it raises",
+            labels=[(views, "returns several views of one tensor")],
+            help="make a new tensor instead: `x = x * y` for `x *= y`",
             fix=self.out_of_place(write),
         )

@@ -7,6 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -17,9 +18,9 @@ from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.classes import ModuleClass
+from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import without_gradient
-from ddp_lint.tensors.operations import names
+from ddp_lint.tensors.operations import layer_kind, names
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 
@@ -185,8 +186,13 @@ class TwoForwardsBeforeBackward(Rule):
         return [wrap, *(w for w in alike if self.module.function_of(w.call) is function)]
 
     def _has_no_buffers(self, wrap: Wrap) -> bool:
-        made = self._class_of(wrap)
-        return made is not None and TensorFile.of(self.module).classes.without_buffers(made)
+        classes, made = TensorFile.of(self.module).classes, self._class_of(wrap)
+        if made is not None or wrap.handed is None:
+            return made is not None and classes.without_buffers(made)
+        name, facts = wrap.outer.rpartition(".")[2], wrap.handed.facts
+        values = [_unwrapped(value, facts) for value in wrap.handed.made_from(name)]
+        makers = [value for value in values if dotted_ast(value) != name]
+        return bool(makers) and all(_is_without_buffers(value, facts, classes) for value in makers)
 
     def _may_have_buffers(self, name: str, at: cst.Call) -> bool:
         """Whether the model's class has buffers for certain; where the class is not found, whether any file of the
@@ -262,6 +268,28 @@ def _broadcasts(wrap: Wrap) -> bool:
     hidden = any(arg.star for arg in wrap.call.args)
     given = argument(wrap.call, 4, "broadcast_buffers") is not None or not wrap.lacks("broadcast_buffers")
     return wrap.kind == "ddp" and not hidden and not given
+
+
+def _unwrapped(value: ast.expr, facts: ModuleFacts) -> ast.expr:
+    """``Net()`` of ``DDP(Net().to(device))``."""
+    while isinstance(value, ast.Call):
+        if isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda"):
+            value = value.func.value
+        elif value.args and canonical(facts.qualified(value.func)) == _DDP:
+            value = value.args[0]
+        else:
+            break
+    return value
+
+
+def _is_without_buffers(value: ast.expr, facts: ModuleFacts, classes: ModuleClasses) -> bool:
+    """Whether all calls in what makes a model are seen to make nothing with buffers; its parts are made there, too."""
+    if not isinstance(value, ast.Call):
+        return False
+    parts = value.args if layer_kind(facts.qualified(value.func)) == "Sequential" else []
+    if any(isinstance(part, (ast.Name, ast.Starred)) for part in parts):
+        return False
+    return not any(classes.may_have_buffers(n, facts) for n in walk(value) if isinstance(n, ast.Call))
 
 
 def _broadcasts_ast(call: ast.Call) -> bool:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.findings import Confidence
+from ddp_lint.project.framework_imports import SHARDING
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
@@ -85,7 +87,8 @@ class ParametersInPlainList(Rule):
 
     The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list is
     not read in forward. Classes that are not an `nn.Module`. Layers whose gradients are turned off by name
-    (`self.filters[0].requires_grad_(False)`).
+    (`self.filters[0].requires_grad_(False)`). Only with `--preview`: second references to registered parameters, in a
+    project that shards no model.
 
     ## How to confirm
 
@@ -189,7 +192,13 @@ class ParametersInPlainList(Rule):
             node,
             f"`{name}` {what}",
             help="use nn.ModuleList or nn.ParameterList, or read the registered attribute",
+            confidence=None if makes_new or self._is_sharded() else Confidence.LOW,
         )
+
+    def _is_sharded(self) -> bool:
+        """Whether the project shards any model: nothing else minds a second reference."""
+        project = self.module.project
+        return project is None or any(project.holding(word) for word in SHARDING)
 
 
 def _elements(value: cst.BaseExpression) -> Iterator[cst.CSTNode]:

@@ -10,7 +10,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import stream_of
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import opposed
+from ddp_lint.source.control_flow import chosen_apart, opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument
@@ -19,6 +19,10 @@ from ddp_lint.tensors import TensorFile
 #: Calls after which the order is not known: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})
 _WAITS = _ORDER_ALL | {"wait_stream"}
+#: Methods that end with an underscore and compute nothing.
+_COMPUTE_NOTHING = frozenset(
+    {"requires_grad_", "detach_", "resize_", "set_", "share_memory_", "unsqueeze_", "squeeze_", "transpose_", "t_"}
+)
 #: What looks at a tensor without its values, is the handle of one that will be there, or may upload one of the host.
 _LOOKS = frozenset(
     {
@@ -38,6 +42,7 @@ _LOOKS = frozenset(
         "stride",
         "record_stream",
         "requires_grad",
+        *_COMPUTE_NOTHING,
     }
 )
 _VIEWS = frozenset(
@@ -48,11 +53,17 @@ _CURRENT = ("current_stream", "default_stream")
 
 @dataclasses.dataclass(frozen=True)
 class _Made:
-    """A name that gets a tensor on a stream ('': the one that is current in the function)."""
+    """A name that gets a tensor, or whose tensor is written, on a stream ('': the one that is current in the
+    function); `value`: what it gets, or the name itself."""
 
-    node: cst.Assign
+    node: cst.Assign | cst.Expr
+    value: cst.BaseExpression
     stream: str
     end: tuple[int, int]
+
+    @property
+    def is_write(self) -> bool:
+        return isinstance(self.node, cst.Expr)
 
 
 class ReadAcrossStreams(Rule):
@@ -63,7 +74,8 @@ class ReadAcrossStreams(Rule):
     Finds a tensor that a function computes on the current stream and uses under `with torch.cuda.stream(side)` without
     `side.wait_stream(...)` in between, and one that is computed on the side stream and used after the block without
     `torch.cuda.current_stream().wait_stream(side)`. What is copied there asynchronously counts as computed, whatever
-    holds it: `batch["x"].cuda(non_blocking=True)`.
+    holds it: `batch["x"].cuda(non_blocking=True)`. So does what is written there: in place (`x.mul_(2)`), or by a call
+    that gets a buffer without values (`torch.empty`, or a part of it) and whose result nobody takes.
 
     ## Why it breaks
 
@@ -171,7 +183,7 @@ class ReadAcrossStreams(Rule):
         self._waits = sorted(waits, key=lambda wait: wait[0])
         made: dict[str, list[_Made]] = {}
         for statement in descendants(node.body):
-            if isinstance(statement, cst.Assign) and self.module.function_of(statement) is node:
+            if isinstance(statement, (cst.Assign, cst.Expr)) and self.module.function_of(statement) is node:
                 self._note(statement, made)
         all_made = [m for found in made.values() for m in found]
         reported: set[cst.CSTNode] = set()
@@ -183,12 +195,36 @@ class ReadAcrossStreams(Rule):
         span = self.module.span(node)
         return (span.line, span.column)
 
-    def _note(self, statement: cst.Assign, made: dict[str, list[_Made]]) -> None:
-        for target in statement.targets:
-            if isinstance(target.target, cst.Name):
-                span = self.module.span(statement)
-                last = _Made(statement, self._stream_at(statement), (span.end_line, span.end_column))
-                made.setdefault(target.target.value, []).append(last)
+    def _note(self, statement: cst.Assign | cst.Expr, made: dict[str, list[_Made]]) -> None:
+        if isinstance(statement, cst.Assign):
+            targets = [target.target for target in statement.targets]
+            found = [(name, statement.value) for name in targets if isinstance(name, cst.Name)]
+        else:
+            found = [(name, name) for name in self._written(statement.value, made)]
+        span, stream = self.module.span(statement), self._stream_at(statement) if found else ""
+        for name, value in found:
+            last = _Made(statement, value, stream, (span.end_line, span.end_column))
+            made.setdefault(name.value, []).append(last)
+
+    def _written(self, call: cst.BaseExpression, made: dict[str, list[_Made]]) -> list[cst.Name]:
+        """The tensors that a call writes whose result nobody takes: in place, or a buffer that it gets, which holds
+        nothing yet."""
+        if not isinstance(call, cst.Call):
+            return []
+        on = call.func.value if isinstance(call.func, cst.Attribute) else None
+        if isinstance(on, cst.Name) and called(call).endswith("_") and called(call) not in _COMPUTE_NOTHING:
+            return [on]
+        given = [arg.value for arg in call.args if isinstance(arg.value, cst.Name)]
+        return [name for name in given if self._is_empty(name.value, made)]
+
+    def _is_empty(self, name: str, made: dict[str, list[_Made]]) -> bool:
+        """Whether a name was last given memory without values, or a part of such."""
+        value = made[name][-1].value if name in made else None
+        while isinstance(value, cst.Subscript):
+            value = value.value
+        if isinstance(value, cst.Name) and value.value != name:
+            return self._is_empty(value.value, made)
+        return isinstance(value, cst.Call) and called(value) in ("empty", "empty_like", "new_empty", "empty_strided")
 
     def _computes(self, value: cst.BaseExpression) -> bool:
         """Whether work is done on the stream: a view is none, and what is pinned lies on the host."""
@@ -213,21 +249,26 @@ class ReadAcrossStreams(Rule):
         if opposed(self.module, last.node, name) or self._is_ordered(last, name, stream):
             return
         function = self.module.function_of(name)
-        value = TensorFile.of(self.module).flow(function).value(last.node.value) if function is not None else None
+        value = TensorFile.of(self.module).flow(function).value(last.value) if function is not None else None
         known = value is not None and (value.computed if not last.stream else value.tensor)
-        if value is None or not (known or (last.stream and self._is_uploaded(last.node.value))) or value.on_host:
+        if value is None or not (known or (last.stream and self._is_uploaded(last.value))) or value.on_host:
             return
-        if not self._computes(last.node.value):
+        if not last.is_write and not self._computes(last.value):
             return
         reported.update(m.node for m in all_made if m.stream == last.stream)
         side = stream or last.stream
-        on = f"`{stream}`" if stream else "the current stream"
+        here = "the current stream"
+        on = f"`{stream}`" if stream else here
+        source = f"`{last.stream}`" if last.stream else here
         self.report(
             name,
             f"`{name.value}` is read on {on}, which does not wait for the stream that makes it: it may be half written",
             notes=["this depends on timing: in one step rank 0 may be correct and rank 1 not"],
-            labels=[(last.node, f"made on {f'`{last.stream}`' if last.stream else 'the current stream'}")],
-            help=f"{side}.wait_stream(torch.cuda.current_stream()) before the block"
+            labels=[
+                (last.node, f"{'written' if last.is_write else 'made'} on {source}"),
+                *((wait, "waits for another stream") for wait in self._waits_of(stream, last, name)),
+            ],
+            help=f"{side}.wait_stream({last.stream or 'torch.cuda.current_stream()'}) before the block"
             if stream
             else f"torch.cuda.current_stream().wait_stream({side}) after the block",
         )
@@ -262,15 +303,22 @@ class ReadAcrossStreams(Rule):
     def _is_ordered(self, made: _Made, read: cst.Name, stream: str) -> bool:
         """Whether the reader's stream has waited for the maker's between the two."""
         ready = {made.stream}
-        first, end = (bisect.bisect_left(self._waits, at, key=lambda w: w[0]) for at in (made.end, self._place(read)))
-        for _, call in self._waits[first:end]:
-            if opposed(self.module, call, read):
-                continue
+        for call in self._waits_between(made, read):
             if called(call) in _ORDER_ALL:
                 return True
             if isinstance(call.func, cst.Attribute) and call.args and self._named(call.args[0].value) in ready:
                 ready.add(self._named(call.func.value))
         return stream in ready
+
+    def _waits_between(self, made: _Made, read: cst.Name) -> list[cst.Call]:
+        first, end = (bisect.bisect_left(self._waits, at, key=lambda w: w[0]) for at in (made.end, self._place(read)))
+        waits = (call for _, call in self._waits[first:end])
+        return [w for w in waits if not opposed(self.module, w, read) and not chosen_apart(self.module, w, read)]
+
+    def _waits_of(self, stream: str, made: _Made, read: cst.Name) -> list[cst.Call]:
+        """The last wait of the reader's stream before the read: it is for another one."""
+        waits = [w for w in self._waits_between(made, read) if isinstance(w.func, cst.Attribute)]
+        return [w for w in waits if isinstance(w.func, cst.Attribute) and self._named(w.func.value) == stream][-1:]
 
     # ---- reads
 

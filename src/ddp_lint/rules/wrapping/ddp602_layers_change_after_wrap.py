@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import libcst as cst
 
@@ -8,6 +9,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import path_of
 from ddp_lint.source.syntax import walk
@@ -20,6 +22,10 @@ _REGISTERING = ("ddp", "fsdp1")
 _DTYPES = ("float16", "half", "bfloat16", "float64", "double")
 
 
+#: Words of a model that may be on a GPU when it is made.
+_GPU = re.compile(r"cuda|device|gpu", re.IGNORECASE)
+
+
 class LayersChangeAfterWrap(Rule):
     """Layers are added to a model, or cast, after DDP has registered its parameters.
 
@@ -27,14 +33,15 @@ class LayersChangeAfterWrap(Rule):
 
     Finds `model.head = nn.Linear(...)`, `add_module`, `.half()`, `.bfloat16()`, `.double()` and `.to(dtype)` on a
     model that is already wrapped with DDP, and layers added to a model already wrapped with FSDP1; also by a method of
-    the model's own class.
+    the model's own class. `.cuda()` and `.to(device)` of a model that was on the CPU when DDP wrapped it.
 
     ## Why it breaks
 
     DDP registers its gradient hooks in the constructor, on the parameters that exist then. A layer added later has no
     hook: rank 0 and rank 1 train it on their own batches, without an error. A cast replaces the parameters that the
-    buckets were built for. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): no error, ranks differ by
-    0.0065 (added layer) and 0.0099 (cast) after two steps; FSDP1 behaves like DDP for an added layer.
+    buckets were built for, and so does a move. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): no
+    error, ranks differ by 0.0065 (added layer) and 0.0099 (cast) after two steps; FSDP1 behaves like DDP for an added
+    layer. Moved from the CPU over gloo, they differ by 0.14; over NCCL alone DDP raises on parameters on the CPU.
 
     ## Example
 
@@ -93,9 +100,10 @@ class LayersChangeAfterWrap(Rule):
 
     ## When it is silent
 
-    Changes before the wrap; `.to(device)` and `.float()`, which usually change nothing; casts under FSDP (measured
-    harmless); changes after the last `backward()`, as for evaluation; a change after which the model is wrapped
-    again; models whose wrap is not seen in the function or the constructor of the class.
+    Changes before the wrap; `.float()`, and `.to(device)` of a model that something may have moved before, which
+    usually change nothing; casts under FSDP (measured harmless); changes after the last `backward()`, as for
+    evaluation; a change after which the model is wrapped again; models whose wrap is not seen in the function or the
+    constructor of the class.
 
     ## How to confirm
 
@@ -120,6 +128,7 @@ class LayersChangeAfterWrap(Rule):
         "bfloat16",
         "double",
         "to",
+        "cuda",
         file=("DistributedDataParallel", "FullyShardedDataParallel"),
     )
     oracles = ("gradient", "parameter", "identity")
@@ -136,6 +145,26 @@ class LayersChangeAfterWrap(Rule):
             self._report(node, wrap, "a layer is added")
         elif wrap.kind == "ddp" and (method in ("half", "bfloat16", "double") or self._casts(node, method)):
             self._report(node, wrap, "the parameters are cast")
+        elif wrap.kind == "ddp" and self._moves(node, method, wrap) and self._is_on_host(wrap):
+            self._report(node, wrap, "the parameters are moved from the CPU")
+
+    def _moves(self, node: cst.Call, method: str, wrap: Wrap) -> bool:
+        moved = (f"{wrap.outer}.{method}", f"{wrap.outer}.module.{method}")
+        return method in ("to", "cuda") and path_of(node.func) in moved
+
+    def _is_on_host(self, wrap: Wrap) -> bool:
+        """Whether a wrap surely gets a model on the CPU: it is made in the same function, and nothing moves it."""
+        model, project = argument(wrap.call, 0, "module"), self.module.project
+        bound = self.module.bindings(model, wrap.call) if model is not None and wrap.lacks("device_ids") else []
+        made = next(self.module.scopes.last_before(bound, wrap.call), None)
+        if made is None or project is None or made.kind != "assign" or not isinstance(made.value, cst.Call):
+            return False
+        definition = project.definition(self.module.callee(made.value))
+        if definition is None or not isinstance(definition[1], ast.ClassDef) or _GPU.search(ast.unparse(definition[1])):
+            return False
+        moved = (f"{wrap.inner}.{way}" for way in ("to", "cuda"))
+        before = {dotted(c.func) for c in self.module.of_type(cst.Call) if self.module.wraps.before(c, wrap)}
+        return before.isdisjoint(moved) and not _GPU.search(self.module.code(made.value))
 
     def _grows_by(self, node: cst.Call, method: str, wrap: Wrap) -> bool:
         """Whether a call is of a method of the wrapped module's own class that adds a layer to it."""

@@ -14,7 +14,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import arms
+from ddp_lint.source.control_flow import arms, exclusive
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.tensors.callers import comes_first
@@ -52,7 +52,8 @@ class AttributeBehindWrapper(Rule):
 
     Finds `model.config`, `model.encode(x)` and the like where `model` is what `DistributedDataParallel(...)` or
     `accelerator.prepare(...)` returned, the model that transformers' `Trainer` passes to `compute_loss`, or the
-    `self.model` of a trainer that keeps it wrapped, and neither DDP nor `nn.Module` has an attribute of that name.
+    `self.model` of a trainer that keeps it wrapped, and neither DDP nor `nn.Module` has an attribute of that name. The
+    same of what the function itself takes the inner module out of (`net.module.scale`), in a file that wraps.
 
     ## Why it breaks
 
@@ -154,6 +155,7 @@ class AttributeBehindWrapper(Rule):
 
     triggers = Triggers(
         "DistributedDataParallel",
+        "module",
         *(name.rpartition(".")[2] for name in PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
         *(name for entry in _KEPT for name in entry.found_by),
@@ -174,6 +176,11 @@ class AttributeBehindWrapper(Rule):
                     self._set.setdefault(target.target.attr.value, []).append(target.target)
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
         self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
+        #: Where the file takes a module out of its wrapper, by the name of that one.
+        self._taken_out: dict[str, list[cst.Attribute]] = {}
+        for inner in self.module.of_type(cst.Attribute) if self._wrapped else ():
+            if inner.attr.value == "module" and (wrapper := dotted(inner.value)):
+                self._taken_out.setdefault(wrapper, []).append(inner)
         self._prepared: dict[cst.Call, bool] = {}
         #: By the first binding of a name: all uses of the name in one scope see the same ones.
         self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
@@ -186,6 +193,7 @@ class AttributeBehindWrapper(Rule):
         if name.count(".") > name.startswith("self."):
             return
         made = self._wrapped_by(node.value, name) or self._kept(node.value, name, attribute)
+        made = made or self._unwrapped_beside(node.value, name)
         if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
             return
         asked = self._found.setdefault((self.module.function_of(node), name), [])
@@ -303,6 +311,20 @@ class AttributeBehindWrapper(Rule):
             derived = any(self.module.is_subclass(owner, base) for base in entry.classes)
             if derived and self._last_binding(use, name) is None:
                 return owner.name, "a base of this class keeps its model wrapped", Confidence.MEDIUM
+        return None
+
+    def _unwrapped_beside(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
+        """Where the same function takes the inner module of the same object, whenever it comes by the use."""
+        inner = [n for n in self._taken_out.get(name, ()) if self.module.scope_of(n) is self.module.scope_of(use)]
+        last = self._last_binding(use, name) if inner else None
+        if last is None or not self._is_module(use, name):
+            return None
+        around = {up for up in self.module.ancestors(use) if isinstance(up, (cst.If, cst.IfExp, cst.Try))}
+        for node in inner:
+            tests = (up for up in self.module.ancestors(node) if isinstance(up, (cst.If, cst.IfExp, cst.Try)))
+            same = all(up in around for up in tests) and self._last_binding(node.value, name) is last
+            if same and not exclusive(self.module, node, use):
+                return node, "its inner module is taken out of the wrapper here", Confidence.MEDIUM
         return None
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
