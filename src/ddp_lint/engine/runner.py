@@ -79,6 +79,16 @@ class _ReachOfRun:
             return False
         return size * _SHARE >= sum(size_of(path) for path in self._project.python_files())
 
+    def _evaluates_much(self, files: Sequence[pathlib.Path]) -> bool:
+        """Whether those of the files that use a framework, which alone are evaluated, are much of the project."""
+        left = sum(size_of(path) for path in self._project.python_files()) // _SHARE
+        for path in files:
+            if self._project.uses_frameworks(self._project.inside(path)):
+                left -= size_of(path)
+            if left <= 0:
+                return True
+        return False
+
     def known(self, files: Sequence[pathlib.Path]) -> Reach | None:
         """For a run that checks these files; None where the look costs more than it saves."""
         if self._project.reach is not None or not self._wanted:
@@ -86,7 +96,7 @@ class _ReachOfRun:
         paths = self._project.python_files()
         if len(paths) >= FILES_LIMIT:
             return None
-        wide = self.is_wide(files)
+        wide = self.is_wide(files) and self._evaluates_much(files)
         if not wide and self._cache is None:
             return None
         from ddp_lint.program import Place, index
