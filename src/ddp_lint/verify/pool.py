@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import getpass
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -424,6 +426,14 @@ def workspace(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
+def _user() -> str:
+    """What torch calls the user: what is compiled here is in its own cache, where the next training looks, too."""
+    try:
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError):  # a container's user that has no name
+        return f"uid_{os.getuid()}"
+
+
 @contextlib.contextmanager
 def processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
     """The environment for the processes of a launch; processes that still carry its token afterwards are ended.
@@ -434,7 +444,7 @@ def processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = dict(os.environ)
-    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{_user()}")
     environment.update({TOKEN: token, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"})
     try:
         yield environment
