@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_lint.verify.lifetime import PREFIX, end_with_parent, remove_left_behind
+from ddp_lint.verify.lifetime import PREFIX, below, end, end_with_parent, remove_left_behind
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
 
@@ -187,6 +187,7 @@ class _Launch:
         try:
             log = self._closing.enter_context((folder / "torchrun.log").open("wb"))
             environment = self._closing.enter_context(processes(folder))
+            self._token = environment[TOKEN]
             if options.nproc > 1:  # as torchrun does, which is too late for a process that has torch imported
                 environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
@@ -245,6 +246,7 @@ class _Launch:
             run.wait(self, poll)
         finally:
             run.end_all()
+            end(below(self._process.pid).difference(_carriers(self._token)))  # daemons with an environment of their own
             shutil.copyfile(self.folder / "torchrun.log", directory / "torchrun.log")
         return Ended(self._code(run), run.ranks(), run.interrupted, run.given_up)
 
@@ -460,9 +462,8 @@ def _end_all(token: str, folder: pathlib.Path) -> None:
         alive = _carriers(token) if pathlib.Path("/proc/self/environ").exists() else _recorded(folder.parent)
         if not alive:
             return
+        end(alive)
         for pid in alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.02)
@@ -472,11 +473,10 @@ def _carriers(token: str) -> list[int]:
     """Processes with the token in their environment (Linux); zombies have none."""
     mark = f"{TOKEN}={token}".encode()
     found = []
-    for path in pathlib.Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                if mark in (path / "environ").read_bytes():
-                    found.append(int(path.name))
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
     return found
 
 

@@ -22,7 +22,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.child.recorder import Recorder
-from ddp_lint.verify.frames import absolute, outwards, traceback_frames
+from ddp_lint.verify.frames import absolute, message_of, outwards, traceback_frames
 
 _TOOL_IDS = (4, 3, 5)
 _REPR_LIMIT = 60
@@ -242,7 +242,7 @@ class Lines(Observer):
             trace.Raised,
             frames=tuple(frames),
             type=type(error).__name__,
-            message=str(error)[:1000],
+            message=message_of(error)[:1000],
             where="caught",
             inner=inner,
         )
