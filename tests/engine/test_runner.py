@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 
 import libcst as cst
 import pytest
@@ -15,8 +16,9 @@ from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.engine.runner import check_paths, check_text
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Finding
-from ddp_lint.program import Reach
-from ddp_lint.program import index as find_reach
+from ddp_lint.knowledge.project_names import Names
+from ddp_lint.program import Reach, index, reach
+from ddp_lint.program.mentions import FileMentions
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import ImportTable, Module, SourceFile
 
@@ -40,11 +42,11 @@ def test_what_can_communicate_is_asked_where_much_of_a_project_can(
     """Else it costs more than it saves: files without a framework are not evaluated."""
     asked: list[str] = []
 
-    def index(paths: list[str], *args: object, **settings: object) -> Reach | None:
-        asked.extend(paths)
-        return find_reach(paths, *args, **settings)  # type: ignore[arg-type]
+    def reach_of(files: dict[str, FileMentions], names: Names) -> Reach:
+        asked.extend(files)
+        return reach.reach_of(files, names)
 
-    monkeypatch.setattr("ddp_lint.program.index", index)
+    monkeypatch.setattr(sys.modules[index.__module__], "reach_of", reach_of)
     script = "import torch.distributed as dist\n\nif dist.get_rank() == 0:\n    dist.barrier()\n"
     write(tmp_path, {f"m{i}.py": "import json\n" + "x = 1\n" * 20 for i in range(30)})
     write(tmp_path, {f"s{i}.py": script for i in range(scripts)})

@@ -265,7 +265,7 @@ def _index(
     folder: pathlib.Path, kept: pathlib.Path | None = None, *, read: bool = True, names: Names | None = None
 ) -> Reach:
     project = Project(folder, folder, names=names)
-    reach = index(project.python_files(), names or Names(), Place(str(folder), kept), read=read)
+    reach = index(project.python_files(), names or Names(), Place(str(folder), kept), read=lambda: read)
     assert reach is not None
     return reach
 
@@ -322,9 +322,12 @@ def test_what_was_learned_is_kept_until_a_file_changes(tmp_path: pathlib.Path) -
     project.mkdir()
     folder = _written({"a": "from b import g\ndef f(): g()\n", "b": "def g(): pass\n"}, project)
     assert _functions(_index(folder, kept), folder) == set()
-    assert _functions(_index(folder, kept, read=False), folder) == set()
+    assert _functions(_index(folder, kept, read=lambda: False), folder) == set()
     (folder / "b.py").write_text("import torch.distributed as dist\ndef g(): dist.barrier()\n")
-    assert index([str(folder / "a.py"), str(folder / "b.py")], Names(), Place(str(folder), kept), read=False) is None
+    assert (
+        index([str(folder / "a.py"), str(folder / "b.py")], Names(), Place(str(folder), kept), read=lambda: False)
+        is None
+    )
     assert _functions(_index(folder, kept), folder) == {"a:f", "b:g"}
 
 
@@ -334,13 +337,13 @@ def test_what_was_learned_holds_where_a_changed_file_mentions_what_it_did(tmp_pa
     folder = _written({"a": "import torch.distributed as dist\ndef f(x): dist.barrier()\n", "b": ""}, project)
     _index(folder, kept)
     (folder / "a.py").write_text("import torch.distributed as dist\n\ndef f(x):\n    dist.barrier()  # all\n")
-    assert _functions(_index(folder, kept, read=False), folder) == {"a:f"}
+    assert _functions(_index(folder, kept, read=lambda: False), folder) == {"a:f"}
     paths, place = [str(folder / "a.py"), str(folder / "b.py")], Place(str(folder), kept)
     same, other = {paths[1]: "# nothing\n"}, {paths[1]: "import torch.distributed as d\ndef g(): d.barrier()\n"}
-    assert index(paths, Names(), place, read=False, unsaved=same) == {paths[0]: {"f"}, paths[1]: frozenset()}
+    assert index(paths, Names(), place, read=lambda: False, unsaved=same) == {paths[0]: {"f"}, paths[1]: frozenset()}
     assert index(paths, Names(), place, read=False, unsaved=other) is None
     (folder / "c.py").write_text("")
-    assert index([*paths, str(folder / "c.py")], Names(), place, read=False) is None
+    assert index([*paths, str(folder / "c.py")], Names(), place, read=lambda: False) is None
 
 
 @pytest.mark.parametrize("spoiled", ["", "[]", "{}", '{"a.py": 3}', '{"a.py": ["x", [1]]}', "\0"])

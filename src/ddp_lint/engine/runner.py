@@ -96,13 +96,15 @@ class _ReachOfRun:
         paths = self._project.python_files()
         if len(paths) >= FILES_LIMIT:
             return None
-        wide = self.is_wide(files) and self._evaluates_much(files)
+        wide = self.is_wide(files)
         if not wide and self._cache is None:
             return None
         from ddp_lint.program import Place, index
 
         place = Place(str(self._project.root), self._cache.folder if self._cache else None)
-        self._project.reach = index(paths, self._project.own.names, place, read=wide)
+        self._project.reach = index(
+            paths, self._project.own.names, place, read=lambda: wide and self._evaluates_much(files)
+        )
         return self._project.reach
 
 
@@ -177,7 +179,7 @@ def _check_as(
 
         place, unsaved = Place(str(project.root), cache.kept_in), {str(path): file.text}
         reach = functools.cache(
-            lambda: index(project.python_files(), project.own.names, place, read=False, unsaved=unsaved)
+            lambda: index(project.python_files(), project.own.names, place, read=lambda: False, unsaved=unsaved)
         )
         project.find_reach_by(reach)
         if project.digest_now(str(path)) == file.digest and (kept := cache.get(path)):  # what was saved
