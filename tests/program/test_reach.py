@@ -322,7 +322,7 @@ def test_what_was_learned_is_kept_until_a_file_changes(tmp_path: pathlib.Path) -
     project.mkdir()
     folder = _written({"a": "from b import g\ndef f(): g()\n", "b": "def g(): pass\n"}, project)
     assert _functions(_index(folder, kept), folder) == set()
-    assert _functions(_index(folder, kept, read=lambda: False), folder) == set()
+    assert _functions(_index(folder, kept, read=False), folder) == set()
     (folder / "b.py").write_text("import torch.distributed as dist\ndef g(): dist.barrier()\n")
     assert (
         index([str(folder / "a.py"), str(folder / "b.py")], Names(), Place(str(folder), kept), read=lambda: False)
@@ -337,11 +337,11 @@ def test_what_was_learned_holds_where_a_changed_file_mentions_what_it_did(tmp_pa
     folder = _written({"a": "import torch.distributed as dist\ndef f(x): dist.barrier()\n", "b": ""}, project)
     _index(folder, kept)
     (folder / "a.py").write_text("import torch.distributed as dist\n\ndef f(x):\n    dist.barrier()  # all\n")
-    assert _functions(_index(folder, kept, read=lambda: False), folder) == {"a:f"}
+    assert _functions(_index(folder, kept, read=False), folder) == {"a:f"}
     paths, place = [str(folder / "a.py"), str(folder / "b.py")], Place(str(folder), kept)
     same, other = {paths[1]: "# nothing\n"}, {paths[1]: "import torch.distributed as d\ndef g(): d.barrier()\n"}
     assert index(paths, Names(), place, read=lambda: False, unsaved=same) == {paths[0]: {"f"}, paths[1]: frozenset()}
-    assert index(paths, Names(), place, read=False, unsaved=other) is None
+    assert index(paths, Names(), place, read=lambda: False, unsaved=other) is None
     (folder / "c.py").write_text("")
     assert index([*paths, str(folder / "c.py")], Names(), place, read=lambda: False) is None
 
@@ -375,9 +375,9 @@ def test_what_was_learned_holds_where_the_words_that_are_new_lead_nowhere(tmp_pa
     paths, place = [str(folder / "a.py"), str(folder / "b.py")], Place(str(folder), kept)
 
     def after(body: str) -> object:
-        return index(paths, Names(), place, read=False, unsaved={paths[1]: f"def h(y): {body}\n"})
+        return index(paths, Names(), place, read=lambda: False, unsaved={paths[1]: f"def h(y): {body}\n"})
 
     assert after("total = y; return total.mean()") == {paths[0]: {"f"}, paths[1]: frozenset()}
     assert after("return f(y)") is None
     assert after("return y.all_reduce()") is None
-    assert index(paths, Names(), place, read=False, unsaved={paths[1]: "def k(y): return y\n"}) is None
+    assert index(paths, Names(), place, read=lambda: False, unsaved={paths[1]: "def k(y): return y\n"}) is None
