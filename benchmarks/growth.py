@@ -569,7 +569,51 @@ def options_of_a_parser(n: int) -> str:
     return f"{head}{made}    args = p.parse_args()\n{used}    if args.o1 == 0:\n        dist.barrier()\nmain(1)\n"
 
 
+@text(700)
+def methods_that_call_one_another(n: int) -> str:
+    body = "        if x > {0}:\n            self.m{1}(x)\n        self.m{2}(x)\n        dist.all_reduce(x)\n"
+    called = ((i, (i * 7 + 1) % n, (i * 3 + 2) % n) for i in range(n))
+    return _MODULE + "".join(f"    def m{each[0]}(self, x):\n{body.format(*each)}" for each in called)
+
+
+@text(400)
+def managers_of_contexts(n: int) -> str:
+    body = (
+        "    if dist.get_rank() == 0:\n        yield\n    dist.barrier()\n    if dist.get_rank() != 0:\n        yield\n"
+    )
+    made = "".join(f"@contextlib.contextmanager\ndef m{i}(x):\n{body}" for i in range(n))
+    used = "".join(f"    with m{i}(x):\n        x = x + 1\n" for i in range(n))
+    return f"import contextlib\n{_TORCH}{made}def f(x):\n{used}"
+
+
+@text(700)
+def sends_from_rank_to_rank(n: int) -> str:
+    sent = "    if r == {0}:\n        dist.send(x, {1})\n    elif r == {1}:\n        dist.recv(x, {0})\n"
+    return f"{_TORCH}def f(x):\n    r = dist.get_rank()\n" + "".join(sent.format(i, i + 1) for i in range(n))
+
+
 # ---- several files
+
+
+@kind(300)
+def files_that_wrap(folder: pathlib.Path, n: int) -> None:
+    head = (
+        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\ndef wrap(net):\n    return DDP(net)\n"
+    )
+    for i in range(n):
+        body = "    m = wrap(net)\n    m(x).sum().backward()\n    m.save()\n"
+        (folder / f"w{i}.py").write_text(f"{head}def train{i}(net, x):\n{body}")
+
+
+@kind(300)
+def models_made_of_each_other(folder: pathlib.Path, n: int) -> None:
+    for i in range(n):
+        other = f"P{(i + 1) % n}"
+        (folder / f"p{i}.py").write_text(
+            f"{_TORCH}from {other.lower()} import {other}\nclass P{i}(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        self.inner = {other}()\n        self.w = nn.Parameter(torch.zeros(1))\n"
+            "    def forward(self, x):\n        self.w.data.mul_(2)\n        return self.inner(x).sum().item()\n"
+        )
 
 
 @kind(500)

@@ -5,7 +5,7 @@
 `check` with a cache and `check --fix` are killed with SIGKILL, `verify` with SIGKILL and SIGTERM by turns. A kill
 counts where the run was still running: half of them come at any moment of it, half from its first write on. After the
 kills one run goes through to its end, as a user's next run would; what is left then counts: files, our folders for
-temporary files, and processes of `verify`.
+temporary files, and processes of `verify`. What torch compiles stays in the cache where torch itself keeps it.
 
 The linter is imported once, and each run is forked from there: no run writes anything before that import is done.
 """

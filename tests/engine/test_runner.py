@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
 
 import libcst as cst
 import pytest
@@ -15,6 +16,9 @@ from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.engine.runner import check_paths, check_text
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Finding
+from ddp_lint.knowledge.project_names import Names
+from ddp_lint.program import Reach, index, reach
+from ddp_lint.program.mentions import FileMentions
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import ImportTable, Module, SourceFile
 
@@ -29,6 +33,25 @@ def test_the_report_is_the_same_for_any_number_of_processes(tmp_path: pathlib.Pa
     assert one.errors == three.errors
     assert codes(one) == ["DDP000"] + ["DDP250"] * 20
     assert [path for path, _ in one.errors] == [str(tmp_path / "binary.py")]
+
+
+@pytest.mark.parametrize(("scripts", "wanted"), [(0, False), (1, False), (8, True)])
+def test_what_can_communicate_is_asked_where_much_of_a_project_can(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scripts: int, wanted: bool
+) -> None:
+    """Else it costs more than it saves: files without a framework are not evaluated."""
+    asked: list[str] = []
+
+    def reach_of(files: dict[str, FileMentions], names: Names) -> Reach:
+        asked.extend(files)
+        return reach.reach_of(files, names)
+
+    monkeypatch.setattr(sys.modules[index.__module__], "reach_of", reach_of)
+    script = "import torch.distributed as dist\n\nif dist.get_rank() == 0:\n    dist.barrier()\n"
+    write(tmp_path, {f"m{i}.py": "import json\n" + "x = 1\n" * 20 for i in range(30)})
+    write(tmp_path, {f"s{i}.py": script for i in range(scripts)})
+    assert codes(check(tmp_path)) == ["DDP101"] * scripts
+    assert bool(asked) == wanted
 
 
 def test_a_file_named_twice_is_checked_once_and_findings_are_sorted(tmp_path: pathlib.Path) -> None:

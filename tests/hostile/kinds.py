@@ -209,6 +209,16 @@ def changing(path: pathlib.Path) -> None:
     subprocess.Popen([sys.executable, "-c", code, str(path.parent / "a.py"), HEAD + RANK], stderr=subprocess.DEVNULL)
 
 
+def turning(path: pathlib.Path) -> None:
+    """A link beside it leads to a folder, to another one, to nothing and to itself by turns."""
+    code = (
+        "import os, sys, time\nend = time.time() + 3\nwhile time.time() < end:\n"
+        "    for to in ('../p', '../q', '../nowhere', 'link'):\n"
+        "        os.symlink(to, sys.argv[1] + '~')\n        os.replace(sys.argv[1] + '~', sys.argv[1])\n"
+    )
+    subprocess.Popen([sys.executable, "-c", code, str(path.parent / "link")], stderr=subprocess.DEVNULL)
+
+
 class Harmful:
     """What a pickle of it would run."""
 
@@ -308,6 +318,12 @@ DIAMONDS = "class A0(nn.Module):\n    pass\n" + "".join(
 WRAPPED = (
     HEAD + "from torch.nn.parallel import DistributedDataParallel as DDP\ndef train(net, x):\n    model = DDP(net)\n"
 )
+#: How lines of logs begin.
+TIMES = (
+    "2026-W48-4T{0}:61:61,99 ERROR x\n", "1732617600.{0}456789 E x\n", "@4000000065a0b0c0000000{0} x\n", "[T+00:{0}] x\n",
+    "Thu Nov 26 11:{0}:17 UTC 2026 x\n", "11/26/26 1:{0} PM - x\n", "\u0661\u0662:{0} x\n", "-0001-01-01T00:00:{0}Z x\n",
+    "2026-11-26T11:{0}:00.999999999999+99:99 x\n", "I1126 24:{0}:60.000000 1 a.cc:1] x\n", "{0}{0}{0}{0}{0}{0}{0}{0}{0} x\n",
+)  # fmt: skip
 #: Text that looks like the header of a patch, once a patch adds it.
 PATCH = 'x = """\n++ b/good.py\n"""\n'
 ODD = os.fsdecode(b"\xff.py")
@@ -942,4 +958,55 @@ KINDS: tuple[Kind, ...] = (
     logged("lines of JSON, nested", ('{"message": ' * 500 + '"x"' + "}" * 500 + "\n") * 200 + raised("x")),
     sent("a thousand documents", *(request("textDocument/didOpen", textDocument={"uri": f"file:///x/b{n}.py", "languageId": "python", "version": 1, "text": GOOD}) for n in range(300))),
     sent("a text of 17 MB", request("textDocument/didOpen", textDocument={"uri": "file:///x/b.py", "languageId": "python", "version": 1, "text": "x = 1\n" * 3_000_000})),
+    # ---- what asks itself: classes, modules and names that lead back
+    source("itself: operators of a class", HEAD + "class A:\n  def __bool__(self): return bool(self) or len(self)\n  def __len__(self): return self and 1\n  def __iter__(self): return iter(self)\n  def __getattr__(self, n): return getattr(self, n)\n  def __call__(self, *a): return self(*a)\n  def __eq__(self, o): return o == self\n  def __getitem__(self, i): return self[i]\n  def __enter__(self): return self.__enter__()\na = A()\nwith a as b:\n  for x in a[0].b():\n    if a == b: dist.barrier()\n" + RANK, "a.py:18:5: DDP101"),
+    source("itself: a descriptor", HEAD + "class D:\n  def __get__(self, o, t): return o.d.e\n  def __set__(self, o, v): o.d = v\nclass A(nn.Module):\n  d = D()\n  def forward(self, x):\n    self.d = self.d.d\n    if self.d.d.d: dist.barrier()\nA().d.d\n" + RANK, "a.py:14:5: DDP101"),
+    source("itself: metaclasses and hooks of classes", HEAD + "class M(type):\n  def __call__(cls, *a): return cls(*a)\n  def __getattr__(cls, n): return getattr(cls, n)\n  def __new__(m, *a): return M(*a)\n  def __prepare__(*a): return M.__prepare__(*a)\nclass A(metaclass=M):\n  def __init_subclass__(cls): super().__init_subclass__(); cls()\n  def __class_getitem__(cls, i): return cls[i]\nclass B(A, A[B], metaclass=A): pass\nif B[0]().x.y(): dist.barrier()\n" + RANK, "a.py:15:5: DDP101"),
+    source("itself: a partial, a map and a reduction", HEAD + "import functools\np = functools.partial(p, p)\nq = map(q, map(p, q))\nr = functools.reduce(r, [r, p], q)\nif p() or r(q): dist.barrier()\n" + RANK, "a.py:10:5: DDP101"),
+    source("itself: types that are quoted", HEAD + "from typing import *\nA = NewType('A', 'B')\nB = TypeVar('B', bound='A | B')\nclass P(Protocol['P']):\n  p: 'P.p'\ndef f(x: 'A', y: 'Annotated[f, x]' = None) -> 'f': return f(x.p.p, y)\nif f(f).p: dist.barrier()\n" + RANK, "a.py:12:5: DDP101"),
+    Kind("itself: classes that inherit in a ring of files", {**{f"m{n}.py": f"{HEAD}from m{(n + 1) % 40} import C{(n + 1) % 40}\nclass C{n}(C{(n + 1) % 40}, nn.Module):\n  def forward(self, x):\n    super().forward(x)\n    if self.rank == {n}: dist.barrier()\n" for n in range(40)}, "a.py": f"{HEAD}from m0 import C0\nC0()(1)\n{RANK}"}, says="a.py:7:5: DDP101"),
+    Kind("itself: modules that are asked for names", {"p/__init__.py": "import importlib\ndef __getattr__(name): return getattr(importlib.import_module('.' + name, __name__), name)\ndef __dir__(): return __getattr__('__all__')\n__all__ = [*__all__, *__dir__()]\n", "p/b.py": "from p import *\nfrom p import __getattr__, b\nbarrier = b.barrier\n", "a.py": f"{HEAD}import p\nfrom p.b import barrier as other\nif dist.get_rank() == 0:\n  p.b.barrier()\n  other()\n{RANK}"}, says="a.py:10:5: DDP101"),
+    Kind("itself: packages with and without __init__ of one name", {"p/a.py": HEAD + RANK, "src/p/__init__.py": "from p.a import *\nfrom p import p as p\n", "src/p/p.py": "import p.p.p.p as p\n", "lib/p/b.py": "from ..p import a\n", "p.py": "from p import p\n", "a.py": f"{HEAD}import p.a, p.b, p.p\nfrom {'.' * 300} import x\nfrom {'.' * 3}p import y\n{RANK}"}, says="p/a.py:5:5: DDP101"),
+    # ---- syntax that is long
+    source("syntax: fields in the formats of fields", f"{HEAD}x = f'{'{x:' * 140}{'}' * 140}'\n{RANK}", "DDP"),
+    source("syntax: formats of fields of thousands", f"{HEAD}x = f'{'{x!r:>{y}.{z}}' * 4000}'\n{RANK}", "DDP101"),
+    source("syntax: a decorator of many arguments", f"{HEAD}@d({'1, ' * 30_000})\ndef f(): dist.barrier()\n{RANK}", "a.py:7:5: DDP101"),
+    source("syntax: a decorator of calls in each other", f"{HEAD}@{'d(' * 90}e{')' * 90}\n@{'d' + '(e)' * 400}\ndef f(): dist.barrier()\nif dist.get_rank() == 0: f()\n{RANK}", "DDP101"),
+    source("syntax: a walrus in each term", f"{HEAD}def f(x):\n  if {' and '.join(f'(a{n + 1} := a{n})' for n in range(300))}: dist.barrier()\n{RANK}", "a.py:7:5: DDP101"),
+    source("syntax: stars in a call", f"{HEAD}def f(*a, **k): dist.barrier()\ndef g(x):\n  f({'*x, **x, ' * 1}{', '.join(['*x'] * 3000)})\n  f({', '.join(['**x'] * 3000)})\n{RANK}", "DDP"),
+    source("syntax: stars that swap", f"{HEAD}def f(a, b):\n" + "  a, *b = *b, *a, *b\n" * 800 + f"  if a in b: dist.barrier()\n{RANK}", "DDP101"),
+    source("syntax: subscripts that are unpacked", f"{HEAD}def f(*a: *tuple[int, *A]): return a[*a, *a[*a]]\n" + "x[*x] = f(*x)[*x]\n" * 1500 + RANK, "DDP101"),
+    source("syntax: cases that share names", HEAD + "def f(x):\n  match x:\n" + "".join(f"    case [a, *b] | {{'k': a, **b}} | C(a, b=b) if a > {n} and (a := b): dist.all_reduce(a)\n" for n in range(400)) + RANK, "a.py:407:5: DDP101"),
+    source("syntax: subjects that are matched by themselves", HEAD + "def f(x):\n" + "  match x, *x:\n    case x, *_: x = dist.get_rank()\n    case _: dist.all_reduce(x)\n" * 300 + RANK, "DDP101"),
+    source("syntax: returns from finally, as of Python 3.14", HEAD + "def f(x):\n" + "  for a in x:\n    try: return dist.all_reduce(a)\n    except E, F: raise\n    finally: continue\n" * 200 + RANK, "DDP"),
+    source("comments: behind form feeds and odd spaces", f"{HEAD}x = 1 \x0c# noqa: DDP101\n\x0cx = 1 #\xa0noqa:\u3000DDP101\nx = 1 # \u200bnoqa\n\x0c{RANK}", "a.py:8:5: DDP101"),
+    source("bytes: a hole of 15 MB before the code", sparse(15 * 2**20), "NUL bytes", FAILED),
+    # ---- files that are moved meanwhile
+    Kind("files: links that turn", {"p/a.py": HEAD + RANK, "q/a.py": "x = 1\n", "r/change": turning}),
+    # ---- configurations of others
+    Kind("settings: a list of our tables", {"pyproject.toml": "[[tool.ddp-lint]]\nselect = ['ALL']\n" * 1000}, FAILED, "pyproject.toml", others=False),
+    Kind("settings: a table that is extended before it is there", {"pyproject.toml": "tool.ddp-lint.select = ['ALL']\n[tool]\nddp-lint.select = 1\n"}, FAILED, "pyproject.toml", others=False),
+    settings("settings: types that are mixed", "select = ['DDP101', 1, [], {}]\n", "ddp-lint.toml"),
+    settings("settings: an empty key", "'' = ''\n", "ddp-lint.toml"),
+    settings("settings: ends of lines of a Macintosh", "select = ['ALL']\rignore = []\r", "ddp-lint.toml"),
+    Kind("settings: of other tools, nested", {"pyproject.toml": "".join(f"[[tool.x{'.y' * (n % 50)}.l{n}]]\na = [{'[' * (n % 50)}{']' * (n % 50)}]\n" for n in range(3000)), "setup.cfg": "[a\n" * 1000, "tox.ini": b"\0" * 100}),
+    # ---- notebooks
+    Kind("notebook: a text that begins in one cell and ends in another", {"a.ipynb": cells({}, "x = '''", "'''\n" + HEAD + RANK, "return", "await x\nyield")}, says="DDP"),
+    Kind("notebook: fixed, with keys of no order", {"a.ipynb": json.dumps({"nbformat": 4, "x": [1e400, -0.0, "\u2028\ud83d\ude00"], "cells": [{"outputs": [{"\ud7ff": None}], "source": ["x = 1  # ddp-lint: ignore[DDP101]\n", "y = 2"], "cell_type": "code"}], "metadata": {}})}, says="1 finding fixed", args=(".", "--fix")),
+    Kind("notebook: shell in cells of shell", {"a.ipynb": cells({}, "%%bash\n" + "torchrun a.py \\\n" * 20_000, "%%writefile b.py\n" + RANK, "!export NCCL_DEBUG=INFO; torchrun $(cat b.py) {x} && " + "!" * 5000, HEAD + RANK)}, says="DDP101"),
+    Kind("shell: braces, arithmetic and names of names", {"run.sh": "#!/bin/bash\ntorchrun --nnodes {1..999999999} --nproc-per-node $((9**9**9)) ${!x} ${x:0:-9} ${x//*/$x} a{b,{c,d}}{e,f}" + "{a,b}" * 40 + ".py\nfor i in {1..9999999999}; do export NCCL_DEBUG=$i; done\n" * 300}),
+    Kind("shell: jobs of no end", {"job.sbatch": "#!/bin/bash\n#SBATCH --array=0-99999999999 --nodes=1-" + "9" * 5000 + " --time=" + "9:" * 3000 + "9\n#SBATCH --ntasks-per-node=\u0663 --gres=gpu:-1\nsrun torchrun --nnodes $SLURM_JOB_NUM_NODES a.py\n"}),
+    # ---- dumps and logs
+    dumped("of 30,000 calls with nothing but a number", recorded(entries=[{"collective_seq_id": n} for n in range(30_000)]), "", 1),
+    dumped("JSON, cut off", json.dumps(recorded())[:-30], "rank_0"),
+    dumped("of the first protocol, cut off", pickle.dumps(recorded(), 0)[:-25], "UNKNOWN", 1),
+    dumped("with a buffer beside it", b"\x80\x05\x97\x98.", "rank_0"),
+    Kind("dump: hundreds of one rank", {f"fr/{n}/rank_0": pickle.dumps(recorded()) for n in range(300)}, 0, "no dump of rank 1", ("fr", "--no-source"), verb="diagnose"),
+    logged("times of every form", "".join(time.format(n % 60) for n in range(3000) for time in TIMES) + raised("x"), "ROOT"),
+    logged("every byte", bytes(range(256)) * 4000 + raised("x").encode(), "ROOT"),
+    logged("UTF-16", raised("x").encode("utf-16"), "a.log:4: RuntimeError: x"),
+    logged("JSON, cut off in a traceback", '{"message": "Traceback (most recent call last):\\n  File \\"/x/a.py\\"\n' * 3000 + raised("x"), "ROOT"),
+    logged("an archive that is called a log", b"PK\x03\x04" + bytes(range(256)) * 100, "UNKNOWN", 1, path="a.log.bz2"),
+    logged("a record of screen control", "\x1bP+q\x1b\\\x1b]0;x\x07\x9b2J\x1b[?25l\x1b(0" * 20_000 + raised("\x9b31mx")),
+    Kind("log: files of ranks that are none", {f"logs/{name}.log": raised("x") for name in ("rank_-1", "rank_" + "9" * 60, "rank_0x1", "rank_\u0663", "rank_0", "rank_00", "0/rank_0", "1/0/stderr", "1/0/stdout")}, 0, "ROOT", ("logs",), verb="diagnose"),
 )  # fmt: skip

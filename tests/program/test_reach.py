@@ -265,7 +265,7 @@ def _index(
     folder: pathlib.Path, kept: pathlib.Path | None = None, *, read: bool = True, names: Names | None = None
 ) -> Reach:
     project = Project(folder, folder, names=names)
-    reach = index(project.python_files(), names or Names(), Place(str(folder), kept), read=read)
+    reach = index(project.python_files(), names or Names(), Place(str(folder), kept), read=lambda: read)
     assert reach is not None
     return reach
 
@@ -324,7 +324,10 @@ def test_what_was_learned_is_kept_until_a_file_changes(tmp_path: pathlib.Path) -
     assert _functions(_index(folder, kept), folder) == set()
     assert _functions(_index(folder, kept, read=False), folder) == set()
     (folder / "b.py").write_text("import torch.distributed as dist\ndef g(): dist.barrier()\n")
-    assert index([str(folder / "a.py"), str(folder / "b.py")], Names(), Place(str(folder), kept), read=False) is None
+    assert (
+        index([str(folder / "a.py"), str(folder / "b.py")], Names(), Place(str(folder), kept), read=lambda: False)
+        is None
+    )
     assert _functions(_index(folder, kept), folder) == {"a:f", "b:g"}
 
 
@@ -337,10 +340,10 @@ def test_what_was_learned_holds_where_a_changed_file_mentions_what_it_did(tmp_pa
     assert _functions(_index(folder, kept, read=False), folder) == {"a:f"}
     paths, place = [str(folder / "a.py"), str(folder / "b.py")], Place(str(folder), kept)
     same, other = {paths[1]: "# nothing\n"}, {paths[1]: "import torch.distributed as d\ndef g(): d.barrier()\n"}
-    assert index(paths, Names(), place, read=False, unsaved=same) == {paths[0]: {"f"}, paths[1]: frozenset()}
-    assert index(paths, Names(), place, read=False, unsaved=other) is None
+    assert index(paths, Names(), place, read=lambda: False, unsaved=same) == {paths[0]: {"f"}, paths[1]: frozenset()}
+    assert index(paths, Names(), place, read=lambda: False, unsaved=other) is None
     (folder / "c.py").write_text("")
-    assert index([*paths, str(folder / "c.py")], Names(), place, read=False) is None
+    assert index([*paths, str(folder / "c.py")], Names(), place, read=lambda: False) is None
 
 
 @pytest.mark.parametrize("spoiled", ["", "[]", "{}", '{"a.py": 3}', '{"a.py": ["x", [1]]}', "\0"])
@@ -372,9 +375,9 @@ def test_what_was_learned_holds_where_the_words_that_are_new_lead_nowhere(tmp_pa
     paths, place = [str(folder / "a.py"), str(folder / "b.py")], Place(str(folder), kept)
 
     def after(body: str) -> object:
-        return index(paths, Names(), place, read=False, unsaved={paths[1]: f"def h(y): {body}\n"})
+        return index(paths, Names(), place, read=lambda: False, unsaved={paths[1]: f"def h(y): {body}\n"})
 
     assert after("total = y; return total.mean()") == {paths[0]: {"f"}, paths[1]: frozenset()}
     assert after("return f(y)") is None
     assert after("return y.all_reduce()") is None
-    assert index(paths, Names(), place, read=False, unsaved={paths[1]: "def k(y): return y\n"}) is None
+    assert index(paths, Names(), place, read=lambda: False, unsaved={paths[1]: "def k(y): return y\n"}) is None

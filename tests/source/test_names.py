@@ -1,5 +1,13 @@
 """The names of a function: what is taken back, what was changed, and what is forgotten."""
 
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ddp_lint.divergence.analyse import result_of
+from ddp_lint.project import Project
 from ddp_lint.source.names import Names
 
 
@@ -59,3 +67,27 @@ def test_names_that_are_set_together_are_changed_too() -> None:
     assert set(copy.differing(names)) == {"x", "y.b", "z"}
     copy.forget_parts("y")
     assert copy == {"x": 3, "x.a": 2, "z": 5}
+
+
+def test_where_an_arm_is_missing_its_names_are_not_copied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Of a function with thousands of names and of branches, each copy of the names would count."""
+    copied: list[int] = []
+    make = Names.__init__
+
+    def counted(self: Names[Any], names: Mapping[str, Any] | None = None) -> None:
+        copied.append(len(names or ()))
+        make(self, names)
+
+    monkeypatch.setattr(Names, "__init__", counted)
+    arms = "".join(f"    if c[{n}]:\n        y{n} = x + {n}\n" for n in range(50))
+    text = (
+        f"import torch.distributed as dist\ndef f(c, x):\n{arms}    if y7 == dist.get_rank():\n        dist.barrier()\n"
+    )
+    (tmp_path / "a.py").write_text(text)
+    project = Project(tmp_path)
+    facts = project.facts_of(tmp_path / "a.py")
+    assert facts is not None
+    assert [m.span.line for m in result_of(facts, project).mismatches] == [104]
+    assert sum(length > 25 for length in copied) <= 30  # once for each arm of the later half

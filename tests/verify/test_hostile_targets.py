@@ -64,6 +64,11 @@ KINDS = [
     script("takes print away", f"{MEETS}builtins.print = builtins.open = None\n{PARTS}", *HANG),
     script("takes our modules away", f"{MEETS}for name in [n for n in sys.modules if n.startswith('ddp_lint')]: del sys.modules[name]\n{PARTS}", *HANG),
     script("blocks signals", f"{MEETS}signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n{PARTS}", *HANG),
+    script("starts a daemon of no environment", f"{MEETS}import subprocess\nsubprocess.Popen(['sleep', '99'], env={{}}, start_new_session=True)\n{PARTS}", *HANG),
+    script("leaves a daemon to nobody", f"{MEETS}if not os.fork():\n    os.setsid()\n    if os.fork(): os._exit(0)\n    os.execve('/bin/sleep', ['sleep', '99'], {{}})\n{PARTS}", *HANG),
+    script("stops itself", f"{MEETS}rank and os.kill(os.getpid(), signal.SIGSTOP)\n{PARTS}", 1, "hang", "rank 0"),
+    script("has a file that is a pipe", f"os.mkfifo(f'p{{os.getpid()}}')\n{MEETS}rank and open(f'p{{os.getpid()}}')\n{PARTS}", 1, "hang", "no progress for 4 s"),
+    script("prints itself without end", f"{MEETS}class A:\n    def __repr__(self): return repr(self)\nraise ValueError(A())\n", 1, "exception", "ValueError"),
     script("watches itself", f"{MEETS}sys.settrace(None); sys.setprofile(lambda *_: None)\n{PARTS}", *HANG),
 ]  # fmt: skip
 

@@ -125,8 +125,15 @@ def _arm(frame: Frame, body: Sequence[ast.stmt], test: Test | None) -> tuple[lis
 
 
 def _join(frame: Frame, test: Test, yes: Names[Value], no: Names[Value], node: ast.AST) -> Names[Value]:
-    """The names after both arms; a name that only one arm binds keeps that value."""
-    merged = no.gone_on_from(frame.env)
+    """The names after both arms."""
+    after = no.gone_on_from(frame.env)
+    after.update(_joined(frame, test, yes, no, node))
+    return after
+
+
+def _joined(frame: Frame, test: Test, yes: Names[Value], no: Names[Value], node: ast.AST) -> dict[str, Value]:
+    """What the arms have set, as it is after both; a name that only one arm binds keeps that value."""
+    merged = {}
     for name in yes.differing(no):
         value, other = yes.get(name), no.get(name)
         if value is other:
@@ -312,7 +319,10 @@ def _continue_after(
     frame: Frame, test: Test, yes: tuple[Names[Value], bool], no: tuple[Names[Value], bool], node: ast.AST
 ) -> None:
     if yes[1] and no[1]:
-        frame.env = _join(frame, test, yes[0], no[0], node)
+        merged = _joined(frame, test, yes[0], no[0], node)
+        if no[0] is not frame.env:  # without an `else`, the names of thousands need not be copied
+            frame.env = no[0].gone_on_from(frame.env)
+        frame.env.update(merged)
     elif yes[1] or no[1]:
         frame.env = yes[0] if yes[1] else no[0]
     else:

@@ -79,6 +79,16 @@ class _ReachOfRun:
             return False
         return size * _SHARE >= sum(size_of(path) for path in self._project.python_files())
 
+    def _evaluates_much(self, files: Sequence[pathlib.Path]) -> bool:
+        """Whether those of the files that use a framework, which alone are evaluated, are much of the project."""
+        left = sum(size_of(path) for path in self._project.python_files()) // _SHARE
+        for path in files:
+            if self._project.uses_frameworks(self._project.inside(path)):
+                left -= size_of(path)
+            if left <= 0:
+                return True
+        return False
+
     def known(self, files: Sequence[pathlib.Path]) -> Reach | None:
         """For a run that checks these files; None where the look costs more than it saves."""
         if self._project.reach is not None or not self._wanted:
@@ -92,7 +102,9 @@ class _ReachOfRun:
         from ddp_lint.program import Place, index
 
         place = Place(str(self._project.root), self._cache.folder if self._cache else None)
-        self._project.reach = index(paths, self._project.own.names, place, read=wide)
+        self._project.reach = index(
+            paths, self._project.own.names, place, read=lambda: wide and self._evaluates_much(files)
+        )
         return self._project.reach
 
 
@@ -167,7 +179,7 @@ def _check_as(
 
         place, unsaved = Place(str(project.root), cache.kept_in), {str(path): file.text}
         reach = functools.cache(
-            lambda: index(project.python_files(), project.own.names, place, read=False, unsaved=unsaved)
+            lambda: index(project.python_files(), project.own.names, place, read=lambda: False, unsaved=unsaved)
         )
         project.find_reach_by(reach)
         if project.digest_now(str(path)) == file.digest and (kept := cache.get(path)):  # what was saved

@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddp_lint import files
@@ -38,19 +38,24 @@ class Place:
 
 
 def index(
-    paths: Sequence[str], names: Names, place: Place, *, read: bool = True, unsaved: Mapping[str, str] = _NOTHING
+    paths: Sequence[str],
+    names: Names,
+    place: Place,
+    *,
+    read: Callable[[], bool] = lambda: True,
+    unsaved: Mapping[str, str] = _NOTHING,
 ) -> Reach | None:
     """Which functions of the files can communicate; files that cannot be read or compiled are left out.
 
     Nothing is read again of a file whose size and time of change are those of an earlier run; where the files that have
-    changed mention what they mentioned, of all that can lead anywhere, the answer of that run holds. `read=False`: None
-    unless it does; `unsaved`: texts of files that count then instead of the disk. Never fails.
+    changed mention what they mentioned, of all that can lead anywhere, the answer of that run holds. `read` is asked
+    where it does not: None without it; `unsaved`: texts of files that count then instead of the disk. Never fails.
     """
     states = {path: _state(path) if path not in unsaved else "" for path in paths}
     kept = _kept(place, states, names, unsaved)
     if kept is not None:
         return {os.path.join(place.root, path): _decoded(found) for path, found in kept.items()}
-    if not read:
+    if not read():
         return None
     mentions = _mentions(states, names, place)
     reach = reach_of(mentions, names)

@@ -125,6 +125,7 @@ class _Graph:
         self._held: dict[int, frozenset[str]] = {}
         #: By the name of a variable, the files that make a table of it, each with what is in it.
         self._tables: dict[str, list[tuple[int, frozenset[str]]]] = collections.defaultdict(list)
+        self._meant_tables: dict[tuple[str, int], list[tuple[int, frozenset[str]]]] = {}
         for place, file in enumerate(self._files):
             for name, words in file.tables:
                 self._tables[name].append((place, frozenset(words)))
@@ -258,11 +259,14 @@ class _Graph:
     def _tables_of(self, number: int) -> Iterator[tuple[int, frozenset[str]]]:
         """The tables that a function mentions, of its own file or of one that it imports."""
         place = self._file_of[number]
-        parts = self._imported_parts[place]
         for name in self._used[number] & self._tables.keys():
-            for file, held in self._tables[name]:
-                if file == place or name in parts or not parts.isdisjoint(self._place_parts[file]):
-                    yield file, held
+            found = self._meant_tables.get((name, place))
+            if found is None:
+                parts, places = self._imported_parts[place], self._place_parts
+                tables = self._tables[name]
+                meant = (t for t in tables if t[0] == place or name in parts or not parts.isdisjoint(places[t[0]]))
+                found = self._meant_tables[name, place] = list(meant)
+            yield from found
 
     def _in_table(self, file: int, held: frozenset[str]) -> list[int]:
         """The functions in a table of a file."""

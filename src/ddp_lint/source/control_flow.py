@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import libcst as cst
@@ -21,6 +21,20 @@ def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpre
 
     A statement after ``if test: return`` needs the test to fail.
     """
+    return _conditions(module, node, _left_before)
+
+
+def holding(module: Nodes, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """The tests that hold where `node` runs, innermost first. Those of the thousands of ``if test: return`` that may be
+    above it have failed."""
+    return (test for test, taken in _conditions(module, node, lambda block, below: ()) if taken)
+
+
+def _conditions(
+    module: Nodes,
+    node: cst.CSTNode,
+    before: Callable[[cst.IndentedBlock | cst.Module, cst.CSTNode], Iterable[tuple[cst.BaseExpression, bool]]],
+) -> Iterator[tuple[cst.BaseExpression, bool]]:
     below: cst.CSTNode = node
     for up in module.ancestors(node):
         if isinstance(up, (cst.If, cst.IfExp)) and below is not up.test:
@@ -30,7 +44,7 @@ def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpre
         elif isinstance(up, cst.BooleanOperation) and below is up.right:
             yield up.left, isinstance(up.operator, cst.And)
         elif isinstance(up, (cst.IndentedBlock, cst.Module)):
-            yield from _left_before(up, below)
+            yield from before(up, below)
         if isinstance(up, cst.FunctionDef):
             return
         below = up
@@ -154,7 +168,7 @@ def chosen_apart(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool
 def _choices(module: Nodes, node: cst.CSTNode) -> dict[str, str]:
     """The last parts of the names that have to be a constant where `node` runs, with the constant."""
     found: dict[str, str] = {}
-    held = (part for test, taken in conditions(module, node) if taken for part in conjuncts(test))
+    held = (part for test in holding(module, node) for part in conjuncts(test))
     for part in held:
         if not isinstance(part, cst.Comparison) or not isinstance(part.comparisons[0].operator, cst.Equal):
             continue

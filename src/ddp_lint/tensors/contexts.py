@@ -11,7 +11,7 @@ from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.control_flow import conditions, conjuncts
+from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
@@ -135,8 +135,8 @@ def logging_only(module: Module, node: cst.CSTNode, *, by_name: bool = True) -> 
     """Whether the line is in a branch or a function whose condition, environment variable or name mentions logging
     or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself.
     Without `by_name` the name of the function says nothing."""
-    for test, taken in conditions(module, node):
-        if taken and (_words_asked(module, test) & names("branches", "logging") or _is_rare(module, test)):
+    for test in holding(module, node):
+        if _words_asked(module, test) & names("branches", "logging") or _is_rare(module, test):
             return True
     function = module.function_of(node) if by_name else None
     return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))

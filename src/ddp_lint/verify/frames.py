@@ -125,6 +125,14 @@ def traceback_frames(trace: TracebackType | None) -> tuple[list[Frame], str]:
     return found[:_LIMIT], inner
 
 
+def message_of(error: BaseException) -> str:
+    """What the target's exception says of itself; nothing where saying it fails."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def in_an_import(trace: TracebackType | None) -> bool:
     """The innermost of the user's frames imports something of a library, which raised this."""
     found = False

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import getpass
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -23,7 +25,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_lint.verify.lifetime import PREFIX, end_with_parent, remove_left_behind
+from ddp_lint.verify.lifetime import PREFIX, below, end, end_with_parent, remove_left_behind
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
 
@@ -185,6 +187,7 @@ class _Launch:
         try:
             log = self._closing.enter_context((folder / "torchrun.log").open("wb"))
             environment = self._closing.enter_context(processes(folder))
+            self._token = environment[TOKEN]
             if options.nproc > 1:  # as torchrun does, which is too late for a process that has torch imported
                 environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
@@ -243,6 +246,7 @@ class _Launch:
             run.wait(self, poll)
         finally:
             run.end_all()
+            end(below(self._process.pid).difference(_carriers(self._token)))  # daemons with an environment of their own
             shutil.copyfile(self.folder / "torchrun.log", directory / "torchrun.log")
         return Ended(self._code(run), run.ranks(), run.interrupted, run.given_up)
 
@@ -424,6 +428,14 @@ def workspace(kept: pathlib.Path | None) -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
+def _user() -> str:
+    """What torch calls the user: what is compiled here is in its own cache, where the next training looks, too."""
+    try:
+        return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError):  # a container's user that has no name
+        return f"uid_{os.getuid()}"
+
+
 @contextlib.contextmanager
 def processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
     """The environment for the processes of a launch; processes that still carry its token afterwards are ended.
@@ -434,7 +446,7 @@ def processes(folder: pathlib.Path) -> Iterator[dict[str, str]]:
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = dict(os.environ)
-    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{_user()}")
     environment.update({TOKEN: token, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"})
     try:
         yield environment
@@ -450,9 +462,8 @@ def _end_all(token: str, folder: pathlib.Path) -> None:
         alive = _carriers(token) if pathlib.Path("/proc/self/environ").exists() else _recorded(folder.parent)
         if not alive:
             return
+        end(alive)
         for pid in alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.02)
@@ -462,11 +473,10 @@ def _carriers(token: str) -> list[int]:
     """Processes with the token in their environment (Linux); zombies have none."""
     mark = f"{TOKEN}={token}".encode()
     found = []
-    for path in pathlib.Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                if mark in (path / "environ").read_bytes():
-                    found.append(int(path.name))
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
     return found
 
 

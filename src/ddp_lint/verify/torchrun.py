@@ -19,6 +19,7 @@ gc.disable()  # importing torch makes hundreds of thousands of objects, none of 
 import torch.distributed as dist  # noqa: E402 - with the collector at rest
 
 from ddp_lint.verify.child import zygote  # noqa: E402
+from ddp_lint.verify.lifetime import adopt_orphans, below, end  # noqa: E402
 from ddp_lint.verify.spec import LOOPBACK, loopback_interface  # noqa: E402
 
 
@@ -45,6 +46,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     os.environ.update(request["environment"])
     sys.argv[1:] = request["arguments"]
+    adopt_orphans()
     if request["fork"]:
         zygote.start()  # before there are threads
     gc.enable()
@@ -54,7 +56,10 @@ def main() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     from torch.distributed.run import main as torchrun
 
-    torchrun()
+    try:
+        torchrun()
+    finally:
+        end(below(os.getpid()))
 
 
 if __name__ == "__main__":

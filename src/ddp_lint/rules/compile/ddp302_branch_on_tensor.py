@@ -10,7 +10,7 @@ from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.rules.compile.host_reads import repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import returned_values
 from ddp_lint.source.tree import descendants, names_in, subtree
@@ -149,8 +149,7 @@ class BranchOnTensor(HostRule):
             return None
         value = self.value(condition, function)
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
-        around = (outer for outer, taken in conditions(self.module, test) if taken)
-        if any(_number_checked(outer) & names_in(condition) for outer in around):
+        if any(_number_checked(outer) & names_in(condition) for outer in holding(self.module, test)):
             return None
         if _asks_for_object(returned_by(self.module, condition)):
             return None

@@ -12,7 +12,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.compile.host import CONVERSIONS, read_by
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import subtree
@@ -136,9 +136,7 @@ class ReadPerParameter(Rule):
 
     def _makes_state(self, node: cst.Call) -> bool:
         """Whether the first step alone reads it, to make a state: ``if "norm" not in state``."""
-        return any(
-            taken and _FIRST.search(self.module.code(test)) is not None for test, taken in conditions(self.module, node)
-        )
+        return any(_FIRST.search(self.module.code(test)) is not None for test in holding(self.module, node))
 
     def _over_parameters(self, loops: Sequence[cst.CSTNode]) -> bool:
         return any(isinstance(x, cst.For) and "parameters(" in self.module.code(x.iter) for x in loops)

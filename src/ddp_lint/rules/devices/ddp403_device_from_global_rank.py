@@ -13,7 +13,7 @@ from ddp_lint.launch.single_process import gives_local_ranks, is_benchmark, on_o
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions, conjuncts
+from ddp_lint.source.control_flow import conjuncts, holding
 from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import argument
@@ -199,7 +199,7 @@ class DeviceFromGlobalRank(Rule):
     def _is_first(self, value: cst.BaseExpression) -> bool:
         """Whether a test around the line says that this is rank 0: ``if rank == 0: model.cuda(rank)``."""
         first = f"{self.module.code(value)} == 0"
-        tests = (part for test, taken in conditions(self.module, value) if taken for part in conjuncts(test))
+        tests = (part for test in holding(self.module, value) for part in conjuncts(test))
         return any(self.module.code(part) == first for part in tests)
 
     def _fix(self, value: cst.BaseExpression) -> Fix | None:

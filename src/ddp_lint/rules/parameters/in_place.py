@@ -12,7 +12,7 @@ from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import holding
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
@@ -69,8 +69,8 @@ class InPlaceRule(Rule):
 
     def _asked_for(self, write: Write) -> bool:
         """Whether the write is behind a switch of that name: ``if self.inplace:``. Whoever sets it knows."""
-        tests = (test for test, taken in conditions(self.module, write.node) if taken)
-        return any("inplace" in self.module.code(test).replace("_", "").lower() for test in tests)
+        tests = map(self.module.code, holding(self.module, write.node))
+        return any("inplace" in test.replace("_", "").lower() for test in tests)
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         """Look at one write: `reached` says how the module's forward reaches `function`, None when it does not."""

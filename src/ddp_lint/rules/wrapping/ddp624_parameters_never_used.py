@@ -14,7 +14,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.wrapped_classes import SEARCHES, wrapped_classes
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions, conjuncts
+from ddp_lint.source.control_flow import conjuncts, holding
 from ddp_lint.source.tree import descendants, parameters_of
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.callers import CallSite, constructions
@@ -180,8 +180,8 @@ class ParametersNeverUsed(Rule):
 
     def _switches(self, read: cst.CSTNode) -> Iterator[str]:
         """The attributes of the module under whose truth alone a line runs: ``if self.aux:``."""
-        for test, taken in conditions(self.module, read):
-            for part in conjuncts(test) if taken else ():
+        for test in holding(self.module, read):
+            for part in conjuncts(test):
                 attribute = dotted(part)
                 if attribute.startswith("self.") and attribute.count(".") == 1:
                     yield attribute[5:]

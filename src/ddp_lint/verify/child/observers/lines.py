@@ -20,7 +20,7 @@ from typing import Any
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.frames import absolute, outwards, traceback_frames
+from ddp_lint.verify.frames import absolute, message_of, outwards, traceback_frames
 from ddp_lint.verify.sources import last_line, tree_of
 
 _TOOL_IDS = (4, 3, 5)
@@ -240,7 +240,7 @@ class Lines(Observer):
             trace.Raised,
             frames=tuple(frames),
             type=type(error).__name__,
-            message=str(error)[:1000],
+            message=message_of(error)[:1000],
             where="caught",
             inner=inner,
         )

@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.frames import frames_in_text, in_an_import, traceback_frames
+from ddp_lint.verify.frames import frames_in_text, in_an_import, message_of, traceback_frames
 
 
 class Exits(Observer):
@@ -50,13 +50,14 @@ class Exits(Observer):
 
     def raised(self, error: BaseException, where: str) -> None:
         frames, inner = traceback_frames(error.__traceback__)
+        message = message_of(error)
         self.recorder.emit(
             trace.Raised,
             # A worker's exception is raised again here, with its own traceback as text.
-            frames=tuple(frames_in_text(str(error)) + frames),
+            frames=tuple(frames_in_text(message) + frames),
             type=type(error).__name__,
-            message=str(error)[:4000],
-            where="worker" if "DataLoader worker" in str(error) else where,
+            message=message[:4000],
+            where="worker" if "DataLoader worker" in message else where,
             inner=inner,
             importing=not isinstance(error, SyntaxError) and in_an_import(error.__traceback__),
         )

@@ -21,7 +21,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.frames import frames_in_text
+from ddp_lint.verify.frames import frames_in_text, message_of
 
 
 class Processes(Observer):
@@ -57,7 +57,7 @@ class Processes(Observer):
         except Exception as error:
             words = self._last_words.get(process)
             if words is not None:
-                told = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+                told = {"type": type(error).__name__, "message": message_of(error), "traceback": traceback.format_exc()}
                 words.write_text(json.dumps(told), encoding="utf-8")
             raise
 
