@@ -608,6 +608,42 @@ PARTING = {
 }
 
 EQUAL = {
+    "an entry that all ranks share, taken out of a dictionary that also holds a rank's own": """
+        def step(model, batch, accelerator):
+            results = {}
+            results.update({"loss": model(batch).item(), "stepped": accelerator.sync_gradients})
+            return results
+
+        def train(model, loader, accelerator, x):
+            for batch in loader:
+                results = step(model, batch, accelerator)
+                if results.pop("stepped", accelerator.sync_gradients):
+                    dist.all_reduce(x)
+    """,
+    "an assertion about the rank under a condition, below a handler for all exceptions": """
+        class Trainer:
+            def train(self, loader, x):
+                for batch in loader:
+                    dist.all_reduce(x)
+                    if self.ema is not None:
+                        assert dist.get_rank() == 0
+                        self.ema.step()
+
+        class Remote:
+            def train(self, loader, x):
+                print(x)
+
+        def create(remote):
+            return Remote() if remote else Trainer()
+
+        def run(remote, loader, x):
+            trainer = create(remote)
+            try:
+                trainer.train(loader, x)
+            except Exception:
+                print("failed")
+            trainer.end()
+    """,
     "samplers that make the parts of all ranks equal, or have no end": """
         import math
         import torch

@@ -59,7 +59,7 @@ _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b|\.grad
 _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
 #: Methods that give what a dictionary holds.
-_OF_ENTRIES = frozenset({"items", "keys", "values", "get"})
+_OF_ENTRIES = frozenset({"items", "keys", "values", "get", "pop"})
 #: Methods of data sets that yield equally many elements on each rank, for any size of its share.
 _EVENING = frozenset({"repeat", "with_epoch", "with_length", "take", "cycle"})
 #: Methods that return a tensor's shape.
@@ -261,14 +261,14 @@ def _entry_that_grows(frame: Frame, node: ast.Call) -> Value | None:
 def _part_of_grown(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value | None:
     """What a dictionary gives that has more entries on some ranks: ``hits.items()``, ``results.get("loss", 0)``."""
     of = container(frame, node.func.value) if isinstance(node.func, ast.Attribute) else None
-    asked = parts[1].constant if name == "get" and len(parts) > 1 else None
+    asked = parts[1].constant if name in ("get", "pop") and len(parts) > 1 else None
     if of is not None and asked is not None and asked.value in (of.entries or {}):
         return (of.entries or {})[asked.value]
     if of is not None and name == "get" and of.varies is None and (held := any_of(of)) is not None:
         return unknown(key, held)
     if of is None or of.kind != GROWN or of.varies is None:
         return None
-    if name != "get":
+    if name not in ("get", "pop"):
         return divergent((GROWN, key), of.varies)
     return divergent(key, of.varies) if of.varies.cause == "rank" else None  # ranks that lack it get the default
 

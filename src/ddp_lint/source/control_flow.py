@@ -118,6 +118,12 @@ def leaves(body: cst.BaseSuite) -> bool:
     return bool(body.body) and _goes_no_further(body.body[-1])
 
 
+def raises(body: cst.BaseSuite) -> bool:
+    """Whether a block ends by raising an error."""
+    last = body.body[-1] if body.body else None
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
+
+
 def _goes_no_further(statement: cst.CSTNode) -> bool:
     last = statement.body[-1] if isinstance(statement, cst.SimpleStatementLine) else statement
     if isinstance(last, cst.Assert):

@@ -11,7 +11,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import conditions, raises
 from ddp_lint.source.tree import parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.callers import constant_arguments, host_arguments
@@ -191,8 +191,8 @@ class HostRule(Rule):
         return found
 
     def _reports_failure(self, node: cst.CSTNode) -> bool:
-        """Whether the line runs when something is wrong already: the message of an `assert` or a warning, a `raise`,
-        a handler."""
+        """Whether the line runs when something is wrong already: the message of an `assert` or a warning, a `raise`
+        or what leads up to it, a handler."""
         below = node
         for up in self.module.ancestors(node):
             if isinstance(up, (cst.Raise, cst.ExceptHandler)) or (isinstance(up, cst.Assert) and below is up.msg):
@@ -201,6 +201,8 @@ class HostRule(Rule):
                 return True
             if isinstance(up, cst.FunctionDef):
                 return False
+            if isinstance(up, cst.If) and below is up.body and raises(up.body):
+                return True
             below = up
         return False
 
