@@ -278,7 +278,10 @@ class LoaderNotDivided(Rule):
 def _divides(code: str) -> bool:
     """Whether a file has a word that divides data; an import alone divides nothing."""
     text = re.sub(r"(?m)^(from|import) .*$", "", code)
-    return re.search(r"Sampler|split_dataset_by_node|split_by_node|\.shard\(|num_replicas", text) is not None
+    return (
+        re.search(r"Sampler|split_dataset_by_node|split_by_node|partition_dataset\(|\.shard\(|num_replicas", text)
+        is not None
+    )
 
 
 def _is_run_always(around: FunctionNode, call: ast.Call) -> bool:

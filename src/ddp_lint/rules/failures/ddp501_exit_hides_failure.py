@@ -18,6 +18,7 @@ from ddp_lint.rules.failures.failure_handling import (
     is_signal_handler,
     logs_an_error,
     messages,
+    sets_up_worker,
     speaks_of_failure,
 )
 from ddp_lint.rules.triggers import Triggers
@@ -126,7 +127,10 @@ class ExitHidesFailure(Rule):
         self._visit_exit(node)
 
     def _visit_exit(self, node: Exit) -> None:
-        if not exits_with_success(self.module, node) or is_signal_handler(self.module.function_of(node)):
+        function = self.module.function_of(node)
+        if not exits_with_success(self.module, node) or is_signal_handler(function):
+            return
+        if sets_up_worker(self.module, function):
             return
         if self._in_finally(node) or in_forked_child(self.module, node) or self._is_killed_before(node):
             return

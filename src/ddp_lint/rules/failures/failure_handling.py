@@ -157,6 +157,15 @@ def is_signal_handler(function: cst.FunctionDef | None) -> bool:
     )
 
 
+def sets_up_worker(module: Module, function: cst.FunctionDef | None) -> bool:
+    """A function that a pool runs at the start of each worker, ``Pool(8, initializer=encoder.prepare)``: the worker's
+    status is not that of the program."""
+    if function is None or not module.file.holds("initializer"):
+        return False
+    given = (argument(n, None, "initializer") for n in descendants(module.tree) if isinstance(n, cst.Call))
+    return any(dotted(value).rpartition(".")[2] == function.name.value for value in given if value is not None)
+
+
 def in_forked_child(module: Module, node: cst.CSTNode) -> bool:
     """Whether the function around `node` forks: its child must leave by `os._exit`."""
     function = module.function_of(node)
