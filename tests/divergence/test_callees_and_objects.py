@@ -5,6 +5,17 @@ import pathlib
 import pytest
 from test_mismatches import check
 
+WRITER = """
+        class Writer:
+            def __init__(self, path, active):
+                self.path = path
+                self.active = active
+
+            def write(self, x):
+                if self.active:
+                    dist.all_reduce(x)%s
+"""
+
 PARTING = {
     "a dictionary or a tuple with the test in it, given to a function": """
         def by_key(x):
@@ -70,16 +81,8 @@ PARTING = {
             if given["logs"]:
                 dist.all_reduce(x)
     """,
-    "a test that a constructor is given, whatever the parameter is called": """
-        class Writer:
-            def __init__(self, path, active):
-                self.path = path
-                self.active = active
-
-            def write(self, x):
-                if self.active:
-                    dist.all_reduce(x)  # !rank-branch
-
+    "a test that a constructor is given, whatever the parameter is called": WRITER % "  # !rank-branch"
+    + """
         def train(x):
             writer = Writer("runs", dist.get_rank() == 0)
             writer.write(x)
@@ -595,16 +598,8 @@ PARTING = {
 }
 
 EQUAL = {
-    "dictionaries, attributes and flags that all ranks share": """
-        class Writer:
-            def __init__(self, path, active):
-                self.path = path
-                self.active = active
-
-            def write(self, x):
-                if self.active:
-                    dist.all_reduce(x)
-
+    "dictionaries, attributes and flags that all ranks share": WRITER % ""
+    + """
         def train(x, options):
             settings = {"first": dist.get_rank() == 0, "saves": options.saves}
             options.first = dist.get_rank() == 0

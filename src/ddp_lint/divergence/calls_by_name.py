@@ -33,9 +33,9 @@ from ddp_lint.divergence.values import (
     Test,
     Value,
     Variation,
+    dictionary,
     divergent,
     filled,
-    holding,
     negated,
     unknown,
 )
@@ -210,10 +210,7 @@ def _update(frame: Frame, node: ast.Call, arguments: Arguments) -> None:
             return
         added |= given.entries
     varies = next((entry.varies for entry in added.values() if entry.varies is not None), before.varies)
-    key = ("updated", frame.key(node), before.key)
-    frame.env[path] = holding(
-        unknown(key) if varies is None else filled(key, varies), entries={**before.entries, **added}
-    )
+    frame.env[path] = dictionary(("updated", frame.key(node), before.key), {**before.entries, **added}, varies)
 
 
 def by_name(frame: Frame, name: str, parts: Sequence[Value], node: ast.Call, key: Hashable) -> Value:

@@ -116,6 +116,11 @@ def hands_over(effects: list[Effect]) -> bool:
     return any(isinstance(effect, Yielded) for part in _lists(effects) for effect in part)
 
 
+def loops_in(effects: list[Effect]) -> Iterator[Rounds]:
+    """The loops anywhere in the tree, in no order."""
+    return (effect for part in _lists(effects) for effect in part if isinstance(effect, Rounds))
+
+
 def _lists(effects: list[Effect]) -> Iterator[list[Effect]]:
     """The lists that the tree is made of, each once: a recursive generator holds itself many times over, so that the
     tree is far larger than what it is made of."""

@@ -14,7 +14,7 @@ from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import function_at, walk
 
 #: Calls that only wait: where a file is missing, they wait for the rank that creates it.
 _WAITS = frozenset({"barrier", "monitored_barrier", "rendezvous"})
@@ -99,9 +99,8 @@ def _wait_in(way: Sequence[Called]) -> Called | None:
 
 def _around(facts: ModuleFacts, wait: Called) -> Sequence[ast.stmt]:
     """The body of the file's function that a wait is in: a helper that makes the file, on one rank alone if it asks."""
-    functions = [n for n in walk(facts.tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    inner = [n for n in functions if n.lineno <= wait.span.line <= (n.end_lineno or n.lineno)]
-    return max(inner, key=lambda n: n.lineno).body if inner and wait.span.path == facts.file.path else ()
+    function = function_at(facts.tree, wait.span.line) if wait.span.path == facts.file.path else None
+    return function.body if function is not None else ()
 
 
 def _makes(call: ast.Call) -> bool:

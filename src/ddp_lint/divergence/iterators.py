@@ -7,7 +7,7 @@ import dataclasses
 from typing import Final
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.effects import Branch, Effect, Inline, Rounds, Yielded
+from ddp_lint.divergence.effects import Inline, Rounds, hands_over, loops_in
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.lengths import is_share, rounds_or_repeats
 from ddp_lint.divergence.values import Value
@@ -44,7 +44,7 @@ def hands_out_share(frame: Frame, of: Value | None, node: ast.expr) -> bool:
         return False
     source = reference_of(iterator)
     if isinstance(source, ref.Generator) and isinstance(source.call, Inline):
-        return _yields_share(source.call.effects)
+        return any(map(_yields_share, loops_in(source.call.effects)))
     return is_share(iterator)
 
 
@@ -58,25 +58,7 @@ def _evens_out(frame: Frame, of: Value) -> bool:
     return any(rounds_or_repeats(method) for name, method in methods if name != "__len__")
 
 
-def _yields_share(effects: list[Effect]) -> bool:
-    """Does a generator hand something out in a loop over a share?"""
-    for effect in effects:
-        if isinstance(effect, Branch) and (_yields_share(effect.yes) or _yields_share(effect.no)):
-            return True
-        if not isinstance(effect, Rounds):
-            continue
-        varies = effect.rounds.varies if effect.rounds is not None else None
-        if varies is not None and varies.aspect == "share" and _yields(effect.body):
-            return True
-        if _yields_share(effect.body):
-            return True
-    return False
-
-
-def _yields(effects: list[Effect]) -> bool:
-    return any(
-        isinstance(effect, Yielded)
-        or (isinstance(effect, Branch) and (_yields(effect.yes) or _yields(effect.no)))
-        or (isinstance(effect, Rounds) and _yields(effect.body))
-        for effect in effects
-    )
+def _yields_share(loop: Rounds) -> bool:
+    """Is it a loop over a share, in which the generator hands something out?"""
+    varies = loop.rounds.varies if loop.rounds is not None else None
+    return varies is not None and varies.aspect == "share" and hands_over(loop.body)

@@ -21,9 +21,8 @@ def fields_of(linker: Linker, of: ref.ClassRef) -> tuple[str, ...]:
     """The fields that a constructor takes which nobody has written, in order; none for another class."""
     classes = linker.linearised(of)[0]
     decorators = (decorator for class_ in classes for decorator in class_.node.decorator_list)
-    if not any(last_part(getattr(d, "func", d)) in _DECORATORS for d in decorators) and not _BASES & {
-        *linker.outside(of)
-    }:
+    decorated = any(last_part(getattr(decorator, "func", decorator)) in _DECORATORS for decorator in decorators)
+    if not decorated and _BASES.isdisjoint(linker.outside(of)):
         return ()
     return tuple(dict.fromkeys(name for each in classes[::-1] for name in reversed(list(declared_in_body(each.node)))))
 

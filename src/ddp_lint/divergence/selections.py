@@ -15,8 +15,9 @@ from ddp_lint.divergence.lengths import assigned_once
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
+from ddp_lint.project.parts import assigned_to
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import assigned_to, walk
+from ddp_lint.source.syntax import walk
 
 SELECTION: Final = ref.SELECTION
 SIZED: Final = ref.SIZED

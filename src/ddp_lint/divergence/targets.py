@@ -13,11 +13,11 @@ from ddp_lint.divergence.frame import Frame, Handlers
 from ddp_lint.divergence.lengths import extent_of, grown_by_key, is_extent, is_size, size_of
 from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.values import Value, Variation, divergent, filled, holding, is_new_container, unknown
+from ddp_lint.divergence.values import Value, Variation, dictionary, divergent, filled, is_new_container, unknown
 from ddp_lint.findings import Confidence
+from ddp_lint.project.facts import FunctionNode
 from ddp_lint.source.syntax import first_name
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: A name for a dimension that the model sets, whatever the samples are: ``num_classes = logits.shape[1]``.
 _OF_LAYOUT = re.compile(r"(^|_)(classes|categories|channels|segments|heads|queries|feat(ure)?s?)$")
 #: Entries that are kept of a dictionary.
@@ -73,7 +73,7 @@ def _keep_apart(frame: Frame, path: str) -> None:
     """``config.saves = rank == 0``: what the object is given to sees it. The methods of an object see its attributes
     by its class."""
     function, (of, _, attribute) = frame.function, path.partition(".")
-    this = first_name(function) if frame.owner is not None and isinstance(function, _FUNCTIONS) else ""
+    this = first_name(function) if frame.owner is not None and isinstance(function, FunctionNode) else ""
     if of != this or not attribute.isidentifier():
         frame.apart.add(path)
 
@@ -111,10 +111,8 @@ def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: 
         return False
     entries = {**base.entries, key.constant.value: value}
     varies = base.varies if base.varies is not None and base.open else own
-    now = ("stored", frame.key(target), base.key)
-    stored = filled(now, varies) if varies is not None else unknown(now)
     frame.env.forget_parts(dotted(target) or path)
-    frame.env[path] = holding(stored, entries=entries)
+    frame.env[path] = dictionary(("stored", frame.key(target), base.key), entries, varies)
     return True
 
 

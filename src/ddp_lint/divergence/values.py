@@ -684,7 +684,7 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         return special
     if (entries := _merged_entries(test, yes, no, key)) is not None:
         own = next((entry.varies for entry in entries.values() if entry.varies is not None), None)
-        return holding(unknown(key, reference) if own is None else filled(key, own), entries=entries)
+        return dictionary(key, entries, own, reference)
     outcomes = [test.truth(world) for world in range(worlds.COUNT)]
     by_rank = test.varying() is not None
     if by_rank and all(outcome is not None for outcome in outcomes):
@@ -743,6 +743,13 @@ def holding(
     made.items, made.entries = items, entries
     made.depth = 1 + max([each.depth for each in held], default=0)
     return made
+
+
+def dictionary(
+    of: Hashable, entries: Mapping[Hashable, Value], varies: Variation | None, reference: Any = None
+) -> Value:
+    """A dictionary with these entries; `varies` where some of them are each rank's own."""
+    return holding(unknown(of, reference) if varies is None else filled(of, varies), entries=entries)
 
 
 def _merged_items(test: Test, yes: Value, no: Value, key: Hashable) -> tuple[Value, ...] | None:

@@ -15,10 +15,11 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import ModuleFacts, statements_of
+from ddp_lint.project.parts import assigned_to
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import assigned_to, walk
+from ddp_lint.source.syntax import walk
 from ddp_lint.tensors.callers import sites_of
 
 _DEPTH = 4

@@ -17,12 +17,13 @@ from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_funct
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import FunctionNode, ModuleFacts, parse_expression
+from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import assigned_to, below, defaults, function_at, statements, walk
+from ddp_lint.source.syntax import below, defaults, function_at, statements, walk
 from ddp_lint.tensors.callers import CallSite, sites_of
 
 
@@ -459,7 +460,7 @@ def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) 
     if calls > 1 and site.node in on_first:
         return True
     scope = site.around or site.facts.tree
-    values = list(assigned_to(value.id, scope)) if isinstance(value, ast.Name) else [value]
+    values = assigned_to(value.id, scope) if isinstance(value, ast.Name) else [value]
     present = [v for v in values if not _is_none(v)]
     chosen = [isinstance(v, ast.IfExp) and _is_none(v.orelse) and _tests_first(v.test, own) for v in present]
     if all(chosen):

@@ -470,3 +470,17 @@ def called_on_self(method: ast.AST) -> frozenset[str]:
             elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
                 called |= {function.attr} if function.value.id == "self" else set()
     return frozenset(called)
+
+
+def assigned_to(name: str, tree: ast.AST) -> list[ast.expr]:
+    """What a plain name is assigned anywhere below `tree`, level by level."""
+    return _assignments_below(tree).get(name, [])
+
+
+@kept_by_node(256)  # many names are asked for in one file or function
+def _assignments_below(tree: ast.AST) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for node in (n for n in statements(tree) if isinstance(n, ast.Assign)):
+        for name in {t.id: None for t in node.targets if isinstance(t, ast.Name)}:
+            found.setdefault(name, []).append(node.value)
+    return found

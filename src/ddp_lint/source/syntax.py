@@ -97,13 +97,6 @@ def statements_in_order(node: ast.AST) -> Iterator[ast.AST]:
         stack += reversed(nested(item))
 
 
-def assigned_to(name: str, tree: ast.AST) -> Iterator[ast.expr]:
-    """What a plain name is assigned anywhere below `tree`, level by level."""
-    for node in statements(tree):
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-            yield node.value
-
-
 def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost function that a line is in."""
     functions = (n for n in statements(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))

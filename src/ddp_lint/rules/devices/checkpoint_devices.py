@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import kept_by_node
+from ddp_lint.project.parts import assigned_to, kept_by_node
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import statements, walk
+from ddp_lint.source.syntax import walk
 from ddp_lint.tensors.operations import is_factory, words_of
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -79,7 +79,7 @@ def holds_states(value: ast.expr, function: ast.AST, plain: frozenset[str] | Non
     """Whether what is saved holds states of a model or an optimizer: ``model.state_dict()``, ``model``. None when it
     cannot be seen: a parameter, the result of a call. `plain`: the words of what has a state that does not count."""
     if isinstance(value, ast.Name):
-        given = _assigned_in(function).get(value.id, [])
+        given = assigned_to(value.id, function)
         states = [holds_states(v, function, plain) for v in given if not isinstance(v, ast.Name)]
         parts = [n.value for n in walk(function) if isinstance(n, ast.Assign) and _is_part(n.targets[0], value.id)]
         states += [holds_states(part, function, plain) for part in parts]
@@ -116,7 +116,7 @@ def _is_on_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
         others = [part for part in value.values if not _is_on_cpu(part, facts)]
         return len(others) < len(value.values) and not any(".state_dict()" in ast.unparse(part) for part in others)
     if isinstance(value, ast.Name):
-        given = _assigned_in(facts.tree).get(value.id, [])
+        given = assigned_to(value.id, facts.tree)
         if any(_is_part(n.targets[0], value.id) and _comes_from_cpu(n.value, facts) for n in _assigned_in_loops(facts)):
             return True
         return any(_comes_from_cpu(v, facts) for v in given) and not any(_calls(v, "cuda") for v in given)
@@ -136,7 +136,7 @@ def _is_made_here(value: ast.expr, facts: ModuleFacts) -> bool:
     layer = value.func.value if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else None
     if not isinstance(layer, ast.Name) or function is None:
         return False
-    made = [v.func for v in _assigned_in(function).get(layer.id, ()) if isinstance(v, ast.Call)]
+    made = [v.func for v in assigned_to(layer.id, function) if isinstance(v, ast.Call)]
     moved = _called_in(function) & {f"{layer.id}.to", f"{layer.id}.cuda"}
     return bool(made) and all(_LAYER.match(facts.qualified(f)) for f in made) and not moved
 
@@ -149,16 +149,6 @@ def _states(tree: ast.AST) -> dict[ast.AST, ast.AST]:
         for node in walk(function):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "state_dict":
                 found.setdefault(node, function)
-    return found
-
-
-@kept_by_node(256)
-def _assigned_in(scope: ast.AST) -> dict[str, list[ast.expr]]:
-    """What each plain name is assigned anywhere in a file or function: many are asked for in one."""
-    found: dict[str, list[ast.expr]] = {}
-    for node in (n for n in statements(scope) if isinstance(n, ast.Assign)):
-        for name in {t.id: None for t in node.targets if isinstance(t, ast.Name)}:
-            found.setdefault(name, []).append(node.value)
     return found
 
 

@@ -15,10 +15,10 @@ from ddp_lint.rules.failures.failure_handling import (
     caught,
     exits_with_success,
     in_forked_child,
+    initializers,
     is_signal_handler,
     logs_an_error,
     messages,
-    sets_up_worker,
     speaks_of_failure,
 )
 from ddp_lint.rules.triggers import Triggers
@@ -119,6 +119,9 @@ class ExitHidesFailure(Rule):
     triggers = Triggers("_exit", "exit", "quit", "SystemExit")
     oracles = ("exit",)
 
+    def start(self) -> None:
+        self._initializers = initializers(self.module)
+
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(self.module.parent(node), cst.Raise):
             self._visit_exit(node)
@@ -130,7 +133,7 @@ class ExitHidesFailure(Rule):
         function = self.module.function_of(node)
         if not exits_with_success(self.module, node) or is_signal_handler(function):
             return
-        if sets_up_worker(self.module, function):
+        if function is not None and function.name.value in self._initializers:
             return
         if self._in_finally(node) or in_forked_child(self.module, node) or self._is_killed_before(node):
             return

@@ -157,13 +157,12 @@ def is_signal_handler(function: cst.FunctionDef | None) -> bool:
     )
 
 
-def sets_up_worker(module: Module, function: cst.FunctionDef | None) -> bool:
-    """A function that a pool runs at the start of each worker, ``Pool(8, initializer=encoder.prepare)``: the worker's
-    status is not that of the program."""
-    if function is None or not module.file.holds("initializer"):
-        return False
-    given = (argument(n, None, "initializer") for n in descendants(module.tree) if isinstance(n, cst.Call))
-    return any(dotted(value).rpartition(".")[2] == function.name.value for value in given if value is not None)
+def initializers(module: Module) -> frozenset[str]:
+    """The functions that a pool runs at the start of each worker, ``Pool(8, initializer=encoder.prepare)``: the
+    worker's status is not that of the program."""
+    calls = module.of_type(cst.Call) if module.file.holds("initializer") else ()
+    given = (argument(call, None, "initializer") for call in calls)
+    return frozenset(dotted(value).rpartition(".")[2] for value in given if value is not None)
 
 
 def in_forked_child(module: Module, node: cst.CSTNode) -> bool:

@@ -24,7 +24,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import conditions, raises
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import walk
@@ -458,10 +458,8 @@ class RanksWriteOneFile(Rule):
 
 def _takes(block: cst.Try) -> bool:
     """Whether a `try` goes on after an exception that it takes: a handler does not raise again at its end."""
-    bodies = [handler.body.body for handler in block.handlers]
-    lasts = [body[-1] for body in bodies if body]
-    raised = [isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise) for last in lasts]
-    return not all(raised) or not raised
+    bodies = [handler.body for handler in block.handlers if handler.body.body]
+    return not bodies or not all(map(raises, bodies))
 
 
 _PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)

@@ -121,6 +121,10 @@ class Case:
             if frame is not None:
                 yield rank, event, frame
 
+    def calls(self, name: str) -> list[tuple[int, Call, Frame]]:
+        """(rank, event, frame) of all calls of one function on the finding's lines."""
+        return [hit for hit in self.hits(Call) if hit[1].name == name]
+
     def speaks_of(self, names: Iterable[str]) -> bool:
         """The finding's statement holds a word of one of these qualified names: `self.head = ...` and `head.weight`."""
         return any(part in self.situation.words for name in names for part in name.split(".") if not part.isdigit())

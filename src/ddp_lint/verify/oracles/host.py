@@ -174,8 +174,8 @@ def _wrong(rank: int, event: Call) -> Iterator[str]:
 def _collisions(case: Case) -> Iterator[Evidence]:
     """Two ranks that choose the same device."""
     chosen: dict[str, int] = {}
-    for rank, event, frame in case.hits(Call):
-        device = str(event.arguments.get("device", "")) if event.name == "set_device" else ""
+    for rank, event, frame in case.calls("set_device"):
+        device = str(event.arguments.get("device", ""))
         if device and chosen.setdefault(device, rank) != rank:
             text = f"rank {rank} chooses {device}, as rank {chosen[device]} does"
             yield case.evidence("device", text, rank=rank, frame=frame)

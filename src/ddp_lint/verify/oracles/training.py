@@ -7,7 +7,7 @@ import math
 
 from ddp_lint.verify.oracles.case import Case, Opinion
 from ddp_lint.verify.sampling import describe_order, epochs_of, same_order, unlike_data
-from ddp_lint.verify.trace import Call, Frame, Samples, Sync
+from ddp_lint.verify.trace import Frame, Samples, Sync
 
 _RELATIVE = 1e-6
 
@@ -54,8 +54,8 @@ def epochs(case: Case) -> Opinion:
 def seeds(case: Case) -> Opinion:
     """Random seeds across ranks: the same seed on every rank draws the same augmentations on all of them."""
     seeds: dict[str, dict[int, int]] = {}
-    for rank, event, _ in case.hits(Call):
-        seed = event.arguments.get("seed") if event.name == "manual_seed" else None
+    for rank, event, _ in case.calls("manual_seed"):
+        seed = event.arguments.get("seed")
         if isinstance(seed, int):
             seeds.setdefault(str(event.arguments.get("generator", "torch")), {})[rank] = seed
     for generator, by_rank in seeds.items():
@@ -71,12 +71,11 @@ def seeds(case: Case) -> Opinion:
 def clipped(case: Case) -> Opinion:
     """Gradients that are clipped more than once before the optimizer takes them."""
     times: collections.Counter[tuple[int, int]] = collections.Counter()
-    for rank, event, frame in case.hits(Call):
-        if event.name == "clip_grad_norm_":
-            times[rank, event.step] += 1
-            if times[rank, event.step] > 1:
-                text = f"clips for the second time before optimizer step {event.step + 1}"
-                return case.fires("clipped", text, rank=rank, frame=frame)
+    for rank, event, frame in case.calls("clip_grad_norm_"):
+        times[rank, event.step] += 1
+        if times[rank, event.step] > 1:
+            text = f"clips for the second time before optimizer step {event.step + 1}"
+            return case.fires("clipped", text, rank=rank, frame=frame)
     if not times:
         return Opinion(silent="no gradients were clipped here")
     return Opinion(silent="the gradients were clipped once before each step")
@@ -84,7 +83,7 @@ def clipped(case: Case) -> Opinion:
 
 def scaled(case: Case) -> Opinion:
     """Gradients that a GradScaler has multiplied and not divided again when they are clipped."""
-    clips = [(rank, event, frame) for rank, event, frame in case.hits(Call) if event.name == "clip_grad_norm_"]
+    clips = case.calls("clip_grad_norm_")
     if not clips:
         return Opinion(silent="no gradients were clipped here")
     for rank, event, frame in clips:
@@ -98,7 +97,7 @@ def scaled(case: Case) -> Opinion:
 def saved(case: Case) -> Opinion:
     """Sharded tensors that are saved by some of the ranks alone: the file has their parts, and no other has the
     rest."""
-    saves = [(rank, event, frame) for rank, event, frame in case.hits(Call) if event.name == "torch.save"]
+    saves = case.calls("torch.save")
     ranks = {rank for rank, _, _ in saves}
     for rank, event, frame in saves:
         parts, tensors = event.arguments["parts"], event.arguments["tensors"]
