@@ -56,6 +56,61 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "the rank and a number of members": """
+        def run(members, x):
+            if dist.get_rank() >= members:
+                return
+            dist.all_reduce(x)  # !rank-branch
+    """,
+    "a partner, in the world": """
+        def swap(x, size):
+            rank = dist.get_rank()
+            if rank == (rank % size) * size + rank // size:
+                return
+            dist.all_reduce(x)  # !rank-branch
+    """,
+    "a break out of a loop over a generator, on one rank": """
+        def pieces(data):
+            yield from data
+
+        def evaluate(data, x):
+            for epoch in range(3):
+                for batch in pieces(data):
+                    if dist.get_rank() == 0:
+                        break
+                    dist.all_reduce(x)  # !rank-branch
+                dist.barrier()
+    """,
+    "a round for each rank, in which all wait": """
+        def in_order(x):
+            for turn in range(dist.get_world_size()):
+                if turn == dist.get_rank():
+                    dist.all_reduce(x)  # !rank-branch
+                dist.barrier()
+    """,
+    "a job that is joined again": """
+        def main(rank, x):
+            dist.destroy_process_group()
+            dist.init_process_group("nccl")
+            if rank == 0:
+                dist.all_reduce(x)  # !rank-branch
+
+        def part(rank, x):
+            if rank == 1:
+                dist.destroy_process_group()
+            if rank == 0:
+                dist.all_reduce(x)  # !rank-branch
+    """,
+    "a method that nothing else has": """
+        class Average:
+            def save_whole_average(self, path):
+                dist.barrier()
+
+        def save(averages, path):
+            if dist.get_rank() == 0:
+                for average in averages:
+                    average.save_whole_average(path)  # !rank-branch
+    """,
     "a rank that has not got what the others have": """
         def main(x):
             out = None
@@ -1847,6 +1902,151 @@ PARTING = {
 }
 
 EQUAL = {
+    "a part of an entry that a rank's own share changes, in a dictionary with a key for all": """
+        class Model:
+            def validate(self, data, rank, size, padded):
+                self.results = {}
+                for name in data.names:
+                    self.results[name] = torch.zeros(9)
+                for i in range(rank, padded, size):
+                    if i < len(data):
+                        for frame in range(9):
+                            for score, metric in enumerate(self.metrics.values()):
+                                self.results[data[i]["name"]][frame] += metric(data[i])
+                for total in self.results.values():
+                    dist.reduce(total, 0)
+    """,
+    "the rank and the number of ranks": """
+        def run(rank, size, x):
+            if rank >= size:
+                return
+            dist.all_reduce(x)
+
+        def join(x):
+            if not dist.get_rank() < dist.get_world_size():
+                return
+            if int(os.environ["LOCAL_RANK"]) == dist.get_world_size():
+                return
+            dist.all_reduce(x)
+    """,
+    "the group of a rank and its partner": """
+        def swap(x, out, row, col, size, pair):
+            rank = dist.get_rank()
+            partner = (rank % size) * size + rank // size
+            if rank == partner:
+                return x
+            dist.broadcast(x, rank, group=pair)
+            return out
+    """,
+    "what rank 0 sends, which is a constant there": """
+        def train(x, rank):
+            stop = False
+            for epoch in range(9):
+                sent = [stop if rank == 0 else None]
+                dist.broadcast_object_list(sent, 0)
+                if rank != 0:
+                    stop = sent[0]
+                if stop:
+                    break
+    """,
+    "a break out of a loop over a generator": """
+        def pieces(data, size):
+            batch = []
+            for x in data:
+                batch.append(x)
+                if len(batch) == size:
+                    yield batch
+            if len(batch) > 0:
+                yield batch
+
+        def evaluate(data, rank, size, total):
+            for epoch in range(3):
+                for batch in pieces(data[rank::size], 8):
+                    if len(total) > 100:
+                        break
+                    total.append(batch)
+                dist.all_reduce(total)
+    """,
+    "a function that rank 0 runs through another": """
+        class Trainer:
+            def __init__(self, rank, x):
+                self.rank, self.x = rank, x
+
+            def train(self):
+                for epoch in range(self.epochs):
+                    dist.all_reduce(self.x)
+                dist.barrier()
+
+        def main(args, x, agent):
+            trainer = Trainer(dist.get_rank(), x)
+            if args.sweep and trainer.rank == 0:
+                agent(args.sweep, function=trainer.train, count=1)
+            else:
+                trainer.train()
+    """,
+    "a round for each rank, of which each skips its own": """
+        def check(rank, peer):
+            dist.barrier()
+            return True
+
+        def peers(rank, world_size):
+            for peer in range(world_size):
+                if peer == rank:
+                    continue
+                if not check(rank, peer):
+                    return False
+            return True
+
+        def write(x, group, save):
+            for turn in range(dist.get_world_size(group)):
+                if turn == dist.get_rank(group):
+                    save(x)
+                    dist.barrier(group)
+    """,
+    "a rank that has left the job": """
+        import sys
+
+        def leave(rank):
+            if rank != 0:
+                sys.exit()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+        def main(args, rank, x):
+            if args.train:
+                dist.all_reduce(x)
+                leave(rank)
+            dist.all_reduce(x)
+    """,
+    "whether a checkpoint was there to make a model of": """
+        def main(args, path, make, x):
+            model = None
+            if os.path.exists(path):
+                model = make(torch.load(path))
+            if model is None:
+                model = make(args, model)
+                dist.barrier()
+                if dist.get_rank() == 0:
+                    make(args)
+            return model
+    """,
+    "a method that modules have": """
+        class Average:
+            def save_pretrained(self, path):
+                dist.barrier()
+
+        def save(models, path):
+            if dist.get_rank() == 0:
+                for model in models:
+                    model.save_pretrained(path)
+    """,
+    "a count that has the name of an iterator": """
+        def train(model, steps, batches):
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            range_iterator = range(steps) if dist.get_rank() else tqdm.trange(steps)
+            for batch_idx in range_iterator:
+                model(next(batches)).backward()
+    """,
     "an error for what the caller has given the rank that needs it": """
         def gather(out, x):
             if dist.get_rank() == 0:

@@ -13,7 +13,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
-from ddp_lint.divergence.frame import JOB_SIZE, Frame, reference_of
+from ddp_lint.divergence.frame import ALONE, JOB_SIZE, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, pair
 from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
@@ -387,6 +387,7 @@ def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``init_process_group(backend, rank=0, world_size=1)``: from here on the function is alone."""
     frame.effects[:] = left_before(frame.effects)
     size = arguments.keywords.get("world_size")
+    frame.env.pop(ALONE, None)
     if size is not None:
         frame.env[JOB_SIZE] = size
     _is_rank(frame, arguments.keywords.get("rank"), arguments.nodes.get("rank"))

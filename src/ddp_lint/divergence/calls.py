@@ -620,17 +620,19 @@ def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: a
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
     """Functions that are handed to an unknown call, like the handlers of a server: it calls them as often as requests
-    come. What a process of its own does is not this rank's."""
+    come; on some ranks only, once: ``if rank == 0: wandb.agent(function=train)``, where the others call it themselves.
+    What a process of its own does is not this rank's."""
     handed = [value for value in arguments.values if isinstance(value.reference, ref.FunctionRef)]
     if not handed or frame.text(node.func).rpartition(".")[2] == "Process":
         return
-    callback = not any(test.varying() is not None for test in frame.path)
+    apart = any(test.varying() is not None for test in frame.path)
     for value in handed:
         outer, frame.effects = frame.effects, []
         invoke(frame, value, Arguments(starred=True), node)
         inside, frame.effects = frame.effects, outer
         if matters(inside):
-            frame.effects.append(Rounds(doubtful(inside), [], None, frame.span(node), callback=callback))
+            inside = doubtful(inside)
+            frame.effects += inside if apart else [Rounds(inside, [], None, frame.span(node), callback=True)]
 
 
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

@@ -89,9 +89,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
         lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
         return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
-    settled = (
-        _alone(node, operation, left, right) or _whether_kept(frame, node, left) or _is_entry(operation, left, right)
-    )
+    settled = _alone(node, operation, left, right) or _whether_kept(frame, node, left)
+    settled = settled or _is_entry(operation, left, right) or _within_size(operation, left, right)
     if (settled := settled or _is_any_of(frame, node, left, right)) is not None:
         return settled
     left, right = _of_the_last(left, right)
@@ -237,6 +236,20 @@ def _of_the_last(left: Value, right: Value) -> tuple[Value, Value]:
 
 
 _RANKS = tuple(Known(world.rank) for world in worlds.WORLDS)
+_LOCAL_RANKS = tuple(Known(world.local_rank) for world in worlds.WORLDS)
+#: What a rank is, compared with the number of ranks.
+_BELOW: dict[type[ast.cmpop], bool] = {
+    ast.Lt: True, ast.LtE: True, ast.NotEq: True, ast.Gt: False, ast.GtE: False, ast.Eq: False,
+}  # fmt: skip
+
+
+def _within_size(operation: type[ast.cmpop], left: Value, right: Value) -> Value | None:
+    """``rank < get_world_size()``, which always holds; None for another comparison."""
+    if counted_ranks(left) == "":
+        left, right, operation = right, left, _MIRRORED.get(operation, operation)
+    if operation not in _BELOW or counted_ranks(right) != "" or left.components not in (_RANKS, _LOCAL_RANKS):
+        return None
+    return constant(_BELOW[operation])
 
 
 def _asks_for_any(operation: type[ast.cmpop], right: Value) -> bool:
@@ -296,6 +309,8 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
         if grouped and not left.open and not right.open:
             doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
             result = divergent(key, doubtful)  # mostly two names of one group
+        elif result.open and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):  # ``rank == partner``: who has none
+            result = divergent(key, dataclasses.replace(left.varies, cause="membership"))
     elif result.varies is not None and result.varies.cause == "rank" and _is_place(node, left, right):
         result = divergent(key, dataclasses.replace(result.varies, cause="membership", confidence=Confidence.LOW))
     if isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):

@@ -10,9 +10,10 @@ from typing import Final
 
 from ddp_lint.divergence.compare import Difference, under
 from ddp_lint.divergence.event_graph import Called
+from ddp_lint.divergence.frame import text_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import function_at, walk
 
@@ -76,6 +77,8 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     first = arm[0].value if arm and isinstance(arm[0], ast.Expr) else None
     if node is None or (isinstance(first, ast.Call) and last_part(first.func) in _WAITS):
         return node is not None
+    if _asks_for_what_was_made(facts, node):
+        return True
     calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
     making = [call for call in calls if _makes(call)]
     # What is made behind the wait is made when every rank has looked. A ``with main_process_first():`` waits behind
@@ -90,6 +93,15 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     asked = _names_in(node.test)
     given = ((getattr(call.func, "value", call.func), *call.args, *call.keywords) for call in making)
     return not any(asked & _given(part) for parts in given for part in parts)
+
+
+def _asks_for_what_was_made(facts: ModuleFacts, node: ast.If) -> bool:
+    """``if model is None:``, where a look for another file has decided whether it was loaded: nothing here makes that
+    file."""
+    function = function_at(facts.tree, node.lineno)
+    names = {part.id for part in walk(node.test) if isinstance(part, ast.Name)}
+    held = [value for name in names for value in assigned_in(function, name)] if function is not None else []
+    return bool(held) and not any(LOOKS.search(text_of(part)) for part in (node.test, *held))
 
 
 def _wait_in(way: Sequence[Called]) -> Called | None:

@@ -37,7 +37,8 @@ _ITERATOR = re.compile(
 _HANDING_ON = frozenset({"enumerate", "tqdm", "iter"})
 #: Methods of a list that add elements to it.
 _ADDING = frozenset({"append", "extend", "insert"})
-_BATCH = re.compile(r"(^|_)(\w*batch\w*|samples?|examples?)(_|$)")
+#: A loop variable for a batch, not for its number.
+_BATCH = re.compile(r"^(?!.*_(idx|index|ids?|num|size)$)(.*_)?(\w*batch\w*|samples?|examples?)(_|$)")
 #: The file copes with numbers of batches that differ: its loops end together.
 _COPING = re.compile(
     r"\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|itertools\.cycle|itertools\.islice|\.with_epoch\("

@@ -14,11 +14,14 @@ from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import below, walk
 
 #: What a test or a notebook that several processes run says somewhere: how they are started, or which of them runs it.
+#: What is "distributed under the License" says nothing.
 _SEVERAL = re.compile(
-    r"distributed|torchrun|spawn|nproc|mpirun|multi_?(process|gpu|node)|num_(processes|nodes|gpus|workers_per)|world_?size|"
-    r"\brank|_rank|devices\s*=\s*[^1,)\s]|launch|main_process|is_global_zero|subprocess|ddp|fsdp|horovod|\bdist\b|nccl|gloo",
+    r"distributed(?! (under|on)\b)|torchrun|spawn|nproc|mpirun|multi_?(process|gpu|node)|world_?size|"
+    r"num_(processes|nodes|gpus|workers_per)|\brank|_rank|devices\s*=\s*[^1,)\s]|launch|main_process|is_global_zero|subprocess|ddp|fsdp|horovod|\bdist\b|nccl|gloo",
     re.IGNORECASE,
 )
+#: What a script says besides that leaves it to a framework to start or to join them.
+_FRAMEWORK = re.compile(r"accelerat|deepspeed|lightning|trainer|\b(init|setup)\w*\(|(^|_)dist_", re.IGNORECASE)
 #: The name of a script, or of its folder, for one device of one process.
 _SINGLE = re.compile(r"(^|[_/])(single|one)_(device|gpu|process|card)([_/.]|$)")
 #: The name of a function for a job that is not distributed.
@@ -36,8 +39,13 @@ def is_of_one_process(file: SourceFile) -> bool:
     """Is it run by one process, as far as it and its name say?"""
     if _SINGLE.search(file.place) is not None or _SET_UP.search(file.text) is not None:
         return True
-    tried = file.is_test or file.place.endswith(notebook.SUFFIX)
-    return tried and _SEVERAL.search(file.text) is None
+    return (file.is_test or file.place.endswith(notebook.SUFFIX)) and _SEVERAL.search(file.text) is None
+
+
+def is_script_of_one_process(file: SourceFile) -> bool:
+    """Does one process run what the file does outside of functions, as far as it says? What it imports may be for
+    several, and finds out that there are none."""
+    return _SEVERAL.search(file.text) is None and _FRAMEWORK.search(file.text) is None
 
 
 @kept_by_node(256)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import re
 from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
@@ -19,7 +20,7 @@ from ddp_lint.divergence.references import ClassRef, FunctionRef, GroupRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import GRADIENTS, are_gradients
 from ddp_lint.divergence.shards import is_input
-from ddp_lint.divergence.values import NEVER, Value, Variation, constant, divergent, holding, unknown
+from ddp_lint.divergence.values import NEVER, Value, Variation, constant, divergent, holding, unknown, world_size
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import Rank
 from ddp_lint.launch.joining import spawned_functions
@@ -27,6 +28,8 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.syntax import Definition, first_name, parameters, positional
 
 _NUMBER_OF_PROCESS = Rank(name="torch.multiprocessing.spawn", what="call", value="local_rank")
+#: What a number of processes is called next to a rank.
+_SIZES = re.compile(r"(world_?)?size|n(um)?_?(ranks|proc(s|esses)?|gpus)")
 #: Parameters that hold a rank's own data.
 _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
 
@@ -126,6 +129,8 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
             ranked = frame.rank_value(_NUMBER_OF_PROCESS, parameter)
         if ranked is not None:
             return ranked
+        if _counts_ranks(function, parameter):
+            return world_size("")
     named_so = parameter.arg in _BATCHES and getattr(function.node, "name", "") != "__init__"  # there it is a size
     named_so = named_so or (heuristic and is_input(summaries.linker, function, parameter))
     if heuristic and (named_so or is_batch(summaries.linker, function, parameter)):
@@ -143,6 +148,14 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
         guess = known().guessed_type(parameter.arg)
         of = ref.Instance(guess, guessed=True) if guess else None
     return unknown(("parameter", parameter.arg), of)
+
+
+def _counts_ranks(function: FunctionRef, parameter: ast.arg) -> bool:
+    """Is it the number of ranks, which a function is given after its own (``def run(rank, size)``)?"""
+    names = _names_of(function.node)[0]
+    before = names[names.index(parameter.arg) - 1] if parameter.arg in names[1:] else ""
+    ranked = known().rank("name", before)
+    return ranked is not None and ranked.value == "rank" and _SIZES.fullmatch(parameter.arg) is not None
 
 
 def _is_number_of_process(linker: Linker, function: FunctionRef, parameter: ast.arg) -> bool:

@@ -39,7 +39,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
     with_agreed,
 )
-from ddp_lint.divergence.frame import JOB_SIZE, Frame, Returned, none, reference_of
+from ddp_lint.divergence.frame import ALONE, JOB_SIZE, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
@@ -59,11 +59,13 @@ from ddp_lint.divergence.values import (
     constant,
     divergent,
     equality,
+    made_of_range,
     merge,
     needs_shards,
     negated,
     symbols_in,
     unknown,
+    world_size,
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
@@ -154,6 +156,8 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     if name == JOB_SIZE and not _says(negated(test), unknown(("environment", "WORLD_SIZE")), value):
         return unknown(("set", frame.key(node), name))
     varies = test.varying()
+    if name == ALONE and varies is not None:
+        return unknown(("set", frame.key(node), name))
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
     key = ("set", frame.key(node), name)
@@ -330,9 +334,9 @@ def _continue_after(
 
 
 @kept_by_node(8192)
-def _assigned(node: ast.AST) -> frozenset[str]:
-    """Names[Value] that the statement binds."""
-    found: set[str] = set()
+def _assigned(node: ast.AST) -> dict[str, bool]:
+    """Names that the statement binds, and of what it binds a part; whether that is more than a part of an element."""
+    found: dict[str, bool] = {}
     for child in children(node):
         targets: list[ast.expr] = []
         if isinstance(child, ast.Assign):
@@ -340,11 +344,25 @@ def _assigned(node: ast.AST) -> frozenset[str]:
         elif isinstance(child, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
             targets = [child.target]
         for target in targets:
-            for part in walk(target):
-                path = dotted(part)
-                if path:
-                    found.add(path)
-    return frozenset(found)
+            for path, itself in _changed_by(target):
+                found[path] = itself or found.get(path, False)
+    return found
+
+
+def _changed_by(target: ast.expr) -> Iterator[tuple[str, bool]]:
+    """``totals[name][0] += 1`` changes what `totals` holds, which has the same keys as before: False."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for part in target.elts:
+            yield from _changed_by(part)
+        return
+    node, itself = target.value if isinstance(target, ast.Starred) else target, True
+    while True:
+        if path := dotted(node):
+            yield path, itself
+        if not isinstance(node, (ast.Attribute, ast.Subscript)):
+            return
+        itself = itself and (node is target or not isinstance(node, ast.Subscript))
+        node = node.value
 
 
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
@@ -363,6 +381,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     around, frame.uneven = frame.uneven, _own_rounds(rounds) or frame.uneven
     body, env = _rounds(frame, node, once)
     frame.order, frame.uneven = outer, around
+    body = _each_in_turn(frame, node, iterable, body)
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
     if rounds is not None and (
@@ -381,6 +400,32 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node):
         frame.alive = False
+
+
+def _each_in_turn(frame: Frame, node: ast.For | ast.AsyncFor, iterable: Value, body: list[Effect]) -> list[Effect]:
+    """``for peer in range(world_size): if peer == rank: continue``: each rank has one round of its own, so that all of
+    them come equally often to what is in the other rounds, or in that one alone."""
+    first = next((effect for effect in body if matters([effect]) or isinstance(effect, Branch)), None)
+    if not isinstance(first, Branch) or not _asks_whose_turn(node, iterable, first):
+        return body
+    skips = [effect.what for effect in first.yes if isinstance(effect, Leave)] == ["continue"] and len(first.yes) == 1
+    alone = all(effect is first or not matters([effect]) for effect in body)
+    if not (skips and not first.no) and not (alone and not (matters(first.yes) and matters(first.no))):
+        return body
+    turn = Test("atom", atom=Condition((("turn", frame.key(node)),) * worlds.COUNT, "the own turn"))
+    return [dataclasses.replace(effect, test=turn) if effect is first else effect for effect in body]
+
+
+def _asks_whose_turn(node: ast.For | ast.AsyncFor, iterable: Value, branch: Branch) -> bool:
+    """``peer == rank``, where the loop goes through all ranks of the group in which it is that"""
+    varies = branch.test.varying()
+    asked = next((n.test for n in node.body if isinstance(n, ast.If) and n.lineno == branch.span.line), None)
+    if varies is None or varies.cause not in ("rank", "membership") or not isinstance(asked, ast.Compare):
+        return False
+    group = varies.scope.removeprefix("group:") if varies.scope.startswith("group:") else ""
+    equal = len(asked.ops) == 1 and isinstance(asked.ops[0], (ast.Eq, ast.NotEq))
+    sides = [dotted(side) for side in (asked.left, *asked.comparators)]
+    return equal and dotted(node.target) in sides and made_of_range(iterable) == (world_size(group).key,)
 
 
 def _own_rounds(rounds: Condition | None) -> Variation | None:
@@ -456,8 +501,9 @@ def _rounds(
     else:
         changed = _assigned(node)
         frame.env = Names(entry)
-        for name in changed & entry.keys():
-            if entry[name].varies is None:
+        for name in changed.keys() & entry.keys():
+            kept = not changed[name] and not entry[name].items and not entry[name].entries
+            if entry[name].varies is None and not kept:
                 frame.env[name] = unknown(("loop", frame.key(node), name), entry[name].reference)
     body, end, _ = once()
     frame.loops -= 1

@@ -30,7 +30,6 @@ from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import (
-    JOB_SIZE,
     Frame,
     Handlers,
     Returned,
@@ -212,7 +211,7 @@ class Summaries:
             frame.effects.append(inline)
             self._agree(frame, function, summary, arguments)
         if summary.single:
-            frame.env[JOB_SIZE] = constant(1)
+            frame.env[summary.single] = constant(1)
         self._set_attributes(frame, function, summary, arguments, node)
         returned = self._returned(frame, function, arguments, node, summary, env)
         plain = returned.constant is None and returned.missing is None
@@ -567,14 +566,14 @@ def _numbered(yielded: list[Value]) -> tuple[Value | None, ...]:
     return tuple(parts[-1] if all(map(is_numbered, parts)) else None for parts in zip(*tuples, strict=True))
 
 
-def _leaves_single(frame: Frame) -> bool:
-    """Has the function set up a job of one process, unless it says by its value that it has not (``return False``)?"""
-    if not frame.single:
-        return False
+def _leaves_single(frame: Frame) -> str:
+    """By which name the function has set up a job of one process or left the job, unless it says by its value that it
+    has not (``return False``); '' if it has not."""
     *early, last = [*(returned.value for returned in frame.returned), *([none()] if frame.alive else [])] or [none()]
     values = [value.constant for value in early]
     refused = all(value is not None and not value.value for value in values)
-    return not early or (refused and last.constant is not None and bool(last.constant.value))
+    done = not early or (refused and last.constant is not None and bool(last.constant.value))
+    return frame.single if done else ""
 
 
 def _deciding(env: dict[str, Value], effects: list[Effect], returned: Value) -> tuple[str, ...]:

@@ -40,8 +40,8 @@ class Summary:
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
     #: What a generator yields, position by position, where that is a number that all ranks share, or a pair with one.
     yields: tuple[Value | None, ...] = ()
-    #: It sets up a job of one process.
-    single: bool = False
+    #: By which name (`Frame.single`) its callers are alone from here on.
+    single: str = ""
     #: The questions about classes that it depends on.
     answers: Answers = dataclasses.field(default_factory=dict)
     #: Parameters that decide what the call does or gives back: another argument makes another summary.

@@ -242,8 +242,8 @@ _TELLING = 8
 
 @functools.lru_cache(maxsize=32_768)
 def is_telling(name: str) -> bool:
-    """Does a method's name say by itself whose it is, if a project has one of the name? It is of several words, and no
-    entry is for another of that name."""
+    """Does a method's name say by itself whose it is, if a project has one of the name? It is of several words, no
+    entry is for another of that name, and modules of other packages have none such."""
     return len(name) >= _TELLING and "_" in name.strip("_") and not name.startswith("__") and name not in _last_parts()
 
 
@@ -252,7 +252,8 @@ def _last_parts() -> frozenset[str]:
     all_ = load()
     values = (name for _, name in (*all_.ranks, *all_.sources, *all_.uniforms))
     names = (*all_.collectives, *all_.gates, *all_.groups, *values)
-    return frozenset(name.rpartition(".")[2] for name in names)
+    of_modules = (name for kind in ("module_attributes", "plain_module_methods") for name in table("wrappers")[kind])
+    return frozenset((*(name.rpartition(".")[2] for name in names), *of_modules))
 
 
 def build(files: list[tuple[str, dict[str, Any]]]) -> Knowledge:

@@ -6,7 +6,12 @@ import ast
 from typing import ClassVar
 
 from ddp_lint.divergence import Kind, Mismatch, analyse
-from ddp_lint.divergence.one_process import is_name_of_one_process, is_of_one_process, spawned_alone
+from ddp_lint.divergence.one_process import (
+    is_name_of_one_process,
+    is_of_one_process,
+    is_script_of_one_process,
+    spawned_alone,
+)
 from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
@@ -41,6 +46,8 @@ class MismatchRule(Rule):
             if mismatch.confidence is Confidence.LOW or not self.concerns(mismatch):
                 continue
             around = _names_around(mismatch.span.line, facts.tree)
+            if not around and mismatch.way and is_script_of_one_process(self.module.file):
+                continue
             called = (mismatch.call, *(step.callee for step in mismatch.way))
             alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
             alone = alone or bool(spawned_alone(facts.tree).intersection(around))
