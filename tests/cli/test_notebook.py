@@ -112,6 +112,7 @@ def test_findings_are_at_cell_and_line(check: Check, project: pathlib.Path) -> N
         ("from losses import total\n\ntotal(model(next(loader)))", True),
         ("from accelerate import notebook_launcher\n\nnotebook_launcher(train)", False),
         ("import torch.distributed as dist", False),
+        ("# distributed under the License is distributed on an as-is basis\ntotal(model(next(loader)))", True),
     ],
 )
 def test_a_notebook_that_starts_no_ranks_is_one_process(cell: str, alone: bool, project: pathlib.Path) -> None:

@@ -69,6 +69,24 @@ PARTING = {
                 return
             dist.all_reduce(x)  # !rank-branch
     """,
+    "what rank 0 sets, once all have agreed": """
+        def train(x, flag):
+            dist.all_reduce(flag)
+            stop = flag.item() > 0
+            if dist.get_rank() == 0:
+                stop = True
+            if stop:
+                return
+            dist.all_reduce(x)  # !rank-branch
+    """,
+    "a loop over what has another length, by the rank": """
+        from shown import bars
+
+        def generate(seeds, number):
+            own = seeds[dist.get_rank() :: dist.get_world_size()]
+            for _, batch in bars(range(len(own)), own, disable=(dist.get_rank() != 0)):
+                dist.barrier()  # !loop-count
+    """,
     "a break out of a loop over a generator, on one rank": """
         def pieces(data):
             yield from data
@@ -2039,6 +2057,22 @@ EQUAL = {
             if dist.get_rank() == 0:
                 for model in models:
                     model.save_pretrained(path)
+    """,
+    "which object went through the data": """
+        class Evaluator:
+            def evaluate(self, loader, trace):
+                model = trace(self.model, next(iter(loader)))
+                if model is self.model:
+                    dist.barrier()
+    """,
+    "how a loop over shares of one length is shown": """
+        from shown import bars
+
+        def generate(seeds, number):
+            pieces = torch.as_tensor(seeds).tensor_split(number * dist.get_world_size())
+            own = pieces[dist.get_rank() :: dist.get_world_size()]
+            for _, batch in bars(range(len(own)), own, disable=(dist.get_rank() != 0)):
+                dist.barrier()
     """,
     "a count that has the name of an iterator": """
         def train(model, steps, batches):

@@ -65,6 +65,8 @@ _RETURNING_MODULE: Final = frozenset(table("tensors")["layers"]["returning_modul
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
 #: Methods by which an object is given one more number, to average it.
 _METERING: Final = frozenset({"update", "add", "push"})
+#: Arguments that say how a call shows what it does: ``tzip(xs, ys, disable=rank != 0)``.
+_OF_DISPLAY: Final = frozenset({"disable", "verbose", "quiet", "silent", "desc", "leave", "position", "show_progress"})
 #: Methods that a computed name is tried for.
 _ALTERNATIVES = 40
 
@@ -564,7 +566,8 @@ def _unresolved(
     gate = meant.gate
     if gate is not None and arguments.positional and isinstance(arguments.positional[0].reference, ref.FunctionRef):
         return unknown(key, ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
-    parts = [function, *arguments.values]
+    told = [value for keyword, value in arguments.keywords.items() if keyword not in _OF_DISPLAY]
+    parts = [function, *arguments.positional, *told, *arguments.spread]
     source = meant.source if is_method else None
     if source is not None and source.cause != "data" and (source.cause != "future" or not arguments.values):
         return from_source(frame, source, parts, node)

@@ -109,6 +109,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         or _asks_for_labels(node, left, right)
         or _asks_for_form(node, opposite, right)
         or _asks_for_process(node)
+        or _asks_which_object(operation, left, right)
         or (operation in (ast.In, ast.NotIn) and right.varies is not None and right.varies.cause == "memory")
     )
     if alike:
@@ -154,6 +155,13 @@ def _asks_for_process(node: ast.Compare) -> bool:
     """``pid != os.getpid()``: whether a process is still the one that kept the number, and no child of it."""
     sides = (node.left, *node.comparators)
     return any(isinstance(side, ast.Call) and last_part(side.func) == "getpid" for side in sides)
+
+
+def _asks_which_object(operation: type, left: Value, right: Value) -> bool:
+    """``model is self.model``: whether it was wrapped, which no rank's own data decide."""
+    own = [value.varies.cause for value in (left, right) if value.varies is not None]
+    compared = operation in (ast.Is, ast.IsNot) and left.constant is None and right.constant is None
+    return compared and all(cause == "data" for cause in own)
 
 
 def _asks_for_form(node: ast.Compare, operation: type, right: Value) -> bool:

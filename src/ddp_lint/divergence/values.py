@@ -713,8 +713,8 @@ def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, r
     picked = tuple((yes if outcome else no).components[world] for world, outcome in enumerate(outcomes))
     formula = _formula(test, yes, no)
     open_ = next((v for v in (yes, no) if v.open), None)
-    received = yes if outcomes[1] else no
-    if received.agreed and outcomes == [received is no, *[received is yes] * (worlds.COUNT - 1)]:
+    received = yes if open_ is None or open_ is no else no
+    if received.agreed and outcomes[1:] == [received is yes] * (worlds.COUNT - 1):
         return received  # ``if rank != 0: stop = received[0]``: what rank 0 has sent
     if open_ is not None:
         return dataclasses.replace(open_, reference=reference, test=formula or open_.test)
