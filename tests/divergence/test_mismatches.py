@@ -87,6 +87,17 @@ PARTING = {
             for _, batch in bars(range(len(own)), own, disable=(dist.get_rank() != 0)):
                 dist.barrier()  # !loop-count
     """,
+    "a share that has more added, as much as on all ranks": """
+        def decode(pieces, more):
+            size = dist.get_world_size()
+            most = (len(pieces) + size - 1) // size
+            rank = dist.get_rank()
+            mine = pieces[most * rank : most * (rank + 1)]
+            if len(mine) < most:
+                mine.extend(more[: len(mine)])
+            for piece in mine:
+                dist.all_reduce(piece)  # !loop-count
+    """,
     "a break out of a loop over a generator, on one rank": """
         def pieces(data):
             yield from data
@@ -2073,6 +2084,17 @@ EQUAL = {
             own = pieces[dist.get_rank() :: dist.get_world_size()]
             for _, batch in bars(range(len(own)), own, disable=(dist.get_rank() != 0)):
                 dist.barrier()
+    """,
+    "a share that is filled up with the pieces of others": """
+        def decode(pieces):
+            size = dist.get_world_size()
+            most = (len(pieces) + size - 1) // size
+            rank = dist.get_rank()
+            mine = pieces[most * rank : most * (rank + 1)]
+            if len(mine) < most:
+                mine.extend(pieces[: most - len(mine)])
+            for piece in mine:
+                dist.all_reduce(piece)
     """,
     "a count that has the name of an iterator": """
         def train(model, steps, batches):

@@ -459,11 +459,14 @@ def dealt_alike(frame: Frame, node: ast.expr) -> bool:
 
 
 def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | None:
-    """The length that `target` has after ``target += [None] * (n - len(target))``: n; None where it is no padding."""
-    parts = (addition.left, addition.right) if isinstance(addition, ast.BinOp) else ()
-    if not isinstance(addition, ast.BinOp) or not isinstance(addition.op, ast.Mult):
-        return None
-    if not any(isinstance(part, (ast.List, ast.Tuple)) for part in parts):
+    """The length that `target` has after ``target += [None] * (n - len(target))`` or ``target += rest[: n -
+    len(target)]``: n; None where it is no padding."""
+    if isinstance(addition, ast.Subscript) and isinstance(addition.slice, ast.Slice):
+        parts = [addition.slice.upper] if addition.slice.upper is not None and addition.slice.lower is None else []
+    elif isinstance(addition, ast.BinOp) and isinstance(addition.op, ast.Mult):
+        parts = [addition.left, addition.right]
+        parts = parts if any(isinstance(part, (ast.List, ast.Tuple)) for part in parts) else []
+    else:
         return None
     for part in parts:
         lacking = assigned_once(frame, part)

@@ -217,7 +217,20 @@ def _if(frame: Frame, node: ast.If) -> None:
         frame.effects.append(Branch(test, yes, no, frame.span(node)))
     if own is not None and no_alive and yes and isinstance(yes[-1], Leave) and yes[-1].what == "continue":
         frame.staying.append(negated(test))
+    _fill_up(node.test, yes_env, no_env)
     _continue_after(frame, test, (yes_env, yes_alive), (no_env, no_alive), node)
+
+
+def _fill_up(test: ast.expr, filled: Names[Value], other: Names[Value]) -> None:
+    """``if len(mine) < n: mine.extend(...)``: where nothing is lacking, there are as many as behind that."""
+    shorter = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Lt)
+    counted = test.left if isinstance(test, ast.Compare) else None
+    if not shorter or not isinstance(counted, ast.Call) or dotted(counted.func) != "len" or not counted.args:
+        return
+    path = dotted(counted.args[0])
+    before, after = other.get(path), filled.get(path)
+    if before is not None and after is not None and before is not after and after.even:
+        other[path] = dataclasses.replace(before, even=True)
 
 
 #: What replicas of a model do together.
