@@ -576,6 +576,13 @@ def methods_that_call_one_another(n: int) -> str:
     return _MODULE + "".join(f"    def m{each[0]}(self, x):\n{body.format(*each)}" for each in called)
 
 
+@text(150)
+def attributes_of_many_classes_handed_on(n: int) -> str:
+    use = "def use(a, b, c):\n" + "    a(b)\n" * n + "    if a.rank == 0:\n        dist.barrier()\n"
+    run = "    def run(self):\n        use(self.a, self.b, self.c)\n"
+    return _TORCH + "import abc\n" + use + "".join(f"class C{i}(abc.ABC):\n{run}" for i in range(n))
+
+
 @text(400)
 def managers_of_contexts(n: int) -> str:
     body = (
