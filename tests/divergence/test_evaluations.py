@@ -289,3 +289,19 @@ def _steps_of(folder: pathlib.Path, classes: int) -> int:
 def test_a_function_is_evaluated_once_for_attributes_of_many_classes(tmp_path: pathlib.Path) -> None:
     """What an attribute is an attribute of makes no difference to who gets it."""
     assert _steps_of(tmp_path, 9) - _steps_of(tmp_path, 1) < 8 * 10
+
+
+def test_what_functions_leave_in_a_module_is_evaluated_once_for_each(tmp_path: pathlib.Path) -> None:
+    """One function sets all groups of a module, and reads each before: ``assert _A is None``."""
+
+    def steps(groups: int) -> int:
+        names = [f"_GROUP_{n}" for n in range(groups)]
+        setting = "".join(f"    global {name}\n    assert {name} is None\n    {name} = make(ranks)\n" for name in names)
+        reading = "".join(f"def get{name}():\n    return {name}\n" for name in names)
+        used = "".join(f"    dist.all_reduce(x, group=get{name}())\n" for name in names)
+        source = "".join(f"{name} = None\n" for name in names)
+        source += f"def make(ranks):\n    return dist.new_group(ranks)\ndef set_up(ranks):\n{setting}"
+        source += "def tear_down():\n" + "".join(f"    global {name}\n    {name} = None\n" for name in names)
+        return _graph(tmp_path, f"{source}{reading}def f(x):\n{used}", "f")[2]
+
+    assert steps(16) <= 2 * steps(8)
