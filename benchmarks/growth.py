@@ -576,6 +576,23 @@ def methods_that_call_one_another(n: int) -> str:
     return _MODULE + "".join(f"    def m{each[0]}(self, x):\n{body.format(*each)}" for each in called)
 
 
+@text(100)
+def groups_of_one_module(n: int) -> str:
+    names = [f"_GROUP_{i}" for i in range(n)]
+    parts = [_TORCH, *(f"{name} = None\n" for name in names), "def set_up(ranks):\n"]
+    parts += [f"    global {x}\n    assert {x} is None\n    {x} = dist.new_group(ranks)\n" for x in names]
+    parts += ["def tear_down():\n", *(f"    global {name}\n    {name} = None\n" for name in names)]
+    parts += [f"def get{name}():\n    return {name}\n" for name in names]
+    return "".join([*parts, "def f(x):\n", *(f"    dist.all_reduce(x, group=get{name}())\n" for name in names)])
+
+
+@text(150)
+def attributes_of_many_classes_handed_on(n: int) -> str:
+    use = "def use(a, b, c):\n" + "    a(b)\n" * n + "    if a.rank == 0:\n        dist.barrier()\n"
+    run = "    def run(self):\n        use(self.a, self.b, self.c)\n"
+    return _TORCH + "import abc\n" + use + "".join(f"class C{i}(abc.ABC):\n{run}" for i in range(n))
+
+
 @text(400)
 def managers_of_contexts(n: int) -> str:
     body = (

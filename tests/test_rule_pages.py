@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -42,3 +44,13 @@ def flagged(source: str, code: str, folder: pathlib.Path) -> list[int]:
     assert all(f.code == code for f in report.findings), report.findings
     assert not [f.message for f in report.findings if len(f.message) > HEADLINE or f.message.endswith("…")]
     return [f.span.line for f in report.findings]
+
+
+def test_pages_are_there_where_python_leaves_docstrings_out() -> None:
+    show = "import sys; from ddp_lint.cli import main; main(['rule', '--all', '--color', 'never'])"
+    told = [
+        subprocess.run([sys.executable, *options, "-c", show], capture_output=True, check=True).stdout
+        for options in ((), ("-OO",))
+    ]
+    assert told[0] == told[1]
+    assert b"## What it does" in told[1]

@@ -268,3 +268,40 @@ def test_functions_that_cannot_communicate_are_not_even_read(
     monkeypatch.setattr(analysis, "_can_part", lambda node: read.add(node.name) or has_calls(node))
     assert [mismatch.span.line for mismatch in analysis.analyse(facts, project)] == [6]
     assert read == {"sync"}
+
+
+def _steps_of(folder: pathlib.Path, classes: int) -> int:
+    """The statements that a file takes whose classes hand their attributes to one function."""
+    used = "def use(a, b):\n" + "    b(a)\n" * 50 + "    if a.rank == 0:\n        dist.barrier()\n"
+    run = "(abc.ABC):\n    def run(self, other):\n        use(self.a, other.b)\n        use(other.a, self.b)\n"
+    path = folder / "program.py"
+    path.write_text(
+        "import abc\nimport torch.distributed as dist\n" + used + "".join(f"class C{n}{run}" for n in range(classes))
+    )
+    project = Project(folder, folder)
+    facts = project.facts_of(path)
+    assert facts is not None
+    assert len(analysis.result_of(facts, project).mismatches) == 1
+    steps: int = project.effort.whole.steps
+    return steps
+
+
+def test_a_function_is_evaluated_once_for_attributes_of_many_classes(tmp_path: pathlib.Path) -> None:
+    """What an attribute is an attribute of makes no difference to who gets it."""
+    assert _steps_of(tmp_path, 9) - _steps_of(tmp_path, 1) < 8 * 10
+
+
+def test_what_functions_leave_in_a_module_is_evaluated_once_for_each(tmp_path: pathlib.Path) -> None:
+    """One function sets all groups of a module, and reads each before: ``assert _A is None``."""
+
+    def steps(groups: int) -> int:
+        names = [f"_GROUP_{n}" for n in range(groups)]
+        setting = "".join(f"    global {name}\n    assert {name} is None\n    {name} = make(ranks)\n" for name in names)
+        reading = "".join(f"def get{name}():\n    return {name}\n" for name in names)
+        used = "".join(f"    dist.all_reduce(x, group=get{name}())\n" for name in names)
+        source = "".join(f"{name} = None\n" for name in names)
+        source += f"def make(ranks):\n    return dist.new_group(ranks)\ndef set_up(ranks):\n{setting}"
+        source += "def tear_down():\n" + "".join(f"    global {name}\n    {name} = None\n" for name in names)
+        return _graph(tmp_path, f"{source}{reading}def f(x):\n{used}", "f")[2]
+
+    assert steps(16) <= 2 * steps(8)

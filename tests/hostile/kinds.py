@@ -191,6 +191,19 @@ def cells(output: object, *sources: str) -> str:
     return json.dumps({"cells": list(code), "metadata": {"language_info": {"name": "python"}}, "nbformat": 4})
 
 
+def tried(depth: int) -> str:
+    """Tries in each other that communicate and return in each of their parts."""
+    opened = "".join(
+        f"{'  ' * (2 * n + 1)}try:\n{'  ' * (2 * n + 2)}if dist.get_rank() == {n}: return dist.barrier()\n"
+        f"{'  ' * (2 * n + 2)}if x:\n" for n in range(depth)
+    )  # fmt: skip
+    closed = "".join(
+        f"{'  ' * (2 * n + 1)}except ValueError: return dist.all_reduce(x)\n{'  ' * (2 * n + 1)}else: dist.barrier()\n"
+        f"{'  ' * (2 * n + 1)}finally: dist.barrier()\n" for n in reversed(range(depth))
+    )  # fmt: skip
+    return f"def f(x):\n{opened}{'  ' * (2 * depth + 1)}dist.barrier()\n{closed}"
+
+
 def gone(path: pathlib.Path) -> None:
     path.unlink()
 
@@ -1009,4 +1022,29 @@ KINDS: tuple[Kind, ...] = (
     logged("an archive that is called a log", b"PK\x03\x04" + bytes(range(256)) * 100, "UNKNOWN", 1, path="a.log.bz2"),
     logged("a record of screen control", "\x1bP+q\x1b\\\x1b]0;x\x07\x9b2J\x1b[?25l\x1b(0" * 20_000 + raised("\x9b31mx")),
     Kind("log: files of ranks that are none", {f"logs/{name}.log": raised("x") for name in ("rank_-1", "rank_" + "9" * 60, "rank_0x1", "rank_\u0663", "rank_0", "rank_00", "0/rank_0", "1/0/stderr", "1/0/stdout")}, 0, "ROOT", ("logs",), verb="diagnose"),
+    # ---- what programs are made of, in odd numbers and forms
+    source("syntax: thousands of members of an enumeration", f"{HEAD}import enum\nclass Mode(enum.IntFlag):\n" + "".join(f"  A{n} = enum.auto()\n" for n in range(4000)) + "def f(m):\n  if m & Mode.A7 and dist.get_rank() == 0: dist.barrier()\n", "DDP101"),
+    source("syntax: fields of a data class that default to each other", f"{HEAD}import dataclasses\n@dataclasses.dataclass\nclass C:\n  a0: int = 0\n" + "".join(f"  a{n}: int = dataclasses.field(default_factory=lambda: C().a{n - 1})\n" for n in range(1, 1500)) + "def f(c: C):\n  if c.a1499 == dist.get_rank(): dist.barrier()\n", "DDP101"),
+    source("syntax: keywords of a partial, by thousands", f"{HEAD}import functools\ndef f(**k):\n  if k['a7'] == 7 and dist.get_rank() == 0: dist.barrier()\ng = functools.partial(f, {', '.join(f'a{n}={n}' for n in range(3000))})\nfor _ in range(3): g = functools.partial(g, **g.keywords, **{{'a' + str(1): g}})\ng(); g(**g(**g()))\n", "DDP101"),
+    source("syntax: code in strings that is run", f"{HEAD}CODE = 'dist.barrier(); exec(CODE)'\nexec(CODE); eval(compile(CODE, CODE, 'exec'), {{'CODE': CODE}})\n" + "".join(f"exec('exec(' + repr(CODE * {n}) + ')' if dist.get_rank() == {n} else CODE)\n" for n in range(500)) + RANK, "DDP101"),
+    source("syntax: classes that declare their own names global", HEAD + "".join(f"class C{n}:\n  global C{n + 1}, x{n}\n  x{n} = dist.get_rank()\n  def f(self):\n    global f{n}, C{n}\n    def f{n}(): return x{n}\n    class C{n}(C{n}): pass\n" for n in range(600)) + RANK, "DDP101"),
+    source("syntax: classes made by type under a type checker's test", f"{HEAD}from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n" + "".join(f"  from a import C{n}\n" for n in range(500)) + "else:\n" + "".join(f"  C{n} = C{n + 1} = type('C{n}', (C{n + 1},) if 'C{n + 1}' in globals() else (), dict(f=lambda self: dist.barrier()))\n" for n in range(500)) + "if dist.get_rank() == 0: C0().f()\n" + RANK, "DDP101"),
+    source("syntax: unions of thousands", f"{HEAD}def f(x: {' | '.join(f'C{n}' for n in range(900))}, rank: 'int | None' = None):\n  if rank == 0: dist.barrier()\n{RANK}"),
+    source("match: thousands of alternatives and of names", f"{HEAD}def f(x):\n  match dist.get_rank():\n    case {' | '.join(map(str, range(4000)))}: dist.barrier()\n    case [*_, {', '.join(f'a{n}' for n in range(1500))}]: pass\n{RANK}", "DDP101"),
+    source("deep: returns in each part of tries in each other", HEAD + tried(9) + RANK, "DDP101"),
+    source("itself: a class that is made by a call of itself", f"{HEAD}class A:\n  def __new__(cls, *a): return cls(cls, A, *a)\n  def __init__(self, *a): self.x = A(self, *a).x\n  def __getattr__(self, name): return getattr(self, name + name)\n  def __getitem__(self, key): return self[key + 1]\n  def __call__(self, *a): return self(*a, self)\nif A()()[0].y.z == dist.get_rank(): dist.barrier()\n{RANK}", "DDP101"),
+    source("itself: a property that sets itself", f"{HEAD}class C:\n  @property\n  def rank(self):\n    self.rank = self.rank + dist.get_rank()\n    return self.rank\n  @rank.setter\n  def rank(self, value):\n    self.rank = value\n    if self.rank == 0: dist.barrier()\n  main = property(lambda self: self.main, lambda self, v: setattr(self, 'main', v))\ndef f(c: C):\n  c.rank += 1\n  del c.rank\n  if c.main: dist.barrier()\n{RANK}", "DDP101"),
+    source("itself: hooks of hooks", f"{HEAD}class Net(nn.Module):\n  def hook(self, *a):\n    self.register_forward_hook(self.hook)\n    self.register_full_backward_hook(lambda *b: self.hook(*b))\n    if dist.get_rank() == 0: dist.barrier()\n    self(*a)\n  def forward(self, x):\n    self.hook(x)\n    x.register_hook(self.forward)\n    return self.forward(x)\n" + "".join(f"net{n} = Net()\nnet{n}.register_forward_pre_hook(net{max(0, n - 1)}.hook)\n" for n in range(500)), "DDP101"),
+    source("many: groups, each with a collective", f"{HEAD}def f(x):\n" + "".join(f"  g{n} = dist.new_group([{n}, {n + 1}])\n  if dist.get_rank() == {n}: dist.all_reduce(x, group=g{n})\n" for n in range(600)) + RANK, "DDP101"),
+    source("many: functions that the rank chooses from a dictionary", HEAD + "".join(f"def f{n}(x): dist.all_reduce(x)\n" for n in range(1000)) + f"JOBS = {{{', '.join(f'{n}: f{n}' for n in range(1000))}}}\ndef run(x):\n  JOBS[dist.get_rank()](x)\n  for job in JOBS.values(): job(x)\n  [*JOBS.values()][dist.get_rank()](x)\n{RANK}", "DDP101"),
+    source("many: names of collectives that are computed", f"{HEAD}NAMES = [{', '.join(repr('all_') + ' + ' + repr('reduce') + f' * {n}' for n in range(2000))}]\ndef f(x):\n  for name in NAMES: getattr(dist, name)(x)\n" + "".join(f"  getattr(dist, 'all_reduce' if dist.get_rank() else NAMES[{n}])(x)\n" for n in range(300)) + RANK, "DDP101"),
+    source("many: coroutines that are gathered", f"{HEAD}import asyncio\nasync def g(n, x):\n  async with n as m:\n    async for y in m:\n      await asyncio.to_thread(dist.all_reduce, y)\n      yield y\nasync def f(x):\n  await asyncio.gather(*[g(n, x) for n in range(10**9)], {', '.join(f'g({n}, x)' for n in range(1500))})\n  async for y in g(0, x):\n    if dist.get_rank() == 0: await asyncio.wait_for(asyncio.shield(dist.barrier()), 1)\n{RANK}", "DDP101"),
+    source("many: wrappers of wrappers in a chain", f"{WRAPPED}  m0 = model\n" + "".join(f"  m{n + 1} = DDP(m{n})\n" for n in range(1000)) + f"  m1000(x)\n  if dist.get_rank() == 0: m1000.module.module(x)\n{RANK}", "DDP101"),
+    source("many: loops that change what they go over", f"{HEAD}def f(xs, d):\n" + "".join(f"  for x{n} in xs[:]:\n    xs += [x{n}]; xs.extend(xs); d[len(d)] = d\n    del xs[{n}], d[x{n}]\n    if dist.get_rank() == len(xs): dist.all_reduce(x{n})\n" for n in range(200)) + RANK, "DDP101"),
+    source("many: attributes of many classes, handed to one function", f"{HEAD}import abc\ndef use(a, b, c):\n" + "  a(b); c.x = b\n" * 200 + "  if a.rank == 0: dist.barrier()\n" + "".join(f"class C{n}(abc.ABC):\n  def run(self): use(self.a{n}, self.b, self.c)\n" for n in range(200)) + RANK, "DDP101"),
+    Kind("files: modules that shadow what they import", {f"x/{n}.py": f"{HEAD}import {n}\nfrom {n} import *\nfrom {n} import {n} as distributed\nif {n}.get_rank() == 0: {n}.{n}.barrier()\n" for n in ("torch", "dist", "distributed", "typing", "abc", "functools", "ast", "libcst", "click", "ddp_lint")}),
+    Kind("files: packages that import each other, in functions", {f"p{n}/__init__.py": f"{HEAD}def f():\n" + "".join(f"  from p{m} import f as f{m}\n  f{m}()\n" for m in range(30)) + "  if dist.get_rank() == 0: dist.barrier()\n" for n in range(30)}, says="p7/__init__.py:65:28: DDP101"),
+    source("comments: switches of other tools around ours", f"{HEAD}# fmt: off\n# type: ignore\n# pylint: disable-all\n# isort: skip_file\n# ruff: noqa: F401\n# %%\n# ---\n# jupyter: {{text_representation: {{format_name: percent}}}}\n# ---\n{RANK * 50}", "DDP101"),
+    Kind("settings: of setup.cfg, tox.ini and .editorconfig", {"setup.cfg": "[flake8\nselect = DDP\n[tool:ddp-lint]\nselect = [\n%(x)s\n" * 1000, "tox.ini": "\x00[flake8]\n", ".editorconfig": "[*]\nindent_size=99999999999\n", "a.py": HEAD + RANK}, says="a.py:5:5: DDP101"),
+    source("bytes: letters of every plane", f"{HEAD}x = '{''.join(c for c in map(chr, range(0xA0, 0x20000, 37)) if c.isprintable())}'\n{RANK}", "a.py:6:5: DDP101"),
 )  # fmt: skip

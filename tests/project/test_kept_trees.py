@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import pathlib
 import sys
@@ -12,9 +13,12 @@ import pytest
 
 from ddp_lint.config import Settings
 from ddp_lint.divergence import analyse
+from ddp_lint.divergence.definitions import attributes_in
 from ddp_lint.engine.checking import Checker
+from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.project import Project
 from ddp_lint.project import project as module
+from ddp_lint.project.parts import inside
 
 
 @pytest.fixture
@@ -115,3 +119,37 @@ def test_symbols_keep_no_tree_once_summaries_start_again(
     checker.check(tmp_path / "b.py")
     checker.check(tmp_path / "b.py")
     assert tree() is None
+
+
+def test_what_holds_no_more_than_names_stays_once_summaries_start_again(project: Project) -> None:
+    """What was found in all files, such as the calls of a function, holds their trees; a fact about it need not."""
+    computed: list[str] = []
+
+    def found(what: object) -> object:
+        computed.append("again")
+        return what
+
+    path = project.root / "a.py"
+    names = {"Base": ("a.Base", None, frozenset({1, 2}))}
+    project.remember(("names",), lambda: found(names))
+    project.remember(("calls",), lambda: found([(project.facts_of(path), "Base")]))
+    tree = weakref.ref(project.facts_of(path))
+    project.facts_of(project.root / "b.py")
+    gc.collect()
+    assert tree() is not None
+    project.forget_memories()
+    gc.collect()
+    assert tree() is None
+    project.remember(("names",), lambda: found(names))
+    project.remember(("calls",), lambda: found(None))
+    assert len(computed) == 3
+
+
+def test_caches_by_node_hold_no_tree_once_trees_are_let_go_of() -> None:
+    (function,) = ast.parse("def step(self):\n    return self.x\n").body
+    assert inside(function)
+    assert attributes_in(function) == {"x"}
+    gone = weakref.ref(function)
+    del function
+    let_go_of_trees()
+    assert gone() is None

@@ -27,7 +27,16 @@ from ddp_lint.divergence.collectives import communicate, group_among, group_of, 
 from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.draws import draws_its_own
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
-from ddp_lint.divergence.expressions import arguments_of, consume, dotted, evaluate, held_in, passed_on, unordered
+from ddp_lint.divergence.expressions import (
+    RETURNING_MODULE,
+    arguments_of,
+    consume,
+    dotted,
+    evaluate,
+    held_in,
+    passed_on,
+    unordered,
+)
 from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import Group, along
 from ddp_lint.divergence.inheritance import Question
@@ -51,7 +60,7 @@ from ddp_lint.divergence.values import (
     world_size,
 )
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.knowledge import frameworks, table
+from ddp_lint.knowledge import frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, Rank
 from ddp_lint.project.framework_imports import COMMUNICATION
 from ddp_lint.project.parts import children, kept_by_node
@@ -60,7 +69,6 @@ from ddp_lint.source.syntax import defaults, positional
 
 #: An object of a framework that works on one device.
 _ALONE = "builtins.alone"
-_RETURNING_MODULE: Final = frozenset(table("tensors")["layers"]["returning_module"])
 #: Methods that make a list longer.
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
 #: Methods by which an object is given one more number, to average it.
@@ -463,7 +471,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         if source is not None and happens(source, arguments):
             return from_source(frame, source, arguments.values, node)
         if not method.guessed:
-            if method.name in _RETURNING_MODULE:
+            if method.name in RETURNING_MODULE:
                 return unknown(frame.key(node), method.instance or ref.Instance(method.of))
             return passed_on(frame, node, [function, *arguments.values], ("call", frame.text(node)))
     return _unresolved(frame, function, arguments, node, method.name)
@@ -607,7 +615,7 @@ def _meter(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
 
 def _is_super(function: Value) -> bool:
     """``super().setup_model()`` of a class that is none of the project's."""
-    return isinstance(function.reference, ref.Method) and function.reference.receiver == "super()"
+    return isinstance(function.reference, ref.Method) and function.reference.inherited
 
 
 def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call) -> None:

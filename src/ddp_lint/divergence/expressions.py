@@ -41,6 +41,7 @@ from ddp_lint.divergence.selections import (
     is_mask,
     is_padded,
     is_padded_field,
+    keeps,
     own_size,
     runs_to_end,
     selection,
@@ -65,6 +66,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import table
 from ddp_lint.program.events import PARAMETER_GROUP
 from ddp_lint.source.syntax import below
 
@@ -84,6 +86,8 @@ _OF_TIMES = frozenset({"total_seconds", "seconds", "microseconds", "days", "time
 
 #: Classes that the elements of one container are looked up in.
 _ALTERNATIVES: Final = 16
+#: Methods of a module that give the module: ``model.eval()``.
+RETURNING_MODULE: Final = frozenset(table("tensors")["layers"]["returning_module"])
 #: Operators that make a set of a set.
 SET_OPERATORS = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor)
 
@@ -217,7 +221,7 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
         if found is not None:
             return unknown(("super", name), dataclasses.replace(found, receiver=reference.receiver, of=reference.of))
         outside = next(iter(frame.linker.outside(reference.of)), "")
-        return unknown(("super", name), ref.Method(outside, name, "super()"))
+        return unknown(("super", name), ref.Method(outside, name, inherited=True))
     if isinstance(reference, (ref.Instance, ref.OneOf)):
         return _of_object(frame, base, reference, name, node, path)
     return _of_unknown(frame, base, name, node, path)
@@ -249,7 +253,7 @@ def _of_unknown(frame: Frame, base: Value, name: str, node: ast.AST, path: str) 
     source = known().source("attribute", name)
     if source is not None and base.varies is not None and base.open:
         return divergent(("attribute", path), base.varies)
-    method = ref.Method(guess, name, receiver, guessed=bool(guess))
+    method = ref.Method(guess, name, guessed=bool(guess))
     if base.varies is not None and (own := _of_own(base, base.varies, name, path)) is not None:
         return own.with_reference(method)
     if base.varies is None and settings:
@@ -283,16 +287,16 @@ def _of_outside(frame: Frame, base: Value, reference: ref.Instance, name: str, n
     """An attribute of an object whose class is none of the project's."""
     of = str(reference.of)
     if of == SELECTION and name in SIZES:
-        method = ref.Method(of, name, path.rpartition(".")[0])
+        method = ref.Method(of, name)
         return divergent(("size", base.key), own_size(frame, node)).with_reference(method)
     tensor = reference if of in LISTED else None
     if base.varies is not None and base.open and name not in _STATIC:
-        method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed, tensor)
+        method = ref.Method(of, name, reference.guessed, instance=tensor)
         return divergent(("attribute", path), base.varies).with_reference(method)
     value = frame.named_rank("attribute", name, node, of)
     if value is not None:
         return value
-    method = ref.Method(of, name, path.rpartition(".")[0], reference.guessed, tensor)
+    method = ref.Method(of, name, reference.guessed, instance=tensor)
     return unknown(("attribute", path), method)
 
 
@@ -328,8 +332,9 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     if isinstance(of, str):
         return _of_outside(frame, base, reference, name, node, path)
     found = frame.linker.method(of, name)
+    given_back = reference if name in RETURNING_MODULE or keeps(name) else None
     if found is not None and (wrapper := _wrapper(frame.linker, of, name)):
-        return unknown(("attribute", path), ref.Method(wrapper, name, path.rpartition(".")[0], instance=reference))
+        return unknown(("attribute", path), ref.Method(wrapper, name, instance=given_back))
     if found is not None:
         method_value = unknown(("method", path), dataclasses.replace(found, receiver=base, of=of))
         if is_property(found):
@@ -353,7 +358,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         if ranked is not None:
             return ranked
         if known().method(outside, name) is not None or known().rank("method", name, outside) is not None:
-            return unknown(("attribute", path), ref.Method(outside, name, path.rpartition(".")[0]))
+            return unknown(("attribute", path), ref.Method(outside, name))
     ranked = frame.named_rank("attribute", name, node)
     counted = value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
     if ranked is not None and not counted and not frame.summaries.variables.is_size(of, name):
@@ -362,7 +367,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     if guess:
         return unknown(("attribute", path), ref.Instance(guess, guessed=True))
     outside = next(iter(frame.linker.outside(of)), "")
-    method = ref.Method(outside, name, path.rpartition(".")[0], not outside, reference)
+    method = ref.Method(outside, name, not outside, instance=given_back)
     return unknown(("attribute", path), method, agreed=value is not None and value.agreed)
 
 

@@ -88,13 +88,15 @@ class FunctionRef:
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Method:
-    """A method of an external class, or of a receiver that nothing resolves (`of` is '')."""
+    """A method of an external class, or of a receiver that nothing resolves (`of` is ''). It holds nothing else of
+    where it was read: what differs in it makes another summary of each function that it is handed to."""
 
     of: str
     name: str
-    receiver: str = ""
     guessed: bool = False
-    #: What it is a method of, where that is an object of a project class.
+    #: ``super().setup_model``
+    inherited: bool = False
+    #: What it is a method of, where that is an object of a project class, or a tensor, which the call may give back.
     instance: Instance | None = None
 
 

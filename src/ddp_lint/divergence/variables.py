@@ -211,13 +211,13 @@ class Variables:
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
-        """While a function is evaluated for what it leaves in its module: its callees see what it has set by then."""
-        outer, self._following = self._following, True
+        """While a function is evaluated for what it leaves in its module: its callees see what it has set by then, and
+        nothing that was set before, which is evaluated once for all who ask."""
+        outer, self._following, self._rebound = (self._following, self._rebound), True, {}
         try:
-            with self.switched({}):
-                yield
+            yield
         finally:
-            self._following = outer
+            self._following, self._rebound = outer
 
     @contextlib.contextmanager
     def switched(self, variables: Mapping[tuple[str, str], Value]) -> Iterator[None]:

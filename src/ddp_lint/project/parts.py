@@ -396,6 +396,12 @@ def by_asker(_node: ast.AST) -> tuple[ast.AST, ...]:
     return ()
 
 
+def _as_cache(known: Any, kept: Any) -> Any:
+    """The cache behind a function can be emptied by the function's name (`gc_tuning.let_go_of_trees`)."""
+    known.cache_parameters, known.cache_clear = kept.cache_parameters, kept.cache_clear
+    return known
+
+
 def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None = None) -> Callable[[F], F]:
     """Keep what a function gives for its first argument, a node; who gets it depends on the parts of that node, or of
     those that `noted` names: `by_asker` where the caller records more precisely what is used."""
@@ -413,7 +419,7 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
                     touch(part)
             return kept(node, node.__dict__.get("version", 0), *others)
 
-        return cast("F", known)
+        return cast("F", _as_cache(known, kept))
 
     return keeping
 
@@ -436,7 +442,7 @@ def kept_by_class(function: F) -> F:
             recorder.asked.add(f"{SUMS}:{function.__name__}.{prefix}:{inside}")
         return kept(node, fields.get("version", 0))
 
-    return cast("F", known)
+    return cast("F", _as_cache(known, kept))
 
 
 @kept_by_node(2048)

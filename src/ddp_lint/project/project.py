@@ -110,6 +110,15 @@ def _path(name: str) -> pathlib.Path:
     return pathlib.Path(name)
 
 
+def _is_of_names(value: object) -> bool:
+    """Whether a kept result is made of names and truth values alone."""
+    if isinstance(value, Mapping):
+        return all(map(_is_of_names, (*value.keys(), *value.values())))
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return all(map(_is_of_names, value))
+    return value is None or isinstance(value, (str, int, pathlib.PurePath))
+
+
 class Project:
     """The Python modules below one root. Nothing is read before it is needed.
 
@@ -587,8 +596,10 @@ class Project:
         self._dropped += (result.basis for result in results)
 
     def forget_memories(self) -> None:
-        """The memories that callers have given until now are not used any more."""
+        """The memories that callers have given until now are not used any more. What is kept here and holds more than
+        names is let go of as well: calls and classes that were found hold the trees of their files."""
         self._memories.clear()
+        self._memo = {key: found for key, found in self._memo.items() if _is_of_names(found.value)}
         for facts in list(self._used.values()):
             self._let_go(facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,14 @@ from ddp_lint.source.control_flow import is_never_reached
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
 
+def _docstring(of: type) -> str:
+    """The docstring of a class, read from its file where Python leaves docstrings out (``-OO``)."""
+    if of.__doc__ is None:
+        (definition,) = ast.parse(inspect.getsource(of)).body
+        return ast.get_docstring(definition) or "" if isinstance(definition, ast.ClassDef) else ""
+    return inspect.cleandoc(of.__doc__)
+
+
 class Documented:
     """What has a code and a page: rules, and the findings about the run itself (DDP0xx).
 
@@ -28,6 +37,7 @@ class Documented:
 
     code: ClassVar[str]
     slug: ClassVar[str]
+    documentation: ClassVar[str]
     summary: ClassVar[str]
     #: By the readings of its findings, where there are enough (`calibrated`), else as declared by the rule.
     confidence: ClassVar[Confidence] = Confidence.HIGH
@@ -54,7 +64,8 @@ class Documented:
         if match:
             cls.code = f"DDP{match[1]}"
             cls.slug = match[2].replace("_", "-")
-            cls.summary = inspect.cleandoc(cls.__doc__ or "").partition("\n")[0]
+            cls.documentation = _docstring(cls)
+            cls.summary = cls.documentation.partition("\n")[0]
             cls.confidence = calibrated("rules", cls.code) or cls.confidence
             cls.ceiling = calibrated("rules", cls.code) or Confidence.HIGH
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 
 from ddp_lint.rules.base import Documented
@@ -32,7 +31,7 @@ class Page:
 
     @classmethod
     def of(cls, rule: type[Documented]) -> Page:
-        parts = _HEADING.split(inspect.cleandoc(rule.__doc__ or ""))[1:]
+        parts = _HEADING.split(rule.documentation)[1:]
         return cls(rule, {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)})
 
     @property
