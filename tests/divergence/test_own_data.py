@@ -620,9 +620,108 @@ PARTING = {
             if idist.get_rank() == 0:
                 evaluator.run(loader)  # !implicit-collective
     """,
+    "a rank's own share, asked for one element at a time": """
+        def train(share, loss):
+            files = iter(share[dist.get_rank()::dist.get_world_size()])
+            while True:
+                try:
+                    file = next(files)
+                except StopIteration:
+                    break
+                dist.all_reduce(loss(file))  # !loop-count
+
+        def until_done(share, loss):
+            files = iter(share[dist.get_rank()::dist.get_world_size()])
+            done = False
+            while not done:
+                try:
+                    file = next(files)
+                    dist.all_reduce(loss(file))  # !data-condition
+                except StopIteration:
+                    done = True
+
+        def with_default(share, loss):
+            files = iter(share[dist.get_rank()::dist.get_world_size()])
+            while True:
+                file = next(files, None)
+                if file is None:
+                    break
+                dist.all_reduce(loss(file))  # !loop-count
+    """,
+    "entries that batches add to a dictionary, summed up by key": """
+        def train(model, loader):
+            totals, lists = {}, {}
+            for x, y in loader:
+                losses = {"class": model(x).mean()}
+                if (y > 0).any():
+                    losses["box"] = model(x).std()
+                for name, loss in losses.items():
+                    totals[name] = totals.get(name, 0) + loss.item()
+                    lists.setdefault(name, []).append(loss.item())
+            for name in sorted(totals):
+                dist.all_reduce(torch.tensor(totals[name]))  # !loop-count
+            for name, values in lists.items():
+                dist.all_reduce(torch.tensor(values).mean())  # !loop-count
+    """,
+    "entries that batches add to a dictionary, in another one and in lists": """
+        def train(model, loader):
+            for x, y in loader:
+                losses = {"class": model(x).mean()}
+                if (y > 0).any():
+                    losses["box"] = model(x).std()
+                means = {name: loss.mean() for name, loss in losses.items()}
+                for name, loss in means.items():
+                    dist.all_reduce(loss)  # !loop-count
+                values = []
+                for name in losses:
+                    values.append(losses[name])
+                dist.all_reduce(torch.stack(values))  # !argument
+                dist.all_reduce(torch.stack([losses[name] for name in sorted(losses)]))  # !argument
+    """,
+    "a list with a first element, which some batches make longer": """
+        def train(model, loader):
+            for x, y in loader:
+                losses = [model(x).mean()]
+                if (y > 0).any():
+                    losses.append(model(x).std())
+                dist.all_reduce(torch.stack(losses))  # !argument
+    """,
 }
 
 EQUAL = {
+    "files of all ranks, asked for one at a time": """
+        def train(files, loss):
+            remaining = iter(files)
+            while True:
+                file = next(remaining, None)
+                if file is None:
+                    break
+                dist.all_reduce(loss(file))
+    """,
+    "the same entries in each round, summed up by key": """
+        def train(model, loader, extended):
+            totals = {}
+            for x, y in loader:
+                losses = {"class": model(x).mean(), "box": (y > 0).sum()}
+                if extended:
+                    losses["mask"] = model(x).std()
+                for name, loss in losses.items():
+                    totals.setdefault(name, []).append(loss.item())
+                values = [losses[name] for name in sorted(losses)]
+                dist.all_reduce(torch.stack(values))
+            for name in sorted(totals):
+                dist.all_reduce(torch.tensor(totals[name]).mean())
+    """,
+    "a list that each arm makes longer": """
+        def train(model, loader):
+            for x, y in loader:
+                losses = [model(x).mean()]
+                if (y > 0).any():
+                    losses.append(model(x).std())
+                else:
+                    losses.append(torch.zeros(()))
+                dist.all_reduce(torch.stack(losses))
+    """,
     "an entry that all ranks share, taken out of a dictionary that also holds a rank's own": """
         def step(model, batch, accelerator):
             results = {}

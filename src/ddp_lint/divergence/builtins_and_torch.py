@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import ALONE, JOB_SIZE, Frame, reference_of
-from ddp_lint.divergence.iteration import element_of, emptiness, pair
+from ddp_lint.divergence.iteration import element_of, emptiness, own_rounds, pair
 from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
     deals,
@@ -26,7 +27,6 @@ from ddp_lint.divergence.lengths import (
     is_whole,
     length_of,
     of_batches,
-    own_length,
     own_share,
     streams,
 )
@@ -50,6 +50,8 @@ from ddp_lint.divergence.values import (
     MADE,
     NEVER,
     SET,
+    Condition,
+    Known,
     Test,
     Value,
     combine,
@@ -258,8 +260,12 @@ def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     for value in arguments.positional[:1]:
         consume(frame, value)
     source = known().source("call", "next")
-    if len(node.args) == 2 and (own := own_length(frame, arguments.positional[0], node.args[0], None)) is not None:
-        return divergent(("next or default", frame.key(node)), own)
+    if len(node.args) == 2 and (own := own_rounds(frame, arguments.positional[0], node.args[0])) is not None:
+        key = ("next or default", frame.key(node))
+        ended = Test("atom", atom=Condition((key,) * worlds.COUNT, frame.text(node), own, open=True))
+        value = divergent(key, own)
+        is_none = arguments.positional[1].constant == Known(None)
+        return dataclasses.replace(value, missing=ended) if is_none else value
     if source is None or len(node.args) > 1:
         return passed_on(frame, node, arguments.values)
     reference = arguments.positional[0].reference if arguments.positional else None

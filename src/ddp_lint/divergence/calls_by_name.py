@@ -18,6 +18,7 @@ from ddp_lint.divergence.lengths import (
     PIECE,
     assigned_once,
     extent_of,
+    grown_by_key,
     is_share,
     of_batches,
     own_share,
@@ -151,7 +152,7 @@ GROWING: Final = frozenset({"append", "extend", "insert"})
 
 
 #: ... and those that change a list or a dictionary.
-CHANGING: Final = GROWING | {"update"}
+CHANGING: Final = GROWING | {"update", "setdefault"}
 
 
 def change(frame: Frame, name: str, node: ast.Call, arguments: Arguments) -> None:
@@ -160,6 +161,8 @@ def change(frame: Frame, name: str, node: ast.Call, arguments: Arguments) -> Non
         _grow(frame, node, arguments.values)
     elif name == "update":
         _update(frame, node, arguments)
+    elif node.args:
+        _set_default(frame, node, arguments)
 
 
 def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
@@ -175,9 +178,9 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     if (longer := with_objects(frame, node, before, added)) is not None:
         frame.env[path] = longer
         return
-    if before.items != ():
+    if before.items is None:
         return
-    if (order := frame.order) is not None:
+    if not before.items and (order := frame.order) is not None:
         listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)
         frame.env[path] = unknown(frame.key(node, "list"), listed)
         return
@@ -188,6 +191,8 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
     if frame.uneven is not None:
         frame.env[path] = divergent((GROWN, frame.key(node)), frame.uneven)
         return
+    if before.items:
+        return
     if tensor := next((tensor for value in given if (tensor := tensor_in(value)) is not None), None):
         listed = dataclasses.replace(tensor, of=LISTED[str(tensor.of)])
         frame.env[path] = unknown(frame.key(node, "list"), listed)
@@ -195,6 +200,16 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         frame.env[path] = filled(frame.key(node), own)
     elif given and all(value.agreed for value in given):
         frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
+
+
+def _set_default(frame: Frame, node: ast.Call, arguments: Arguments) -> None:
+    """``scores.setdefault(name, []).append(score)`` of a dictionary that the function has made."""
+    path = dotted(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    before = frame.env.get(path)
+    if before is None or before.entries is None:
+        return
+    if (longer := grown_by_key(frame, node, node.args[0], arguments.values[0])) is not None:
+        frame.env[path] = longer
 
 
 def _update(frame: Frame, node: ast.Call, arguments: Arguments) -> None:

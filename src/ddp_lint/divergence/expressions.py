@@ -430,7 +430,7 @@ def _entry_of(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> V
         if (
             base.kind == KEYED
             and (of := dotted(node.value))
-            and (grown := grown_by_key(frame, node, index)) is not None
+            and (grown := grown_by_key(frame, node, node.slice, index)) is not None
         ):
             frame.env[of] = grown
         return None

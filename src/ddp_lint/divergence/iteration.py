@@ -109,6 +109,9 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     value = passed_on(frame, node, parts, frame.key(node) if follow_from_sizes(values) else (LISTED, frame.key(node)))
     if of_batches(value.varies) and any(generator.ifs for generator in node.generators):
         return dataclasses.replace(divergent(frame.key(node, "kept"), own_size(frame, node)), missing=NEVER)
+    own = iterables[0].varies if iterables[0].kind == GROWN else None
+    if own is not None and len(node.generators) == 1 and not node.generators[0].ifs:  # as many
+        return divergent((GROWN, frame.key(node)), own)
     gradients = _lacks_gradients(node) or _maps_gradients(node, iterables[0])
     if value.varies is None and gradients and not _has_gone_backward(frame, node):
         return emptiness(frame, node, unknown((GRADIENTS, frame.key(node))))
@@ -337,6 +340,17 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     if counted and of_batches(varies):
         varies = dataclasses.replace(varies, description=ASPECTS["count"], aspect="count")
     return Condition(truths, text, varies, open=True)
+
+
+def own_rounds(
+    frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None, *, ends: bool = False
+) -> Variation | None:
+    """Why what hands out one element at a time, ``next(source)``, ends on each rank for itself, if it does."""
+    own = own_length(frame, iterable, node, target, ends=ends)
+    rounds = rounds_of(frame, iterable, node, target) if own is None else None
+    if own is not None or rounds is None or rounds.varies is None:
+        return own
+    return rounds.varies if rounds.varies.cause != "order" else None
 
 
 def counts_steps(frame: Frame, loop: ast.While) -> bool:

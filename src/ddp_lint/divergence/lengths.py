@@ -245,9 +245,11 @@ def of_batches(varies: Variation | None) -> TypeGuard[Variation]:
     return varies is not None and varies.aspect == "batches"
 
 
-def grown_by_key(frame: Frame, at: ast.AST, key: Value) -> Value | None:
-    """A dictionary once it has a key for each that the rank's own batches have, ``hits[name] += 1``; None where the key
-    is none of these."""
+def grown_by_key(frame: Frame, at: ast.AST, name: ast.expr, key: Value) -> Value | None:
+    """A dictionary once it has a key for each that the rank's own batches have, ``hits[name] += 1``, or for each round
+    of a loop that ranks go round as often as their own data say; None where the key is none of these."""
+    if frame.uneven is not None and isinstance(name, ast.Name):
+        return divergent((GROWN, frame.key(at)), frame.uneven)
     if key.kind not in (FIELD, "item") or not of_batches(key.varies):
         return None
     return grown(frame.key(at), frame.span(at))

@@ -49,6 +49,7 @@ from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     ARITHMETIC,
+    GROWN,
     Condition,
     Known,
     Symbol,
@@ -391,7 +392,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         return _arm(frame, node.body, _round_test(frame, node))
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
-    around, frame.uneven = frame.uneven, _own_rounds(rounds) or frame.uneven
+    around, frame.uneven = frame.uneven, _own_rounds(rounds, iterator) or frame.uneven
     body, env = _rounds(frame, node, once)
     frame.order, frame.uneven = outer, around
     body = _each_in_turn(frame, node, iterable, body)
@@ -441,10 +442,10 @@ def _asks_whose_turn(node: ast.For | ast.AsyncFor, iterable: Value, branch: Bran
     return equal and dotted(node.target) in sides and made_of_range(iterable) == (world_size(group).key,)
 
 
-def _own_rounds(rounds: Condition | None) -> Variation | None:
+def _own_rounds(rounds: Condition | None, iterator: Value) -> Variation | None:
     """Why a rank goes round a loop as often as its own data say, if it does."""
     varies = rounds.varies if rounds is not None else None
-    own = varies is not None and (varies.cause == "length" or varies.aspect == "share")
+    own = varies is not None and (varies.cause == "length" or varies.aspect == "share" or iterator.kind == GROWN)
     return varies if own else None
 
 

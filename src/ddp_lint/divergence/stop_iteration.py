@@ -12,7 +12,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.effects import Effect, EventStep, flat
 from ddp_lint.divergence.expressions import dotted, evaluate
 from ddp_lint.divergence.frame import Frame
-from ddp_lint.divergence.lengths import own_length
+from ddp_lint.divergence.iteration import own_rounds
 from ddp_lint.divergence.values import Condition, Variation
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.parts import children
@@ -28,7 +28,7 @@ def own_end(frame: Frame, node: ast.Try, handler: ast.ExceptHandler, names: froz
     ends = isinstance(handler.body[-1], (ast.Break, ast.Return))
     for source, target in _asked(node.body):
         value = evaluate(frame, source) if dotted(source) else None
-        if value is not None and (own := own_length(frame, value, source, target, ends=ends)) is not None:
+        if value is not None and (own := own_rounds(frame, value, source, target, ends=ends)) is not None:
             return own
     return None
 

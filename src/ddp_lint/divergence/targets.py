@@ -104,7 +104,7 @@ def _enter(frame: Frame, target: ast.Subscript, base: Value, key: Value, value: 
         return False
     own = passed_on(frame, target, [value]).varies
     if key.constant is None:
-        if (grown := grown_by_key(frame, target, key)) is not None:
+        if (grown := grown_by_key(frame, target, target.slice, key)) is not None:
             frame.env[path] = grown
         else:
             fill(frame, path, target, own)

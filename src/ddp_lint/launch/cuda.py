@@ -22,11 +22,14 @@ _HARMLESS = (*_WAIT, "is_available", "GradScaler", "autocast")
 def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = _DEPTH) -> ast.AST | None:
     """The first place below `node` (a function, a class, an expression) that puts work on a GPU, as far as it can be
     followed: `.cuda()`, `.to("cuda")`, ``device="cuda"``, `torch.cuda.synchronize`, an NCCL process group."""
-    for part in _executed(node):
-        if touches_cuda(facts, part):
-            return part
+    bodies = list(_executed(node))
+    for body in bodies:
+        around = body if isinstance(body, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+        for part in walk(body):
+            if touches_cuda(facts, part, around):
+                return part
     if depth:
-        for call in (n for n in _executed(node) if isinstance(n, ast.Call)):
+        for call in (n for body in bodies for n in walk(body) if isinstance(n, ast.Call)):
             found = resolve(project, facts, call.func)
             if found is not None and found[1] is not node and uses_cuda(project, *found, depth - 1) is not None:
                 return call
@@ -34,17 +37,18 @@ def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = 
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """What runs when a function is called: its body; for a class, that of its constructor."""
-    if isinstance(node, ast.ClassDef):
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "run", "__call__"):
-                yield from walk(method)
-    else:
-        yield from walk(node)
+    """What runs when a function is called: itself; for a class, its constructor."""
+    if not isinstance(node, ast.ClassDef):
+        yield node
+        return
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "run", "__call__"):
+            yield method
 
 
-def touches_cuda(facts: ModuleFacts, node: ast.AST) -> bool:
-    """Whether one expression puts work on a GPU by itself, or names one as the device to use."""
+def touches_cuda(facts: ModuleFacts, node: ast.AST, around: FunctionNode | None = None) -> bool:
+    """Whether one expression of the function `around` puts work on a GPU by itself, or names one as the device to
+    use."""
     if isinstance(node, ast.Assign):
         return _is_device(node.value)
     if not isinstance(node, ast.Call):
@@ -59,9 +63,9 @@ def touches_cuda(facts: ModuleFacts, node: ast.AST) -> bool:
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if method == "cuda":
         return True
-    if method == "to" and node.args and _is_text(node.args[0], "cuda"):
-        return True
-    return any(k.arg == "device" and _is_text(k.value, "cuda") for k in node.keywords) and name.startswith("torch")
+    places = [a for a in node.args[:1] if method == "to"]
+    places += [k.value for k in node.keywords if k.arg == "device" and name.startswith("torch")]
+    return any(_is_text(place, "cuda") or surely_cuda(facts, place, around) for place in places)
 
 
 def _is_device(node: ast.AST) -> bool:

@@ -24,6 +24,10 @@ from ddp_lint.tensors.callers import CallSite, call_sites
 _BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")
 #: Values that the data of one loader is followed through.
 _VALUES = 12
+_DIVIDES = re.compile(
+    r"(?<!\bRandom)Sampler|split_dataset_by_node|split_by_node|partition_dataset\(|\.shard\(|num_replicas"
+)
+_RANDOM = "torch.utils.data.RandomSampler"
 _WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
@@ -32,8 +36,9 @@ class LoaderNotDivided(Rule):
 
     ## What it does
 
-    Finds `DataLoader(..., shuffle=True)` without a sampler in a function that also wraps a model with DDP or FSDP, in
-    a class or by a function that it calls where `backward()` is called, too; and nothing in the file divides the data.
+    Finds `DataLoader(..., shuffle=True)` without a sampler, or with `RandomSampler(dataset)`, in a function that also
+    wraps a model with DDP or FSDP, in a class or by a function that it calls where `backward()` is called, too; and
+    nothing in the file divides the data.
     Also a loader without a sampler, if a `DistributedSampler` over the same dataset exists that no loader uses.
 
     ## Why it breaks
@@ -94,9 +99,9 @@ class LoaderNotDivided(Rule):
 
     ## When it is silent
 
-    Evaluation loaders, loaders with a sampler or batch sampler, files in which anything divides the data (a sampler, a
-    shard, a rank in the dataset), data from a function or class of the project that mentions the rank, loaders passed
-    to a framework that replaces the sampler.
+    Evaluation loaders, loaders with another sampler or a batch sampler, files in which anything divides the data (a
+    sampler, a shard, a rank in the dataset), data from a function or class of the project that mentions the rank,
+    loaders passed to a framework that replaces the sampler.
 
     ## How to confirm
 
@@ -120,7 +125,8 @@ class LoaderNotDivided(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) not in LOADERS or not node.args or any(arg.star for arg in node.args):
             return
-        if argument(node, 3, "sampler") is not None or argument(node, 4, "batch_sampler") is not None:
+        sampler = argument(node, 3, "sampler")
+        if (sampler is not None and not self._is_random(sampler)) or argument(node, 4, "batch_sampler") is not None:
             return
         if framework_loads(self.module) or is_evaluation(assigned_name(self.module, node)):
             return
@@ -131,8 +137,18 @@ class LoaderNotDivided(Rule):
         elif self._shuffles(node) and not self._is_divided(node):
             self._report_whole(node)
 
+    def _is_random(self, sampler: cst.BaseExpression) -> bool:
+        """Whether a sampler is surely ``RandomSampler(dataset)``, which goes through all of the data on each rank."""
+        made = [sampler] if isinstance(sampler, cst.Call) else self.module.assignments(sampler)
+        return bool(made) and all(
+            isinstance(value, cst.Call) and self.module.qualified(value.func) == _RANDOM and len(value.args) == 1
+            for value in made
+        )
+
     def _shuffles(self, node: cst.Call) -> bool:
         """Whether a loader shuffles, as training data is: always, or by a parameter that is true by default."""
+        if argument(node, 3, "sampler") is not None:  # a random one
+            return True
         shuffle, function = argument(node, 2, "shuffle"), self.module.function_of(node)
         taken = parameters_of(function) if function is not None and isinstance(shuffle, cst.Name) else ()
         default = next((p.default for p in taken if p.name.value == dotted(shuffle)), None)
@@ -278,10 +294,7 @@ class LoaderNotDivided(Rule):
 def _divides(code: str) -> bool:
     """Whether a file has a word that divides data; an import alone divides nothing."""
     text = re.sub(r"(?m)^(from|import) .*$", "", code)
-    return (
-        re.search(r"Sampler|split_dataset_by_node|split_by_node|partition_dataset\(|\.shard\(|num_replicas", text)
-        is not None
-    )
+    return _DIVIDES.search(text) is not None
 
 
 def _is_run_always(around: FunctionNode, call: ast.Call) -> bool:

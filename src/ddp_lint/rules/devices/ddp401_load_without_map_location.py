@@ -29,6 +29,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
@@ -210,7 +211,7 @@ class LoadWithoutMapLocation(Rule):
     def _destination(self, call: cst.Call, position: int) -> str | None:
         """`the GPU it was saved from`, a fixed GPU, or None where each rank may decide."""
         given = argument(call, position, "map_location")
-        if given is None or dotted(given) == "None":
+        if given is None or self._is_none_on_gpus(given):
             return "" if given is not None or not (self._in_cpu_arm(call) or self._has_no_gpu(call)) else None
         text = _moves_to(given) if isinstance(given, cst.Lambda) else self._literal(given)
         if text in ("cuda:0", "0"):
@@ -218,6 +219,13 @@ class LoadWithoutMapLocation(Rule):
         if text == "cuda" and not self._sets_device():
             return "cuda"
         return None
+
+    def _is_none_on_gpus(self, given: cst.BaseExpression) -> bool:
+        """``None``, also as ``"cpu" if device == "cpu" else None``, or by a name for that."""
+        arms = [*options([given, *self.module.assignments(given)])]
+        values = [arm for arm in arms if not isinstance(arm, cst.Name) or arm.value == "None"]
+        named_cpu = all(dotted(value) == "None" or self._literal(value) == "cpu" for value in values)
+        return named_cpu and any(dotted(value) == "None" for value in values)
 
     def _literal(self, node: cst.BaseExpression, followed: frozenset[str] = frozenset()) -> str:
         """`cuda:0` for "cuda:0", 0, torch.device("cuda:0"), torch.device("cuda", 0); '' for what is not constant."""

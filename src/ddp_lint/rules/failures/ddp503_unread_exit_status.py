@@ -24,6 +24,7 @@ _CHECKED = ("subprocess.check_call", "subprocess.check_output")
 _RAISED = frozenset({"CalledProcessError", "SubprocessError", "Exception", "BaseException", ""})
 #: What tells a process which rank it is.
 _RANK = re.compile(r"\b(RANK|LOCAL_RANK|WORLD_SIZE)\b")
+_RANK_OPTION = re.compile(r"--(local|node|global)?[_-]?rank\b")
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
@@ -355,7 +356,10 @@ class UnreadExitStatus(Rule):
         return any(starts_ranks(text) for text in self._command(node)) or self._gives_rank(node)
 
     def _gives_rank(self, node: cst.Call) -> bool:
-        """Whether the command gets a rank in its environment: ``env={**os.environ, "RANK": str(i)}``."""
+        """Whether the command gets a rank, by an option or in its environment: ``f"--local_rank={i}"``,
+        ``env={**os.environ, "RANK": str(i)}``."""
+        if any(_RANK_OPTION.search(text) for text in self._command(node)):
+            return True
         env = argument(node, None, "env")
         values = [env, *self.module.assignments(env)] if env is not None else []
         return any(_RANK.search(self.module.code(value)) for value in values)

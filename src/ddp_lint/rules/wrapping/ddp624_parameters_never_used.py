@@ -12,7 +12,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
-from ddp_lint.rules.wrapping.wrapped_classes import SEARCHES, wrapped_classes
+from ddp_lint.rules.wrapping.wrapped_classes import searched_classes, wrapped_classes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conjuncts, holding
 from ddp_lint.source.tree import descendants, parameters_of
@@ -26,7 +26,8 @@ _BY_OTHER_NAMES = re.compile(
     r"\b(children|named_children|modules|named_modules|_modules|_parameters|__dict__|getattr|setattr|delattr|"
     r"requires_grad_|register_forward_hook)\b|\.requires_grad\b"
 )
-_SEARCHES = (*SEARCHES, "ddp_find_unused")
+#: What tells DDP later to expect such parameters.
+_TOLD_LATER = "_set_static_graph"
 #: What leaves a switch off.
 _OFF = frozenset({"False", "None", "0"})
 
@@ -109,8 +110,8 @@ class ParametersNeverUsed(Rule):
 
     Names that any file of the project reads, also as a string, unless under a switch that is off; classes with a base
     that the project does not have (it may use the layer), that iterate over their children, or that set
-    `requires_grad`; projects that pass `find_unused_parameters` or `static_graph` anywhere, or leave the wrapping to a
-    framework; modules that no DDP call in the project is known to wrap.
+    `requires_grad`; modules that a DDP call wraps with `find_unused_parameters` or `static_graph`, or that none in the
+    project is known to wrap.
 
     ## How to confirm
 
@@ -138,8 +139,8 @@ class ParametersNeverUsed(Rule):
         # Whether a name is read takes a search through the project: tested last.
         name_of_class = self.module.name_of(owner)
         if (
-            any(project.holding(word) for word in _SEARCHES)
-            or name_of_class not in wrapped_classes(project)
+            project.holding(_TOLD_LATER)
+            or name_of_class not in wrapped_classes(project) - searched_classes(project)
             or not _is_whole(project, name_of_class)
         ):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
@@ -23,7 +23,12 @@ _BUILDS = re.compile(r"_*(make|build|create)_")
 
 def wrapped_classes(project: Project) -> frozenset[str]:
     """The classes of the project whose instances, or whose parts, a file of it wraps in DDP."""
-    return project.remember(("wrapped classes",), lambda: frozenset(_wrapped(project)))
+    return project.remember(("wrapped classes",), lambda: frozenset(_wrapped(project, _always)))
+
+
+def searched_classes(project: Project) -> frozenset[str]:
+    """Those of them that a wrap may deal with the parameters of that have no gradient."""
+    return project.remember(("searched classes",), lambda: frozenset(_wrapped(project, _may_search)))
 
 
 def ddp_calls(project: Project) -> tuple[tuple[ModuleFacts, ast.Call], ...]:
@@ -39,12 +44,22 @@ def _ddp_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
                 yield facts, node
 
 
-def _wrapped(project: Project) -> list[str]:
+def _always(call: ast.Call) -> bool:
+    return True
+
+
+def _may_search(call: ast.Call) -> bool:
+    """Whether a call of DDP gives one of `SEARCHES`, or may do so: any value but a written False."""
+    given = [k.value for k in call.keywords if k.arg is None or k.arg in SEARCHES]
+    return any(not isinstance(value, ast.Constant) or bool(value.value) for value in given)
+
+
+def _wrapped(project: Project, counts: Callable[[ast.Call], bool]) -> list[str]:
     found: dict[str, None] = {}
     for path in project.holding(_DDP.rpartition(".")[2]):
         facts = project.facts_of(path)
         if facts is not None and not facts.source.is_test:
-            found.update(dict.fromkeys(_given_to_ddp(project, facts)))
+            found.update(dict.fromkeys(_given_to_ddp(project, facts, counts)))
     queue = list(found)
     while queue and len(found) < _CLASSES:
         for part in _parts(project, queue.pop()):
@@ -54,7 +69,7 @@ def _wrapped(project: Project) -> list[str]:
     return list(found)
 
 
-def _given_to_ddp(project: Project, facts: ModuleFacts) -> Iterator[str]:
+def _given_to_ddp(project: Project, facts: ModuleFacts, counts: Callable[[ast.Call], bool]) -> Iterator[str]:
     stack: list[tuple[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef | None, ClassFacts | None]] = [
         (n, None, None) for n in facts.tree.body
     ]
@@ -64,7 +79,7 @@ def _given_to_ddp(project: Project, facts: ModuleFacts) -> Iterator[str]:
             around = node
         elif isinstance(node, ast.ClassDef):
             around, owner = None, project.class_of(facts, node)
-        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP:
+        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP and counts(node):
             yield from _kinds(project, facts, node.args[0], around, owner)
         stack += [(child, around, owner) for child in ast.iter_child_nodes(node)]
 
