@@ -193,6 +193,94 @@ PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
         {"a:together", "a:together.inner", "a:decorated", "a:default", "a:by_name"},
         {"a:plain"},
     ),
+    "its own object: named for an attribute, called, written, entered": (
+        {
+            "a": """
+                import torch.distributed as dist
+
+                class Layer:
+                    def __init__(self, size): self.size = size
+                    def forward(self, x): dist.all_reduce(x)
+                    def __str__(self): return str(dist.all_gather(self.size))
+                    def __enter__(self): dist.barrier()
+                    def norm(self, x): return len(x.pow(2)) * self.size
+                    def twice(self, x): return self(x) + self(x)
+                    def shown(self): return f"{self}"
+                    def entered(self):
+                        with self: pass
+                    def passed(self, x): return run(self, x)
+                    def last(self, x): return abs(x)
+                    def after(self, x): return x
+
+                def run(layer, x): return layer(x)
+            """
+        },
+        {"a:Layer.twice", "a:Layer.shown", "a:Layer.entered", "a:Layer.passed"},
+        {"a:Layer.norm", "a:Layer.__init__", "a:Layer.last", "a:Layer.after"},
+    ),
+    "constructors of what an object holds; super().__init__()": (
+        {
+            "a": """
+                import torch.distributed as dist
+
+                class Mesh:
+                    def __init__(self): dist.barrier()
+
+                class Base:
+                    def __init__(self): self.size = 1
+                    def start(self): self.mesh = Mesh()
+
+                class Model(Base):
+                    def __init__(self): super().__init__()
+            """
+        },
+        {"a:Base.start"},
+        {"a:Model.__init__", "a:Base.__init__"},
+    ),
+    "attributes by computed names": (
+        {
+            "a": """
+                import torch.distributed as dist
+
+                class Trainer:
+                    def train_step(self): dist.barrier()
+                    def run(self, kind): getattr(self, f"{kind}_step")()
+                    @property
+                    def inner(self): return getattr(self, self.prefix, self)
+
+                def of_its_own(kind):
+                    trainer = Trainer()
+                    getattr(trainer, f"{kind}_step")()
+                def of_another(config, names):
+                    kinds = {Trainer: 1}
+                    return [getattr(config, name) for name in names]
+            """
+        },
+        {"a:Trainer.run", "a:of_its_own"},
+        {"a:Trainer.inner", "a:of_another"},
+    ),
+    "tables of a module: not what it imports and defines beside a list": (
+        {
+            "a": """
+                import torch.distributed as dist
+
+                def sums(x): dist.all_reduce(x)
+                def plain(x): return x
+
+                TABLE = {"sum": sums}
+                PAIR = [sums, plain]
+                if PAIR:
+                    import math
+                def halved(x: "float" = 1, *, places: "tuple" = (sums,)) -> "float": return x
+
+                def looked_up(x): return TABLE["sum"](x)
+                def rooted(x): return math.sqrt(x)
+                def calls(x): return halved(x)
+            """
+        },
+        {"a:looked_up"},
+        {"a:rooted"},
+    ),
     "backward of a wrapped model alone": (
         {
             "single": "def step(loss): loss.backward()\n",

@@ -249,8 +249,12 @@ def _getattr(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _computed(frame: Frame, base: Value | None, node: ast.Call) -> Value:
-    """`getattr(self, name)` with a computed name: any hook that the class of the object overrides."""
+    """`getattr(self, name)` with a computed name: any hook that the class of the object overrides, unless the object
+    itself is the default."""
     reference = reference_of(base)
+    of, *_, default = node.args
+    if frame.text(of) == frame.text(default):
+        return unknown(frame.key(node))
     if isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef):
         return unknown(frame.key(node), ref.Dynamic(reference.of, base))
     return unknown(frame.key(node))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
+import itertools
 import opcode
 import re
 import types
@@ -31,12 +32,15 @@ _HEAD_LINES = 200
 _COMMENT = re.compile(r"#[^\"']*$")
 #: Lines that a function's last call may go on for after the last line that its bytecode names.
 _LAST_CALL = 3
+#: The line of another definition.
+_NEXT = re.compile(r"\s*(?:@|def\b|async\s+def\b|class\b)")
 #: Instructions of module and class bodies that use a name; the others bind it, which mentions nothing.
 _USING = frozenset(
     opcode.opmap[name]
     for name in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "LOAD_FROM_DICT_OR_GLOBALS")
     if name in opcode.opmap
 )
+_IMPORTING = frozenset({opcode.opmap["IMPORT_NAME"], opcode.opmap["IMPORT_FROM"]})
 _STORING = opcode.opmap["STORE_ATTR"]
 _BINDING = opcode.opmap["STORE_NAME"]
 _BUILDING = frozenset(number for name, number in opcode.opmap.items() if name.startswith("BUILD_"))
@@ -45,23 +49,25 @@ _LISTING = frozenset({"__all__"})
 _EXTENDED = opcode.opmap["EXTENDED_ARG"]
 #: `co_flags` of functions, as opposed to the bodies of modules and classes.
 _OPTIMIZED = 0x1
-#: ``getattr`` of a variable, with a name that is no constant.
-_GETATTR = re.compile(r"\bgetattr\(\s*(\w+)\s*,(?!\s*[rbuRBU]*[\"'])")
+#: ``getattr`` of a variable, with a name that is no constant. Where the variable itself is the default, what it gives
+#: is an object of that kind and no method.
+_GETATTR = re.compile(r"\bgetattr\(\s*(\w+)\s*,(?!\s*[rbuRBU]*[\"'])(?![^()]*,\s*\1\s*\))")
 #: A variable that is given an object of a class, or annotated with one.
 _OBJECT = re.compile(r"\b(\w+)\s*=\s*(?:\w+\.)*_*[A-Z]\w*\(|\b(\w+)\s*:\s*[\"']?(?:\w+[.\[])*_*[A-Z]")
 #: A constant string after the first argument of a call.
 _ARGUMENT = re.compile(r",\s*[\"'](\w+)[\"']\s*[,)]")
-#: Mentioned by a function that gets attributes by computed names.
-COMPUTED = "getattr()"
-#: Mentioned by a function that calls anything or puts it into a text, and by one that enters a manager: with these
-#: instructions, whose names change from version to version. Where none of them is known, every function is taken to do
-#: so.
-CALLING, ENTERING = "()", "with"
+#: Mentioned by a function that gets attributes by computed names: of its first parameter, of another object whose class
+#: it can know.
+OF_FIRST, COMPUTED = "getattr(self)", "getattr()"
+#: Mentioned by a method that does more with its object than to name an attribute of it: it may call it.
+OWN = "self()"
+#: Mentioned by a function that calls anything, by one that puts anything into a text, and by one that enters a manager:
+#: with these instructions, whose names change from version to version. Where none of them is known, every function is
+#: taken to do so.
+CALLING, WRITING, ENTERING = "()", "f-string", "with"
 _INSTRUCTIONS = {
-    CALLING: (
-        "CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_METHOD", "FORMAT_VALUE",
-        "FORMAT_SIMPLE", "FORMAT_WITH_SPEC",
-    ),
+    CALLING: ("CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_METHOD"),
+    WRITING: ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"),
     ENTERING: ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "SETUP_WITH", "SETUP_ASYNC_WITH", "LOAD_SPECIAL"),
 }  # fmt: skip
 _DOING = {
@@ -178,9 +184,10 @@ class _Reader:
         module = self._visit(code, "", -1, top=True)
         self._functions.append(FunctionMentions(MODULE, tuple(module)))
         variables = tuple(dict.fromkeys(_VARIABLE.findall(self._text)))
-        own = {f.name for f in self._functions if f.top} | {c.name for c in self._classes}
-        own |= {name for _, name in self._imports}
-        tables = tuple((name, tuple(held)) for name, words in _tables(code).items() if (held := words & own))
+        defined = {f.name for f in self._functions if f.top} | {c.name for c in self._classes}
+        own = defined | {name for _, name in self._imports}
+        made = ((name, words & own) for name, words in _tables(code).items() if name not in defined)
+        tables = tuple((name, tuple(held)) for name, held in made if held)
         return FileMentions(tuple(self._functions), tuple(self._classes), variables, tables, self._imports, wraps)
 
     def _visit(self, code: types.CodeType, prefix: str, of: int, *, top: bool) -> set[str]:
@@ -196,6 +203,8 @@ class _Reader:
                 name = prefix + inner.co_name
                 below = self._visit(inner, f"{name}.", -1, top=False)
                 below |= self._with_originals(self._head(inner.co_firstlineno))
+                if of >= 0 and self._uses_own_object(inner):
+                    below.add(OWN)
                 self._functions.append(FunctionMentions(name, tuple(below), of, top, _STORING in inner.co_code[::2]))
                 if not top and of < 0:
                     words |= below
@@ -228,16 +237,26 @@ class _Reader:
         words.update(what for what, doing in _DOING.items() if not operations.isdisjoint(doing))
         return self._with_originals(words)
 
+    def _source(self, code: types.CodeType) -> str:
+        first, last = code.co_firstlineno - 1, _last_line(code)
+        behind = itertools.takewhile(lambda line: not _NEXT.match(line), self._lines[last : last + _LAST_CALL])
+        return "\n".join((*self._lines[first:last], *behind))
+
+    def _uses_own_object(self, method: types.CodeType) -> bool:
+        """Is the first parameter there without an attribute, other than where a function is defined?"""
+        own = method.co_varnames[:1]
+        bare = re.compile(rf"(\bdef\s+\w+\(\s*)?\b{own[0]}\b(?!\s*\.)") if own else None
+        return bare is not None and any(not found[1] for found in bare.finditer(self._source(method)))
+
     def _gotten_by(self, code: types.CodeType) -> Iterator[str]:
-        """The names that a function gets by `getattr`; COMPUTED where it computes them for its first parameter or for
-        a variable whose class it can know: one that it makes of a class or annotates."""
-        last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
-        source = "\n".join(self._lines[code.co_firstlineno - 1 : last + _LAST_CALL])
+        """The names that a function gets by `getattr`; OF_FIRST where it computes them for its first parameter,
+        COMPUTED for a variable whose class it can know: one that it makes of a class or annotates."""
+        source = self._source(code)
         yield from _ARGUMENT.findall(source)
         own = code.co_varnames[:1] if code.co_argcount else ()
         objects = {name for pair in _OBJECT.findall(source) for name in pair}
-        if any(name in own or name in objects for name in _GETATTR.findall(source)):
-            yield COMPUTED
+        for name in set(_GETATTR.findall(source)):
+            yield from [what for what, names in ((OF_FIRST, own), (COMPUTED, objects)) if name in names]
 
     def _with_originals(self, words: set[str]) -> set[str]:
         """With what the words are other names of: ``import a as b``."""
@@ -256,6 +275,12 @@ class _Reader:
             if depth <= 0 and ":" in code and not code.lstrip().startswith("@"):
                 break
         return set(_WORD.findall(" ".join(taken)))
+
+
+def _last_line(code: types.CodeType) -> int:
+    """The last line of a function that its bytecode names, that of the functions in it included."""
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return max((*(line for *_, line in code.co_lines() if line), *map(_last_line, inner)), default=code.co_firstlineno)
 
 
 def _imports(text: str) -> Iterator[tuple[str, str]]:
@@ -289,13 +314,19 @@ def _tables(code: types.CodeType) -> dict[str, set[str]]:
 
 
 def _operations(code: types.CodeType) -> Iterator[tuple[int, set[str]]]:
-    """The instructions that use or bind a name, with what it may be, and those that build containers. In some versions
-    the lowest bit is a flag, so that one of both readings names what is used, the other too much."""
+    """The instructions that use or bind a name, other than by an import, with what it may be, and those that build
+    containers. In some versions the lowest bit is a flag, so that one of both readings names what is used, the other
+    too much."""
     extended = 0
+    imports = False
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         place = argument | extended
         extended = place << 8 if operation == _EXTENDED else 0
-        if operation in _USING:
+        if operation in _IMPORTING:
+            imports = True
+        elif operation == _BINDING and imports:
+            imports = False
+        elif operation in _USING:
             yield operation, {code.co_names[p] for p in {place, place >> 1} if p < len(code.co_names)}
         elif operation in _BUILDING or (operation == _BINDING and place < len(code.co_names)):
             yield operation, {code.co_names[place]} if operation == _BINDING else set()

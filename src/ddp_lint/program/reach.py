@@ -27,13 +27,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from ddp_lint.knowledge.communication import PROGRAMS, is_telling
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
-from ddp_lint.program.mentions import CALLING, COMPUTED, DOTTED, ENTERING, MODULE, FileMentions, FunctionMentions
+from ddp_lint.program.mentions import (
+    CALLING,
+    COMPUTED,
+    DOTTED,
+    ENTERING,
+    MODULE,
+    OF_FIRST,
+    OWN,
+    WRITING,
+    FileMentions,
+    FunctionMentions,
+)
 from ddp_lint.project.facts import MOST_BASES
 
-#: Methods that the evaluation enters without their being mentioned: where anything is called or becomes text, where a
-#: manager is entered.
+_AS_TEXT = frozenset({"__format__", "__str__", "__repr__"})
+#: Methods that the evaluation enters without their being mentioned: where anything is called, where it becomes text,
+#: where a manager is entered.
 _UNSPOKEN = {
-    CALLING: frozenset({"__call__", "forward", "__format__", "__str__", "__repr__"}),
+    CALLING: frozenset({"__call__", "forward"}),
+    **dict.fromkeys((WRITING, "print", "str", "repr"), _AS_TEXT),
     ENTERING: frozenset({"__enter__", "__exit__"}),
 }
 #: ... where an object is made.
@@ -64,7 +77,9 @@ def words_that_count(files: Collection[FileMentions], names: Names) -> frozenset
     bound = {name for file in files for _, name in file.imports}
     events = vocabulary(names)
     spoken = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
-    return frozenset({*functions, *classes, *variables, *bound, *spoken, *PROGRAMS, *_UNSPOKEN, COMPUTED, _ABOVE})
+    return frozenset(
+        {*functions, *classes, *variables, *bound, *spoken, *PROGRAMS, *_UNSPOKEN, COMPUTED, OF_FIRST, OWN, _ABOVE}
+    )
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -112,7 +127,6 @@ class _Graph:
         #: First parts of the names that the project's own modules can have.
         self._packages = {part for path in self._paths for part in _folders(path)}
         #: By class, and by the names of classes, as many may have one: the most frequent queries.
-        self._by_class: dict[int, dict[str, list[int]]] = {}
         self._by_name: dict[str, dict[str, list[int]]] = {}
         self._by_import: dict[tuple[str, int], list[int]] = {}
         self._shared: list[list[int]] = []
@@ -237,24 +251,37 @@ class _Graph:
             yield from self._in_table(file, held)
         of = self._class_of[number]
         if of >= 0:
-            yield from _of_names(self._inherited(of), used)
+            yield from self._of_class(of, used if self._uses_own_object(number) else self._spoken(number))
         for class_ in used & self._named.keys():
-            yield from _of_names(self._methods(class_), used | _MAKING)
+            yield from self._of_name(class_, used | _MAKING)
         for classes in self._in_sight(number):
-            yield from _of_names(self._methods_of_all(classes), used)
-        spoken = used - _UNSPOKEN[CALLING] - _MAKING
+            yield from _of_names(self._methods_of_all(classes), used - _MAKING)
+        spoken = used - _UNSPOKEN[CALLING] - _AS_TEXT - _MAKING
         for methods in map(self._methods_of_all, self._beside_class(of)):
             yield from _of_names(methods, spoken)
         for name in used & self._telling.keys():
             yield from self._telling[name]
         if of >= 0 and _ABOVE in used:
-            mentioned = used.intersection(self._functions[number].words)
+            mentioned = self._spoken(number)
             for above in self._classes[of].lineage[1:]:
                 yield from _of_names(self._classes[above].methods, mentioned)
-        if COMPUTED in used:
-            for direct in self._direct(number):
-                for numbers in self._classes[direct].methods.values():
-                    yield from numbers
+        for computed in self._with_computed_names(number):
+            for numbers in self._classes[computed].methods.values():
+                yield from numbers
+
+    def _with_computed_names(self, number: int) -> Iterator[int]:
+        """The classes of the objects that a function gets attributes of by computed names."""
+        if OF_FIRST in self._used[number] and self._class_of[number] >= 0:
+            yield self._class_of[number]
+        if COMPUTED in self._used[number]:
+            yield from self._direct(number) - {self._class_of[number]}
+
+    def _spoken(self, number: int) -> frozenset[str]:
+        """What a function mentions by a word of its own."""
+        return self._used[number].intersection(self._functions[number].words)
+
+    def _uses_own_object(self, number: int) -> bool:
+        return OWN in self._functions[number].words
 
     def _tables_of(self, number: int) -> Iterator[tuple[int, frozenset[str]]]:
         """The tables that a function mentions, of its own file or of one that it imports."""
@@ -288,15 +315,24 @@ class _Graph:
             found = self._by_import[name, file] = self._as_one(meant)
         return found
 
+    def _of_name(self, class_: str, names: frozenset[str]) -> Iterator[int]:
+        """The methods of these names that an object of a class of this name has."""
+        if len(self._named[class_]) == 1:
+            yield from self._of_class(self._named[class_][0], names)
+        else:
+            yield from _of_names(self._methods(class_), names)
+
     def _methods(self, class_: str) -> dict[str, list[int]]:
-        """The methods by name that an object of a class of this name has: its own, else those that it inherits."""
+        """The methods by name that an object of one of the classes of this name has."""
         found = self._by_name.get(class_)
         if found is None:
             merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
             for number in self._named[class_]:
                 for name, numbers in self._inherited(number).items():
                     merged[name].update(dict.fromkeys(numbers))
-            found = self._by_name[class_] = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
+            found = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
+            if len(self._named[class_]) > 1:
+                self._by_name[class_] = found
         return found
 
     def _methods_of_all(self, classes: frozenset[str]) -> dict[str, list[int]]:
@@ -318,14 +354,20 @@ class _Graph:
 
     def _inherited(self, class_: int) -> dict[str, list[int]]:
         """All methods of a class by name, each from the nearest class that has it."""
-        found = self._by_class.get(class_)
-        if found is None:
-            found = {}
-            for above in self._classes[class_].lineage:
-                for name, numbers in self._classes[above].methods.items():
-                    found.setdefault(name, numbers)
-            self._by_class[class_] = found
+        found: dict[str, list[int]] = {}
+        for above in self._classes[class_].lineage:
+            for name, numbers in self._classes[above].methods.items():
+                found.setdefault(name, numbers)
         return found
+
+    def _of_class(self, class_: int, names: frozenset[str]) -> Iterator[int]:
+        """Those of `_inherited` that have one of the names."""
+        left = names
+        for above in self._classes[class_].lineage:
+            methods = self._classes[above].methods
+            if found := left & methods.keys():
+                left -= found
+                yield from _of_names(methods, found)
 
     def _direct(self, number: int) -> set[int]:
         """The classes that a function is of or mentions itself."""
@@ -477,7 +519,8 @@ class _Graph:
     def _shown(self, words_of_files: list[frozenset[str]]) -> list[tuple[frozenset[str], ...]]:
         """For each function the words that show objects and name classes in sight: its own, its class's, its file's
         imports, those of the files whose functions its class mentions, and the names of all that the classes in sight
-        inherit from. As sets of its own and of many functions."""
+        inherit from. Its own class is in sight where it uses its object for more than an attribute: what it calls of it
+        is an edge. As sets of its own and of many functions."""
         showing, packages = self._showing, self._events.packages
         shown, by_class = [], dict[int, frozenset[str]]()
         for number, file in enumerate(self._file_of):
@@ -489,8 +532,11 @@ class _Graph:
                 if of not in by_class:
                     made_by = (f for name in self._classes[of].words & self._top.keys() for f in self._top[name])
                     of_files = (words_of_files[self._file_of[function]] & packages for function in made_by)
-                    by_class[of] = self._above(of).union(showing & self._classes[of].words, *of_files)
+                    own = (showing.intersection(self._classes[above].bases) for above in self._classes[of].lineage)
+                    by_class[of] = (showing & self._classes[of].words).union(*own, *of_files)
                 of_others.append(by_class[of])
+                if self._uses_own_object(number):
+                    of_others.append(self._above(of))
             shown.append((frozenset(words), *of_others))
         return shown
 
@@ -623,6 +669,7 @@ class _Travelling:
         ways from it. Components come after those that they lead to."""
         sights, uses, wrapping = list[int](), list[int](), list[bool]()
         seen_in: dict[frozenset[str], int] = {}
+        same: dict[int, int] = {}  # most components have what many others have
         for place, members in enumerate(self._components):
             seen = mentioned = 0
             wraps = False
@@ -640,8 +687,8 @@ class _Travelling:
                         seen |= sights[component]
                         mentioned |= uses[component]
                         wraps = wraps or wrapping[component]
-            sights.append(seen)
-            uses.append(mentioned)
+            sights.append(same.setdefault(seen, seen))
+            uses.append(same.setdefault(mentioned, mentioned))
             wrapping.append(wraps)
         return sights, uses, wrapping
 
