@@ -252,8 +252,7 @@ def _computed(frame: Frame, base: Value | None, node: ast.Call) -> Value:
     """`getattr(self, name)` with a computed name: any hook that the class of the object overrides, unless the object
     itself is the default."""
     reference = reference_of(base)
-    of, *_, default = node.args
-    if frame.text(of) == frame.text(default):
+    if any(frame.text(default) == frame.text(node.args[0]) for default in node.args[2:]):
         return unknown(frame.key(node))
     if isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef):
         return unknown(frame.key(node), ref.Dynamic(reference.of, base))
