@@ -502,8 +502,10 @@ def hooked(of: ClassRef, summaries: Summaries, called: set[str]) -> Iterator[Roo
 
 
 def _reaching(calls: Mapping[str, frozenset[str]], own: set[str]) -> list[str]:
-    """The inherited methods that call an own one, by name, by computed name or through another inherited one."""
-    found = {name for name, called in calls.items() if called & own or "" in called}
+    """The inherited methods that call an own one, by name, by computed name (which a special method has none of) or
+    through another inherited one."""
+    computed = any(not name.startswith("__") for name in own)
+    found = {name for name, called in calls.items() if called & own or (computed and "" in called)}
     while True:
         more = {name for name, called in calls.items() if name not in found and called & found}
         if not more:

@@ -64,6 +64,7 @@ from ddp_lint.divergence.values import (
     whether_sharded,
 )
 from ddp_lint.knowledge.communication import Rank
+from ddp_lint.source.syntax import gives_object
 
 _JOINED_AS = Rank(name="torch.distributed.init_process_group", what="call", value="rank")
 _KEPT = frozenset({"int", "float", "bool", "abs", "round", "min", "max", "sum", "any", "all", "str", "divmod", "pow"})
@@ -252,9 +253,7 @@ def _computed(frame: Frame, base: Value | None, node: ast.Call) -> Value:
     """`getattr(self, name)` with a computed name: any hook that the class of the object overrides, unless the object
     itself is the default."""
     reference = reference_of(base)
-    if any(frame.text(default) == frame.text(node.args[0]) for default in node.args[2:]):
-        return unknown(frame.key(node))
-    if isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef):
+    if isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef) and not gives_object(node):
         return unknown(frame.key(node), ref.Dynamic(reference.of, base))
     return unknown(frame.key(node))
 

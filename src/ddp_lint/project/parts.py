@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from ddp_lint.source.syntax import below, statements
+from ddp_lint.source.syntax import below, gives_object, statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -472,7 +472,8 @@ def called_on_self(method: ast.AST) -> frozenset[str]:
         if isinstance(node, ast.Call):
             function = node.func
             if isinstance(function, ast.Name) and function.id == "getattr" and node.args:
-                called |= {""} if isinstance(node.args[0], ast.Name) and node.args[0].id == "self" else set()
+                own = isinstance(node.args[0], ast.Name) and node.args[0].id == "self"
+                called |= {""} if own and not gives_object(node) else set()
             elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
                 called |= {function.attr} if function.value.id == "self" else set()
     return frozenset(called)

@@ -122,6 +122,11 @@ def argument_at(call: ast.Call, place: int, name: str) -> ast.expr | None:
     return named if named is not None or not by_place else before[place]
 
 
+def gives_object(call: ast.Call) -> bool:
+    """``getattr(model, name, model)``: what it gives is an object of that kind and no method."""
+    return any(ast.dump(default) == ast.dump(call.args[0]) for default in call.args[2:])
+
+
 def first_name(function: Definition) -> str:
     """The name of the first parameter, by which a method knows its object; empty without one."""
     return next((parameter.arg for parameter in positional(function)), "")
