@@ -17,6 +17,28 @@ WRITER = """
 """
 
 PARTING = {
+    "a method by a computed name, with nothing or another method as the default": """
+        class Trainer:
+            def on_save(self, x):
+                dist.all_reduce(x)
+
+            def run(self, kind, x):
+                if dist.get_rank() == 0:
+                    getattr(self, kind, None)(x)  # !rank-branch
+
+            def other(self, kind, x):
+                if dist.get_rank() == 0:
+                    getattr(self, f"on_{kind}", self.on_save)(x)  # !rank-branch
+
+        class Base:
+            def run(self, kind, x):
+                if dist.get_rank() == 0:
+                    getattr(self, kind)(x)  # !rank-branch
+
+        class Inheriting(Base):
+            def on_save(self, x):
+                dist.all_reduce(x)
+    """,
     "a dictionary or a tuple with the test in it, given to a function": """
         def by_key(x):
             settings = {"saves": dist.get_rank() == 0, "rate": 1}
@@ -598,6 +620,31 @@ PARTING = {
 }
 
 EQUAL = {
+    "an object by a computed name, itself by default; a constructor that no computed name means": """
+        class Net(torch.nn.Module):
+            prefix = "model"
+
+            def sync(self, x):
+                dist.all_reduce(x)
+
+            @property
+            def inner(self):
+                return getattr(self, self.prefix, self)
+
+            def save(self, x):
+                if dist.get_rank() == 0:
+                    self.inner(x)
+                    getattr(self, self.prefix, self)(x)
+
+        class Base:
+            def run(self, kind, x):
+                if dist.get_rank() == 0:
+                    getattr(self, kind)(x)
+
+        class Joined(Base):
+            def __init__(self):
+                dist.barrier()
+    """,
     "dictionaries, attributes and flags that all ranks share": WRITER % ""
     + """
         def train(x, options):
