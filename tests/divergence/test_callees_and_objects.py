@@ -33,11 +33,11 @@ PARTING = {
         class Base:
             def run(self, kind, x):
                 if dist.get_rank() == 0:
-                    getattr(self, kind)(x)  # !rank-branch
+                    getattr(self, kind)(x)
 
         class Inheriting(Base):
             def on_save(self, x):
-                dist.all_reduce(x)
+                dist.all_reduce(x)  # !rank-branch
     """,
     "a dictionary or a tuple with the test in it, given to a function": """
         def by_key(x):
