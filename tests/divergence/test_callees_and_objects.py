@@ -17,6 +17,23 @@ WRITER = """
 """
 
 PARTING = {
+    "a list of functions and objects, more of them on one rank, of which the objects communicate": """
+        class Meter:
+            def sync(self, x):
+                dist.all_reduce(x)
+
+        def plain(x):
+            return x
+
+        def main(x):
+            extensions = [plain, Meter()]
+            if dist.get_rank() == 0:
+                extensions.append(Meter())
+                extensions.append(plain)
+            for extension in extensions:
+                if isinstance(extension, Meter):
+                    extension.sync(x)  # !rank-branch
+    """,
     "a method by a computed name, with nothing or another method as the default": """
         class Trainer:
             def on_save(self, x):

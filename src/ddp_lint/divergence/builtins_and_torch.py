@@ -90,7 +90,7 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return _shapeless(frame, node, arguments)
 
 
-def _made_of(value: Value, of_class: Callable[[ref.Instance], bool]) -> Test:
+def _made_of(value: Value, of_class: Callable[[object], bool]) -> Test:
     """When what is one of several objects, or is wrapped in one of several ways, is an object of one of these
     classes."""
     if not isinstance(value.reference, ref.OneOf):
@@ -99,8 +99,10 @@ def _made_of(value: Value, of_class: Callable[[ref.Instance], bool]) -> Test:
     return Test("or", tuple(Test("and", (test, _made_of(one, of_class))) for test, one in each))
 
 
-def _is_of_class(frame: Frame, classes: Sequence[object], one: ref.Instance) -> bool:
+def _is_of_class(frame: Frame, classes: Sequence[object], one: object) -> bool:
     names = {of.name for of in classes if isinstance(of, ref.External)}
+    if not isinstance(one, ref.Instance):  # a function
+        return False
     if isinstance(one.of, str):
         return one.of in names
     above, outside = frame.linker.linearised(one.of)
