@@ -17,6 +17,19 @@ WRITER = """
 """
 
 PARTING = {
+    "an object of a framework that a function makes": """
+        from lightning.fabric import Fabric
+
+        def get_fabric(strategies, fabric):
+            strategy = strategies[fabric.kind](device=fabric.device)
+            other = Fabric(strategy=strategy)
+            return other
+
+        def play(fabric, model, strategies):
+            player = get_fabric(strategies, fabric)
+            if fabric.is_global_zero:
+                player.setup_module(model)  # !implicit-collective
+    """,
     "a list of functions and objects, more of them on one rank, of which the objects communicate": """
         class Meter:
             def sync(self, x):
@@ -637,6 +650,19 @@ PARTING = {
 }
 
 EQUAL = {
+    "an object of a framework that a function makes for one device": """
+        from lightning.fabric import Fabric
+
+        def get_single_device_fabric(strategies, fabric):
+            strategy = strategies[fabric.kind](device=fabric.device)
+            single = Fabric(strategy=strategy)
+            return single
+
+        def play(fabric, model, strategies):
+            player = get_single_device_fabric(strategies, fabric)
+            if fabric.is_global_zero:
+                player.setup_module(model)
+    """,
     "an object by a computed name, itself by default; a constructor that no computed name means": """
         class Net(torch.nn.Module):
             prefix = "model"

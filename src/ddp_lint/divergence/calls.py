@@ -67,8 +67,6 @@ from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.syntax import defaults, positional
 
-#: An object of a framework that works on one device.
-_ALONE = "builtins.alone"
 #: Methods that make a list longer.
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
 #: Methods by which an object is given one more number, to average it.
@@ -148,7 +146,7 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
     if _is_on_one_device(arguments):
-        return unknown(frame.key(node), ref.Instance(_ALONE))
+        return unknown(frame.key(node), ref.ALONE)
     wrapper = known().collectives.get(frame.linker.wrapper(of))
     if wrapper is not None:
         return communicate(frame, wrapper, arguments, node)
@@ -399,7 +397,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
     made = knows.type_of(name)
     if made:
         alone = _is_on_one_device(arguments) or _is_silent(made, arguments)
-        return unknown(frame.key(node), ref.Instance(_ALONE if alone else made))
+        return unknown(frame.key(node), ref.ALONE if alone else ref.Instance(made))
     head, _, last = name.rpartition(".")
     owner_entry = known().method(head, last) if head in knows.types else None
     if owner_entry is not None:

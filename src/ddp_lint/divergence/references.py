@@ -59,6 +59,10 @@ class Instance:
     given: tuple[tuple[str, bool | GroupRef | None], ...] = ()
 
 
+#: An object of a framework that works on one device.
+ALONE = Instance("builtins.alone")
+
+
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class FunctionRef:
     """A function of the project; with `receiver` a bound method, with `closure` a nested function."""

@@ -42,6 +42,7 @@ from ddp_lint.divergence.frame import (
 )  # fmt: skip
 from ddp_lint.divergence.groups import OF_MACHINES, handed_out, named, names_group, seen_through
 from ddp_lint.divergence.inheritance import Answers
+from ddp_lint.divergence.one_process import is_name_of_one_process
 from ddp_lint.divergence.parameters import annotated, bound, general, widened
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
@@ -237,6 +238,8 @@ class Summaries:
     ) -> Value:  # fmt: skip
         """What the call gives, with what the function's name says of it."""
         returned = _in_group(leaving(summary.returned), frame, arguments)
+        if is_name_of_one_process(function.name) and isinstance(returned.reference, ref.Instance):
+            return returned.with_reference(ref.ALONE)
         if any(value.agreed for value in arguments.values):
             returned = of_one_shape(returned)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None
