@@ -6,7 +6,9 @@ can find nothing. Names are matched by their spelling, objects by the classes th
 1. A function communicates by itself where it mentions a communicating call.
 2. It calls every function whose name it mentions or that is in a table whose name it mentions, every method that it
    mentions of every class in sight (its own, those it mentions, those that its class mentions, those that who makes an
-   object of its class mentions), and the constructors of these classes.
+   object of its class mentions), and the constructors of the classes that it mentions. Methods that no word calls
+   (`forward`, `__str__`, `__enter__`) count where something is called, becomes text or is entered: those of its own
+   class only where it uses its object for more than an attribute.
 3. A method whose name no other class has is meant on any object (`communication.is_telling`).
 4. Objects travel: a function also communicates if, on all ways from it, one class is in sight and one method of that
    class is mentioned that communicates.
