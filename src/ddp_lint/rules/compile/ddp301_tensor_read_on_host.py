@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence
-from ddp_lint.rules.compile.host import HostRule, Place, read_by
+from ddp_lint.rules.compile.host import COMPARISONS, HostRule, Place, read_by
 from ddp_lint.rules.compile.host_reads import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
@@ -11,8 +11,6 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import line_around
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
-
-_COMPARISONS = {"torch.allclose", "torch.is_nonzero"}
 
 
 class TensorReadOnHost(HostRule):
@@ -133,7 +131,7 @@ class TensorReadOnHost(HostRule):
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:
         """The expression that a call reads on the host; None when the call reads nothing."""
-        if node.args and self.module.qualified(node.func) in _COMPARISONS:
+        if node.args and self.module.qualified(node.func) in COMPARISONS:
             return node.args[0].value
         return read_by(node) or self._filled_with(node)
 

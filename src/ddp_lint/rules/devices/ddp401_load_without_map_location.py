@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.environment import shows_own_gpu
+from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
 from ddp_lint.launch.ranks import (
     Evidence,
     as_one_process,
@@ -160,6 +160,8 @@ class LoadWithoutMapLocation(Rule):
             return
         where = self._destination(node, _POSITION[name])
         if where is None or not ((name == _LOAD and self._may_hold_states(node)) or self._drops_location(node)):
+            return
+        if shows_one_gpu(self.module):
             return
         if not where and (self._is_own_file(node) or shows_own_gpu(self.module)):
             return

@@ -10,6 +10,7 @@ from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
+from ddp_lint.rules.wrapping.arming import runs_forward
 from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
@@ -202,7 +203,7 @@ class ForwardBypassesWrapper(Rule):
                 return armed
             if is_backward(call):
                 armed = False
-            elif dotted(call.func) == head and not exclusive(self.module, call, node):
+            elif runs_forward(self.module, call, head) and not exclusive(self.module, call, node):
                 armed = armed or not without_gradient(self.module, call)
         return False
 
@@ -242,7 +243,7 @@ class ForwardBypassesWrapper(Rule):
         if wrap is None and isinstance(place, cst.Attribute) and several_ranks(self.module) is None:
             return False  # `.module` of a wrapper in one process: the GPUs of `nn.DataParallel`
         is_method = isinstance(self.module.parent(place), cst.Attribute)  # loss = model.module.compute_loss
-        may_be_armed = (is_method or "." in dotted(node.func)) and (wrap is None or wrap.kind == "ddp")
+        may_be_armed = (is_method or isinstance(node.func, cst.Attribute)) and (wrap is None or wrap.kind == "ddp")
         until = backward or (node if is_method else None)
         if until is not None and may_be_armed and self._is_armed(node, wrapper, until):
             return True
