@@ -77,7 +77,7 @@ def shows_own_gpu(module: Module) -> bool:
 
 def shows_one_gpu(module: Module) -> bool:
     """Whether a file shows its process one GPU, whatever its rank, before it does anything else: then there is no other
-    to load onto, and a second rank would have none."""
+    to load onto."""
     facts = module.facts
     if facts is None or _VISIBLE not in module.file.text:
         return False

@@ -102,6 +102,12 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
     return Evidence(word, _place(facts, node, word), own=True)
 
 
+def joins_ranks(facts: ModuleFacts, project: Project) -> Evidence | None:
+    """Evidence in one file that it is started once for each rank, not only that it would serve several."""
+    words = ("LOCAL_RANK", *frameworks.every(lambda framework: framework.launch.starts))
+    return evidence_in(facts, project, (*words, *project.own.names.beside(words)))
+
+
 def _joins(facts: ModuleFacts, call: ast.Call) -> Evidence:
     word = last_part(call.func)
     return Evidence(word, _place(facts, call, word), own=True)

@@ -16,6 +16,7 @@ from ddp_lint.launch.ranks import (
     as_one_process,
     called_on_one_rank,
     joining_words,
+    joins_ranks,
     on_one_rank,
     program_of_ranks,
     several_ranks,
@@ -161,14 +162,14 @@ class LoadWithoutMapLocation(Rule):
         where = self._destination(node, _POSITION[name])
         if where is None or not ((name == _LOAD and self._may_hold_states(node)) or self._drops_location(node)):
             return
-        if shows_one_gpu(self.module):
-            return
         if not where and (self._is_own_file(node) or shows_own_gpu(self.module)):
             return
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
         evidence = several_ranks(self.module)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
+            return
+        if evidence is not None and evidence.own and self._is_kept_to_one_gpu():
             return
         if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
             self._report(node, where, evidence)
@@ -179,6 +180,13 @@ class LoadWithoutMapLocation(Rule):
         if any(words_of(folder) & {"export", "onnx"} for folder in folders):
             return True
         return self.module.file.holds("__main__") and bool(words_of(name) & _known("converting"))
+
+    def _is_kept_to_one_gpu(self) -> bool:
+        """Whether the file is a program of one GPU: it shows itself no other, and is not started once for each rank."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or not shows_one_gpu(self.module):
+            return False
+        return joins_ranks(facts, project) is None
 
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
