@@ -124,16 +124,17 @@ class LoadWithoutMapLocation(Rule):
 
     The branch of a process without its own GPU (`if args.gpu is None`). Tests, packages that export models, and files
     in which one process loads the parts of all ranks in a loop; a `map_location` that comes from a parameter, a
-    variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence
-    of several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer
-    load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, and
-    a `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict`
-    of a loader, a sampler or a scheduler, files in which the project saves anything but states of models and
-    optimizers, and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known
-    only from an ambiguous name (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows
-    a run of the project to have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is
-    restored), as those are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one
-    rank.
+    variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence of
+    several ranks, or whose Lightning Trainers have one device; programs that show themselves one GPU
+    (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; schedulers, vocabularies, statistics and other
+    CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`,
+    files and projects that save only CPU tensors, and a `load_network` whose `save_network` moves them there; paths
+    with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which the
+    project saves anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`). Only
+    with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
+    weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
+    nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
+    try a model out (`test`, `sample`), mostly on one rank.
 
     ## How to confirm
 

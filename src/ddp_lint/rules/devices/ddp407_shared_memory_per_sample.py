@@ -110,8 +110,9 @@ class SharedMemoryPerSample(Rule):
 
     ## When it is silent
 
-    `share_memory_()` outside of loops, of a model or an optimizer's state (`model.share_memory()`), in code that builds
-    no Dataset, and where the file chooses `set_sharing_strategy("file_system")`.
+    `share_memory_()` outside of loops, in a loop over what the code spells out (the keys of a dictionary that is
+    written down and never filled), of a model or an optimizer's state (`model.share_memory()`), in code that builds no
+    Dataset, and where the file chooses `set_sharing_strategy("file_system")`.
 
     ## How to confirm
 

@@ -100,9 +100,10 @@ class ForwardBypassesWrapper(Rule):
     ## When it is silent
 
     Checkpoints, EMA, evaluation and everything else under `no_grad`, results that are detached or never reach a
-    `backward()`, forwards in addition to one of the DDP model before the same `backward()` (then the reduction is
-    prepared), a wrapper class that calls its own `self.module`, `net = model.module` in code of one process, and FSDP2
-    (`fully_shard` wraps in place: there is no second object).
+    `backward()`, methods and parts that run in addition to a forward of the DDP model before the same `backward()`,
+    also one in a function that gets the model (then the reduction is prepared), a wrapper class that calls its own
+    `self.module`, `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
+    second object).
 
     ## How to confirm
 
