@@ -19,6 +19,7 @@ from ddp_lint.source import Module, SourceFile, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SETTERS = ("os.environ.setdefault", "os.putenv")
 #: Files that set variables for the training that they launch, by the names of their files.
 TEXT_FILES = (
@@ -66,12 +67,23 @@ def writes(module: Module, node: cst.CSTNode) -> Iterator[Write]:
 def shows_own_gpu(module: Module) -> bool:
     """Whether a file shows each rank the GPU of its number alone, which is `cuda:0` to it."""
     facts = module.facts
-    if facts is None or "CUDA_VISIBLE_DEVICES" not in module.file.text:
+    if facts is None or _VISIBLE not in module.file.text:
         return False
     assigned = (node for node in walk(facts.tree) if isinstance(node, ast.Assign))
-    values = (n.value for n in assigned if any(_is_variable(t, "CUDA_VISIBLE_DEVICES", facts) for t in n.targets))
+    values = (n.value for n in assigned if any(_is_variable(t, _VISIBLE, facts) for t in n.targets))
     names = (dotted_ast(part).rpartition(".")[2] for value in values for part in walk(value))
     return not {*names}.isdisjoint(table("checkpoints")["ranks"])
+
+
+def shows_one_gpu(module: Module) -> bool:
+    """Whether a file shows its process one GPU, whatever its rank, before it does anything else: then there is no other
+    to load onto."""
+    facts = module.facts
+    if facts is None or _VISIBLE not in module.file.text:
+        return False
+    shown = [n for n in facts.tree.body if isinstance(n, ast.Assign) and _is_variable(n.targets[0], _VISIBLE, facts)]
+    values = [n.value.value for n in shown if isinstance(n.value, ast.Constant)]
+    return bool(shown) and len(values) == len(shown) and all(isinstance(v, str) and v.isdigit() for v in values)
 
 
 def _is_variable(target: ast.expr, name: str, facts: ModuleFacts) -> bool:

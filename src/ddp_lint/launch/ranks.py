@@ -24,6 +24,7 @@ from ddp_lint.source.control_flow import conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import below, defaults, function_at, statements, walk
+from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, sites_of
 
 
@@ -101,6 +102,12 @@ def evidence_in(facts: ModuleFacts, project: Project, words: tuple[str, ...] = (
     return Evidence(word, _place(facts, node, word), own=True)
 
 
+def joins_ranks(facts: ModuleFacts, project: Project) -> Evidence | None:
+    """Evidence in one file that it is started once for each rank, not only that it would serve several."""
+    words = ("LOCAL_RANK", *frameworks.every(lambda framework: framework.launch.starts))
+    return evidence_in(facts, project, (*words, *project.own.names.beside(words)))
+
+
 def _joins(facts: ModuleFacts, call: ast.Call) -> Evidence:
     word = last_part(call.func)
     return Evidence(word, _place(facts, call, word), own=True)
@@ -144,8 +151,22 @@ def _has_one_device(facts: ModuleFacts, project: Project) -> bool:
     made = [call for call in calls if "lightning" in project.meaning(facts, call.func).partition(".")[0]]
     given = [{keyword.arg: keyword.value for keyword in call.keywords} for call in made]
     return bool(given) and all(
-        "num_nodes" not in each and "devices" in each and _is_one(each["devices"]) for each in given
+        "devices" in each and _is_one_device(each["devices"], facts) and _is_one(each.get("num_nodes", _ONE))
+        for each in given
     )
+
+
+_ONE = ast.Constant(1)
+
+
+def _is_one_device(count: ast.expr, facts: ModuleFacts) -> bool:
+    """Whether a trainer has one device: also where it is left to choose on a machine without a GPU, whose CPU is one:
+    ``1 if torch.cuda.is_available() else None``."""
+    if not isinstance(count, ast.IfExp) or not isinstance(count.test, ast.Call):
+        return _is_one(count)
+    on_cpu = count.orelse
+    left_open = isinstance(on_cpu, ast.Constant) and on_cpu.value in (None, 1, "auto")
+    return left_open and _is_one(count.body) and facts.qualified(count.test.func) == "torch.cuda.is_available"
 
 
 def _world_sizes(tree: ast.AST) -> list[ast.expr]:
@@ -242,7 +263,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                     continue
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 words = _wordy().get(name.partition(".")[0])
-                if foreign and words is not None and words.search(facts.file.text) is None:
+                if foreign and words is not None and words.search(_in_use(facts, nodes, used)) is None:
                     continue  # it has a function that sets seeds, say
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
@@ -326,6 +347,17 @@ def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str], n
     if alias.asname is None and isinstance(imported, ast.Import):
         return True
     return (alias.asname or alias.name) in used
+
+
+def _in_use(facts: ModuleFacts, nodes: list[ast.AST], used: set[str]) -> str:
+    """The code of a file without comments, without strings that nothing reads (what a notebook has switched off), and
+    without imports that were left behind."""
+    lines = in_code(facts.file.text, facts.tree).split("\n")
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and not any(_is_used(name, node, used, nodes) for name in _imported(node)):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "\n".join(lines)
 
 
 def _is_below(name: str, modules: frozenset[str]) -> bool:

@@ -11,14 +11,14 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in
+from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, methods_of
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import argument_at, parameters, walk
 from ddp_lint.source.tree import parameters_of, positional_of
-from ddp_lint.tensors.operations import names
+from ddp_lint.tensors.operations import is_factory, names
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
@@ -180,32 +180,52 @@ def host_arguments(module: Module, function: cst.FunctionDef) -> frozenset[str]:
 
 def _gives_host(site: CallSite, function: cst.FunctionDef, name: str) -> bool:
     value = site.given(function, name)
-    return value is not None and _on_host(value, site.around)
+    return value is not None and _on_host(value, site.around, site.facts)
 
 
-def _on_host(value: ast.expr, around: FunctionNode | None) -> bool:
+def _on_host(value: ast.expr, around: FunctionNode | None, facts: ModuleFacts) -> bool:
     if isinstance(value, ast.Constant):
         return True
     if isinstance(value, ast.Attribute):
-        return value.attr in names("python_values", "attributes")
+        own = around is not None and dotted_ast(value) == f"self.{value.attr}"
+        return value.attr in names("python_values", "attributes") or (
+            own and _is_kept_on_host(value.attr, around, facts)
+        )
     if isinstance(value, ast.Name) and around is not None:
         known = {p.arg for p in parameters(around)}
         given = assigned_in(around, value.id)
         return (
             value.id not in known
             and bool(given)
-            and all(not isinstance(v, ast.Name) and _on_host(v, around) for v in given)
+            and all(not isinstance(v, ast.Name) and _on_host(v, around, facts) for v in given)
         )
     if not isinstance(value, ast.Call):
         return False
     if dotted_ast(value.func) in ("len", "int", "float", "str", "bool"):
         return True
+    if is_factory(facts.qualified(value.func)):
+        return not any(keyword.arg in (None, "device") for keyword in value.keywords)
     if not isinstance(value.func, ast.Attribute):
         return False
     to_host = value.func.attr == "to" and any(
         isinstance(a, ast.Constant) and a.value == "cpu" for a in (*value.args, *(k.value for k in value.keywords))
     )
     return to_host or value.func.attr in ("cpu", "numpy") or value.func.attr in names("python_values", "methods")
+
+
+def _is_kept_on_host(attribute: str, method: FunctionNode | None, facts: ModuleFacts) -> bool:
+    """Whether all methods of a class set an attribute to what they make on the host: a tensor that is no buffer stays
+    where it is when the module moves."""
+    classes = (node for node in facts.definitions.values() if isinstance(node, ast.ClassDef))
+    owner = next((node for node in classes if method in methods_of(node).values()), None)
+    if owner is None:
+        return False
+    set_to = [value for each in methods_of(owner).values() for value in assigned_in(each, f"self.{attribute}")]
+    made = [value for value in set_to if not isinstance(value, ast.Constant)]
+    return bool(made) and all(
+        isinstance(value, ast.Call) and is_factory(facts.qualified(value.func)) and _on_host(value, None, facts)
+        for value in made
+    )
 
 
 def constant_arguments(module: Module, function: cst.FunctionDef) -> dict[str, bool]:

@@ -134,6 +134,25 @@ class ModuleClass:
             return self.forward_methods
         return {**self._methods_from(entry), **self.forward_methods}
 
+    @functools.cached_property
+    def _memos(self) -> frozenset[str]:
+        """The dictionaries of the object that its methods only add to: ``self.conditions`` of
+        ``self.conditions[path] = self.encode(path)``."""
+        tables: set[str] = set()
+        others: set[str] = set()
+        for _, method in self.methods.values():
+            for node in walk(method):
+                if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete)):
+                    targets = [node.target] if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else node.targets
+                    empty = isinstance(value := getattr(node, "value", None), ast.Dict) and not value.keys
+                    found = tables if empty and method.name == "__init__" else others
+                    found.update(map(dotted_ast, targets))
+                    if isinstance(node, ast.Delete):
+                        others.update(dotted_ast(t.value) for t in targets if isinstance(t, ast.Subscript))
+                elif isinstance(node, ast.Attribute) and node.attr in _TAKE_OUT:
+                    others.add(dotted_ast(node.value))
+        return frozenset(tables - others - {""})
+
     @property
     def _is_lightning(self) -> bool:
         written = (dotted_ast(base) for cls in self.lineage for base in cls.node.bases)
@@ -152,7 +171,7 @@ class ModuleClass:
                 continue
             gradient = how.gradient and not any(without_gradient(d, cls.facts) for d in node.decorator_list)
             reached[name] = Reached(how.chain, gradient, entry)
-            for used, with_gradient in uses_of_self(node, cls.facts):
+            for used, with_gradient in uses_of_self(node, cls.facts, self._memos):
                 queue.append((used, Reached((*how.chain, name), gradient and with_gradient, entry)))
         return reached
 
@@ -422,8 +441,11 @@ def without_gradient(expression: ast.expr, facts: ModuleFacts) -> bool:
     return name in names("no_grad", "names")
 
 
-def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[str, bool]]:
-    """Attributes of `self` that a function uses outside of evaluation, each with whether gradients are on there."""
+def uses_of_self(
+    function: ast.FunctionDef, facts: ModuleFacts, memos: frozenset[str] = frozenset()
+) -> list[tuple[str, bool]]:
+    """Attributes of `self` that a function uses outside of evaluation, each with whether gradients are on there. What
+    fills one of the `memos` runs once for each key: no step of training could keep what it computes with gradients."""
     found: list[tuple[str, bool]] = []
     stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(function.body)]
     while stack:
@@ -433,7 +455,7 @@ def uses_of_self(function: ast.FunctionDef, facts: ModuleFacts) -> list[tuple[st
         if isinstance(node, ast.If) and (trained := in_training(node)) is not None:
             stack.extend((n, gradient) for n in reversed(trained))
             continue
-        if isinstance(node, ast.If) and _happens_once(node):
+        if isinstance(node, ast.If) and (_happens_once(node) or _fills_memo(node, memos)):
             stack.extend((n, gradient) for n in reversed(node.orelse))
             continue
         if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
@@ -449,6 +471,20 @@ def in_training(branch: ast.If) -> list[ast.stmt] | None:
     if _is_training(branch.test):
         return branch.body
     return branch.orelse if _needs_evaluation(branch.test) else None
+
+
+#: Methods of a dictionary that take keys out of it.
+_TAKE_OUT = frozenset({"clear", "pop", "popitem"})
+
+
+def _fills_memo(branch: ast.If, memos: frozenset[str]) -> bool:
+    """``if key not in self.memo: self.memo[key] = ..``."""
+    test = branch.test
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn):
+        return False
+    memo, key = dotted_ast(test.comparators[0]), ast.dump(test.left)
+    targets = (t for s in branch.body if isinstance(s, ast.Assign) for t in s.targets if isinstance(t, ast.Subscript))
+    return memo in memos and any(dotted_ast(t.value) == memo and ast.dump(t.slice) == key for t in targets)
 
 
 def _happens_once(branch: ast.If) -> bool:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence
-from ddp_lint.rules.compile.host import HostRule, Place, read_by
+from ddp_lint.rules.compile.host import COMPARISONS, HostRule, Place, read_by
 from ddp_lint.rules.compile.host_reads import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
@@ -11,8 +11,6 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import line_around
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
-
-_COMPARISONS = {"torch.allclose", "torch.is_nonzero"}
 
 
 class TensorReadOnHost(HostRule):
@@ -83,7 +81,8 @@ class TensorReadOnHost(HostRule):
     Shapes, `len`, `numel()`, tensors made on the host (`torch.arange(n).tolist()`, `torch.rand(1).item()`), the sizes
     and lengths of packed sequences, which are on the host; code under a test of `torch.compiler.is_compiling()` or
     under `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in
-    set-up that only the first forward runs, in tests, under `torch.no_grad()`; buffers and attributes that are read
+    set-up that only the first forward runs, methods that fill a memo once for each key, what a failed check of a tensor
+    runs to say what is wrong in its error, in tests, under `torch.no_grad()`; buffers and attributes that are read
     without computation, since they may be on the host; loops of training scripts outside of forward; arguments that
     every caller passes from the host (`self.assign(boxes.cpu())`), branches that no caller reaches. With
     `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Only with `--preview`: a read outside of
@@ -133,7 +132,7 @@ class TensorReadOnHost(HostRule):
 
     def _read(self, node: cst.Call) -> cst.BaseExpression | None:
         """The expression that a call reads on the host; None when the call reads nothing."""
-        if node.args and self.module.qualified(node.func) in _COMPARISONS:
+        if node.args and self.module.qualified(node.func) in COMPARISONS:
             return node.args[0].value
         return read_by(node) or self._filled_with(node)
 

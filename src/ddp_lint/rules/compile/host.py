@@ -12,7 +12,7 @@ from ddp_lint.findings import Span
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.control_flow import conditions, raises
-from ddp_lint.source.tree import parameters_of
+from ddp_lint.source.tree import descendants, names_in, parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.callers import constant_arguments, host_arguments
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
@@ -29,6 +29,8 @@ from ddp_lint.tensors.operations import names
 _READS = ("item", "tolist")
 #: Builtins that turn a tensor into a Python number.
 CONVERSIONS = ("float", "int", "bool")
+#: Functions of tensors whose result is a Python truth value.
+COMPARISONS = frozenset({"torch.allclose", "torch.is_nonzero"})
 
 
 def read_by(call: cst.Call) -> cst.BaseExpression | None:
@@ -65,6 +67,28 @@ def _name_in(test: cst.BaseExpression) -> str:
     while isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         test = test.expression
     return test.value if isinstance(test, cst.Name) else ""
+
+
+def _bound_for_error(body: cst.BaseSuite) -> set[str] | None:
+    """The names that a block binds, if it does nothing but bind names, test them, loop and raise; else None."""
+    bound: set[str] = set()
+    stack: list[cst.CSTNode] = [*body.body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.SimpleStatementLine):
+            stack += node.body
+        elif isinstance(node, cst.Assign) and all(isinstance(t.target, (cst.Name, cst.Tuple)) for t in node.targets):
+            bound.update(*(names_in(target.target) for target in node.targets))
+        elif isinstance(node, cst.For) and node.orelse is None and isinstance(node.target, (cst.Name, cst.Tuple)):
+            bound |= names_in(node.target)
+            stack += node.body.body
+        elif isinstance(node, cst.If):
+            stack += [*node.body.body, *([node.orelse] if node.orelse is not None else [])]
+        elif isinstance(node, cst.Else):
+            stack += node.body.body
+        elif not isinstance(node, (cst.Raise, cst.Pass, cst.Continue, cst.Break)):
+            return None
+    return bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,10 +225,27 @@ class HostRule(Rule):
                 return True
             if isinstance(up, cst.FunctionDef):
                 return False
-            if isinstance(up, cst.If) and below is up.body and raises(up.body):
+            if isinstance(up, cst.If) and below is up.body and (raises(up.body) or self._looks_for_error(up)):
                 return True
             below = up
         return False
+
+    def _looks_for_error(self, branch: cst.If) -> bool:
+        """Whether a branch that is taken for what a tensor holds only looks for what to say in the error that it
+        raises: ``if not torch.allclose(a, b): for i in ..: if a[i] != b[i]: raise ..``."""
+        function = self.module.function_of(branch)
+        if function is None or not any(self._is_read(part, function) for part in truth_values(branch.test)):
+            return False
+        bound = _bound_for_error(branch.body)
+        if bound is None or not any(isinstance(n, cst.Raise) for n in descendants(branch.body)):
+            return False
+        inside = {n for n in descendants(branch.body) if isinstance(n, cst.Name)}
+        return not any(isinstance(n, cst.Name) and n.value in bound and n not in inside for n in descendants(function))
+
+    def _is_read(self, part: cst.BaseExpression, function: cst.FunctionDef) -> bool:
+        """Whether the truth of an expression comes from a tensor."""
+        compares = isinstance(part, cst.Call) and self.module.qualified(part.func) in COMPARISONS
+        return compares or self.value(part, function).tensorish
 
     def _is_disabled(self, function: cst.FunctionDef) -> bool:
         around = [function, *(a for a in self.module.ancestors(function) if isinstance(a, cst.FunctionDef))]

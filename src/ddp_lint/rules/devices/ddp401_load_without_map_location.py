@@ -10,12 +10,13 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.environment import shows_own_gpu
+from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
 from ddp_lint.launch.ranks import (
     Evidence,
     as_one_process,
     called_on_one_rank,
     joining_words,
+    joins_ranks,
     on_one_rank,
     program_of_ranks,
     several_ranks,
@@ -123,16 +124,17 @@ class LoadWithoutMapLocation(Rule):
 
     The branch of a process without its own GPU (`if args.gpu is None`). Tests, packages that export models, and files
     in which one process loads the parts of all ranks in a loop; a `map_location` that comes from a parameter, a
-    variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence
-    of several ranks; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer
-    load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, and
-    a `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict`
-    of a loader, a sampler or a scheduler, files in which the project saves anything but states of models and
-    optimizers, and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known
-    only from an ambiguous name (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows
-    a run of the project to have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is
-    restored), as those are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one
-    rank.
+    variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence of
+    several ranks, or whose Lightning Trainers have one device; programs that show themselves one GPU
+    (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; schedulers, vocabularies, statistics and other
+    CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`,
+    files and projects that save only CPU tensors, and a `load_network` whose `save_network` moves them there; paths
+    with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which the
+    project saves anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`). Only
+    with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
+    weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
+    nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
+    try a model out (`test`, `sample`), mostly on one rank.
 
     ## How to confirm
 
@@ -168,6 +170,8 @@ class LoadWithoutMapLocation(Rule):
         evidence = several_ranks(self.module)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
             return
+        if evidence is not None and evidence.own and self._is_kept_to_one_gpu():
+            return
         if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
             self._report(node, where, evidence)
 
@@ -177,6 +181,13 @@ class LoadWithoutMapLocation(Rule):
         if any(words_of(folder) & {"export", "onnx"} for folder in folders):
             return True
         return self.module.file.holds("__main__") and bool(words_of(name) & _known("converting"))
+
+    def _is_kept_to_one_gpu(self) -> bool:
+        """Whether the file is a program of one GPU: it shows itself no other, and is not started once for each rank."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or not shows_one_gpu(self.module):
+            return False
+        return joins_ranks(facts, project) is None
 
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""

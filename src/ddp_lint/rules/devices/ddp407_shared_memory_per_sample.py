@@ -9,7 +9,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import last_name
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, method_of
 
 _DATASET = "torch.utils.data.Dataset"
 _CONSTRUCTION = (
@@ -25,6 +25,11 @@ _CONSTRUCTION = (
     "_load_cache",
 )
 _LOOPS = (cst.For, cst.While, cst.CompFor)
+
+
+#: Methods by which a loop goes over a dictionary.
+_OF_A_DICT = ("keys", "values", "items")
+_FILLING = ("append", "extend", "insert", "setdefault", "update")
 
 
 class SharedMemoryPerSample(Rule):
@@ -105,8 +110,9 @@ class SharedMemoryPerSample(Rule):
 
     ## When it is silent
 
-    `share_memory_()` outside of loops, of a model or an optimizer's state (`model.share_memory()`), in code that builds
-    no Dataset, and where the file chooses `set_sharing_strategy("file_system")`.
+    `share_memory_()` outside of loops, in a loop over what the code spells out (the keys of a dictionary that is
+    written down and never filled), of a model or an optimizer's state (`model.share_memory()`), in code that builds no
+    Dataset, and where the file chooses `set_sharing_strategy("file_system")`.
 
     ## How to confirm
 
@@ -135,7 +141,8 @@ class SharedMemoryPerSample(Rule):
         owner = self.module.class_of(node)
         if loop is None or owner is None or not self._is_dataset(owner) or not self._is_built_in(node):
             return
-        if self._is_repeated(node, loop):
+        around = [a for a in self._inside(node) if isinstance(a, (*_LOOPS, cst.BaseComp))]
+        if self._is_repeated(node, loop) or all(self._is_over_fields(each, owner) for each in around):
             return
         self.report(
             node,
@@ -158,6 +165,22 @@ class SharedMemoryPerSample(Rule):
         kinds = (cst.ListComp, cst.DictComp, cst.GeneratorExp)
         return next((a for a in self._inside(node) if isinstance(a, kinds)), None)
 
+    def _is_over_fields(self, loop: cst.CSTNode, owner: cst.ClassDef) -> bool:
+        """Whether a loop is over what the code spells out one by one, which are no samples: the keys of
+        ``{"image": .., "label": ..}``."""
+        each = loop.for_in if isinstance(loop, cst.BaseComp) else loop
+        if not isinstance(each, (cst.For, cst.CompFor)) or getattr(each, "inner_for_in", None) is not None:
+            return False
+        over = each.iter
+        if isinstance(over, cst.Call) and isinstance(over.func, cst.Attribute) and method_of(over) in _OF_A_DICT:
+            over = over.func.value
+        name = dotted(over)
+        values = self.module.assignments(over) if name else [over]
+        if not values or not all(map(_is_spelled_out, values)):
+            return False
+        inside = {*descendants(loop)}
+        return not name or not any(_fills(node, name) for node in descendants(owner) if node not in inside)
+
     def _is_dataset(self, owner: cst.ClassDef) -> bool:
         named = any(dotted(base.value).rpartition(".")[2].endswith("Dataset") for base in owner.bases)
         return named or self.module.is_subclass(owner, _DATASET)
@@ -170,3 +193,20 @@ class SharedMemoryPerSample(Rule):
         """One finding a loop: later calls in the same loop say the same."""
         first = next(n for n in descendants(loop) if isinstance(n, cst.Call) and last_name(n.func) == "share_memory_")
         return first is not node
+
+
+def _is_spelled_out(value: cst.BaseExpression) -> bool:
+    """Whether the code has all elements of a container, and none that comes from another one: ``{**samples}``."""
+    if not isinstance(value, (cst.Dict, cst.List, cst.Tuple)):
+        return False
+    return bool(value.elements) and all(isinstance(e, (cst.DictElement, cst.Element)) for e in value.elements)
+
+
+def _fills(node: cst.CSTNode, name: str) -> bool:
+    """Whether a node puts more into a container: ``name[key] = ..``, ``name += ..``, ``name.append(..)``."""
+    if isinstance(node, cst.Assign):
+        targets = [t.target for t in node.targets]
+        return any(isinstance(t, cst.Subscript) and dotted(t.value) == name for t in targets)
+    if isinstance(node, cst.AugAssign):
+        return dotted(node.target) == name
+    return isinstance(node, cst.Call) and dotted(node.func) in {f"{name}.{method}" for method in _FILLING}

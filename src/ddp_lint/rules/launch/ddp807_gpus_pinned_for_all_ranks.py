@@ -3,9 +3,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.environment import Write, writes
-from ddp_lint.launch.ranks import evidence_in
+from ddp_lint.launch.ranks import joins_ranks
 from ddp_lint.launch.search import importers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.variables import default_instead
@@ -14,7 +13,6 @@ from ddp_lint.source.control_flow import conditions
 
 #: What a script of one process makes as well.
 _ALONE = ("Accelerator", "accelerate.Accelerator")
-_STRONG = ("LOCAL_RANK", *frameworks.every(lambda framework: framework.launch.starts))
 
 
 class GpusPinnedForAllRanks(Rule):
@@ -106,7 +104,7 @@ class GpusPinnedForAllRanks(Rule):
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None:
             return
-        own = evidence_in(facts, project, (*_STRONG, *project.own.names.beside(_STRONG)))
+        own = joins_ranks(facts, project)
         if own is not None:
             if own.word in _ALONE and "," not in self.module.code(write.value or write.key):
                 return  # one GPU for an object that serves one process as well: the script is started without ranks

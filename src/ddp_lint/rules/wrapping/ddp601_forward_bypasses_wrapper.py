@@ -10,6 +10,7 @@ from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
+from ddp_lint.rules.wrapping.arming import runs_forward
 from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
@@ -99,9 +100,10 @@ class ForwardBypassesWrapper(Rule):
     ## When it is silent
 
     Checkpoints, EMA, evaluation and everything else under `no_grad`, results that are detached or never reach a
-    `backward()`, forwards in addition to one of the DDP model before the same `backward()` (then the reduction is
-    prepared), a wrapper class that calls its own `self.module`, `net = model.module` in code of one process, and FSDP2
-    (`fully_shard` wraps in place: there is no second object).
+    `backward()`, methods and parts that run in addition to a forward of the DDP model before the same `backward()`,
+    also one in a function that gets the model (then the reduction is prepared), a wrapper class that calls its own
+    `self.module`, `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
+    second object).
 
     ## How to confirm
 
@@ -202,7 +204,7 @@ class ForwardBypassesWrapper(Rule):
                 return armed
             if is_backward(call):
                 armed = False
-            elif dotted(call.func) == head and not exclusive(self.module, call, node):
+            elif runs_forward(self.module, call, head) and not exclusive(self.module, call, node):
                 armed = armed or not without_gradient(self.module, call)
         return False
 
@@ -242,7 +244,7 @@ class ForwardBypassesWrapper(Rule):
         if wrap is None and isinstance(place, cst.Attribute) and several_ranks(self.module) is None:
             return False  # `.module` of a wrapper in one process: the GPUs of `nn.DataParallel`
         is_method = isinstance(self.module.parent(place), cst.Attribute)  # loss = model.module.compute_loss
-        may_be_armed = (is_method or "." in dotted(node.func)) and (wrap is None or wrap.kind == "ddp")
+        may_be_armed = (is_method or isinstance(node.func, cst.Attribute)) and (wrap is None or wrap.kind == "ddp")
         until = backward or (node if is_method else None)
         if until is not None and may_be_armed and self._is_armed(node, wrapper, until):
             return True

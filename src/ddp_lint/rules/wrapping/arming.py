@@ -1,0 +1,77 @@
+"""Does a call run the forward of a wrapper: that prepares its gradient hooks for the next backward."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import argument_at, below, parameters, walk
+from ddp_lint.tensors.classes import without_gradient
+
+#: Functions that hand a model on to each other before one calls it.
+_DEPTH = 3
+
+
+def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
+    """Whether a call is one of the wrapper, or of a function of the project that gets the wrapper and calls it:
+    ``evaluate(model, batch)``."""
+    if dotted(call.func) == wrapper:
+        return True
+    if module.project is None or not any(dotted(arg.value) == wrapper for arg in call.args):
+        return False
+    found = module.project.definition(module.project.canonical(module.callee(call)))
+    if found is None or not isinstance(found[1], ast.FunctionDef) or any(arg.star for arg in call.args):
+        return False
+    names = [p.arg for p in parameters(found[1])]
+    given = [
+        arg.keyword.value if arg.keyword is not None else names[place] if place < len(names) else ""
+        for place, arg in enumerate(call.args)
+        if dotted(arg.value) == wrapper
+    ]
+    return any(_calls(module.project, found[0], found[1], name, _DEPTH) for name in given if name)
+
+
+def _calls(project: Project, facts: ModuleFacts, function: ast.FunctionDef, parameter: str, depth: int) -> bool:
+    """Whether a function calls what it gets as a parameter, itself or by one that it hands it to."""
+    if any(without_gradient(each, facts) for each in function.decorator_list) or _is_set(function, parameter):
+        return False
+    for call in _with_gradient(function, facts):
+        if dotted_ast(call.func) == parameter:
+            return True
+        found = project.definition(project.meaning(facts, call.func)) if depth and parameter in _given(call) else None
+        if found is not None and isinstance(found[1], ast.FunctionDef):
+            for place, taken in enumerate(parameters(found[1])):
+                given = argument_at(call, place, taken.arg)
+                handed = given is not None and dotted_ast(given) == parameter
+                if handed and _calls(project, found[0], found[1], taken.arg, depth - 1):
+                    return True
+    return False
+
+
+def _is_set(function: ast.FunctionDef, name: str) -> bool:
+    """Whether a function gives a parameter another value: ``model = model.module``."""
+    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in walk(function))
+
+
+def _given(call: ast.Call) -> set[str]:
+    return {dotted_ast(value) for value in (*call.args, *(keyword.value for keyword in call.keywords))}
+
+
+def _with_gradient(function: ast.FunctionDef, facts: ModuleFacts) -> Iterator[ast.Call]:
+    """The calls of a function, without those where gradients are off and those of functions in it."""
+    stack: list[ast.AST] = list(function.body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.With) and any(without_gradient(item.context_expr, facts) for item in node.items):
+            continue
+        if isinstance(node, ast.Call):
+            yield node
+        stack += below(node)
