@@ -134,13 +134,12 @@ class OneAugmentationSeed(Rule):
     ## When it is silent
 
     Seeds that mention the rank on the way, or are followed by one that does; seeds that each process draws for itself
-    (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); projects without random augmentation (a
-    sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses
-    the rank, `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation
-    that is mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a
-    permutation follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have
-    `num_replicas=1`, so that all ranks read the same samples; augmentation in code that nothing uses; tests and
-    evaluation.
+    (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); projects without random augmentation (a sampler needs the
+    same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
+    `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
+    mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a permutation
+    follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have `num_replicas=1`, so
+    that all ranks read the same samples; augmentation in code that nothing uses; tests and evaluation.
 
     ## How to confirm
 

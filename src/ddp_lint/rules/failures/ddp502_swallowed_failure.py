@@ -78,8 +78,7 @@ class SwallowedFailure(Rule):
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
     but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
     call; a `main()` or a context manager in a file without evidence of several ranks; a context manager that every
-    `with` of the project puts around imports alone. Only with `--preview`: a project
-    without evidence of several ranks.
+    `with` of the project puts around imports alone. Only with `--preview`: a project without evidence of several ranks.
 
     ## How to confirm
 

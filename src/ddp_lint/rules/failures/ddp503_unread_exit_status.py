@@ -92,11 +92,11 @@ class UnreadExitStatus(Rule):
 
     Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers send their exceptions through a
     queue, or their results through a queue in whose `get()` the parent waits, or whose `get_nowait()` raises where none
-    is; a `Process()` without a target, which runs nothing; daemon processes; commands other than
-    launchers, background commands of a shell, and `check=False`; statuses that are returned, raised or used as exit
-    status; a parent that checks after the join whether the results have arrived, reads them by index from a shared
-    dictionary or array, or reads a shared number (`result.value`); a parent that communicates with its workers through
-    pipes and waits for each answer.
+    is; a `Process()` without a target, which runs nothing; daemon processes; commands other than launchers, background
+    commands of a shell, and `check=False`; statuses that are returned, raised or used as exit status; a parent that
+    checks after the join whether the results have arrived, reads them by index from a shared dictionary or array, or
+    reads a shared number (`result.value`); a parent that communicates with its workers through pipes and waits for each
+    answer.
 
     ## How to confirm
 

@@ -154,8 +154,8 @@ class RanksWriteOneFile(Rule):
     Writes under a test for the rank, downloads beside one of the first rank, beside a barrier of some ranks, or in
     `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise
     again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
-    guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all ranks on purpose. A function of the project
-    that returns whether this is the first rank counts as such a test.
+    guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
+    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test.
 
     ## How to confirm
 

@@ -63,8 +63,9 @@ class LauncherVariableOverwritten(WriteRule):
 
     ## When it is silent
 
-    `setdefault`; a test that the variable is unset; values that are computed (from Slurm or MPI, or
-    `f"{gpus * nodes}"` for `WORLD_SIZE`); files that start their own processes; tests. The address of ranks that a Lightning Trainer starts on one machine.
+    `setdefault`; a test that the variable is unset; values that are computed (from Slurm or MPI, or `f"{gpus * nodes}"`
+    for `WORLD_SIZE`); files that start their own processes; tests. The address of ranks that a Lightning Trainer starts
+    on one machine.
 
     ## How to confirm
 
