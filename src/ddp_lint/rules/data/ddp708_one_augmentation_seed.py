@@ -32,7 +32,8 @@ _SEEDERS = ("random.seed", "numpy.random.seed")
 _OWN_SEED = re.compile(r"rank|process_index|worker|epoch|idx|index|step|iter", re.IGNORECASE)
 #: What makes the seed of a worker differ between the ranks: the rank, torch's seed for the worker, the clock.
 _BY_RANK = re.compile(
-    r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|urandom|\btime|getpid|secrets", re.IGNORECASE
+    r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|urandom|\btime|getpid|secrets|uuid[14]\b",
+    re.IGNORECASE,
 )
 #: What gives each process that asks another number: a seed of these is no rank's but its own.
 _DRAWN_ANEW = frozenset(
