@@ -16,13 +16,15 @@ _FILES = 40
 _SPAWN = "torch.multiprocessing.spawn"
 
 
-def joining_functions(project: Project) -> frozenset[str]:
-    """The canonical names of the functions, at the top of their files, that make one of the calls."""
-    return project.remember(("joining functions",), lambda: frozenset(_joining(project)))
+def joining_functions(project: Project, *, starting: bool = True) -> frozenset[str]:
+    """The canonical names of the functions, at the top of their files, that make one of the calls. `starting`: also of
+    those that only start ranks: what else their callers do, the one process does that starts them."""
+    every = frozenset(table("launch")["joining"]["calls"])
+    calls = every if starting else every - {_SPAWN}
+    return project.remember(("joining functions", starting), lambda: frozenset(_joining(project, calls)))
 
 
-def _joining(project: Project) -> list[str]:
-    calls = frozenset(table("launch")["joining"]["calls"])
+def _joining(project: Project, calls: frozenset[str]) -> list[str]:
     words = {name.rpartition(".")[2] for name in calls}
     paths = dict.fromkeys(path for word in sorted(words) for path in project.holding(f"{word}("))
     found = []

@@ -135,7 +135,9 @@ def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.F
     if not isinstance(use.node, ast.Attribute):
         return False
     if dotted_ast(use.node.value) != "self" or use.owner is None:
-        return True
+        return not f"{facts.qualified(use.node.value)}.".startswith(
+            "torch."
+        )  # `torch.softmax` is no method of the project's
     here, there = module.name_of(cls), project.class_of(facts, use.owner).name
     return here in project.lineage(there) or there in project.lineage(here)
 

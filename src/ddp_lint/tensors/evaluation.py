@@ -573,7 +573,8 @@ class Evaluator:
             result = computed_from([receiver, *operands], Kind.LIKELY, next(self._storages))
             # What a call returned is computed; what an attribute holds may have been put there on the host.
             is_attribute = isinstance(node.func.value, cst.Attribute)
-            return dataclasses.replace(result, inputs=result.inputs or not is_attribute)
+            result = dataclasses.replace(result, inputs=result.inputs or not is_attribute)
+            return result.without_gradient() if method == "detach" else result
         return self._unknown_call([receiver, *operands])
 
     def _tensor_method(

@@ -32,7 +32,24 @@ _SEEDERS = ("random.seed", "numpy.random.seed")
 _OWN_SEED = re.compile(r"rank|process_index|worker|epoch|idx|index|step|iter", re.IGNORECASE)
 #: What makes the seed of a worker differ between the ranks: the rank, torch's seed for the worker, the clock.
 _BY_RANK = re.compile(
-    r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|urandom|\btime|getpid|secrets", re.IGNORECASE
+    r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|urandom|\btime|getpid|secrets|uuid[14]\b",
+    re.IGNORECASE,
+)
+#: What gives each process that asks another number: a seed of these is no rank's but its own.
+_DRAWN_ANEW = frozenset(
+    {
+        "uuid.uuid1",
+        "uuid.uuid4",
+        "os.urandom",
+        "os.getpid",
+        "secrets.randbits",
+        "secrets.randbelow",
+        "secrets.token_bytes",
+        "random.SystemRandom",
+        "time.time_ns",
+        "time.perf_counter_ns",
+        "time.monotonic_ns",
+    }
 )
 _STARTS_RANKS = ("spawn", "Process", "start_processes")
 
@@ -117,13 +134,13 @@ class OneAugmentationSeed(Rule):
 
     ## When it is silent
 
-    Seeds that mention the rank on the way, or are followed by one that does; projects without random augmentation (a
-    sampler needs the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses
-    the rank, `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation
-    that is mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a
-    permutation follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have
-    `num_replicas=1`, so that all ranks read the same samples; augmentation in code that nothing uses; tests and
-    evaluation.
+    Seeds that mention the rank on the way, or are followed by one that does; seeds that each process draws for itself
+    (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); projects without random augmentation (a sampler needs the
+    same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
+    `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
+    mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a permutation
+    follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have `num_replicas=1`, so
+    that all ranks read the same samples; augmentation in code that nothing uses; tests and evaluation.
 
     ## How to confirm
 
@@ -294,10 +311,14 @@ class OneAugmentationSeed(Rule):
         return self._are_own(seeds)
 
     def _are_own(self, seeds: list[cst.BaseExpression]) -> bool:
-        """Whether the rank (or an epoch) takes part in a seed, or in what it is assigned."""
+        """Whether the rank (or an epoch) takes part in a seed, or in what it is assigned, or each process draws it."""
         names = (n for seed in seeds for n in subtree(seed) if isinstance(n, (cst.Name, cst.Attribute)))
         bound = (b.value for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment"))
-        texts = [self.module.code(value) for value in (*seeds, *bound) if value is not None]
+        values = [value for value in (*seeds, *bound) if value is not None]
+        calls = (node for value in values for node in subtree(value) if isinstance(node, cst.Call))
+        if any(self.module.qualified(call.func) in _DRAWN_ANEW for call in calls):
+            return True
+        texts = map(self.module.code, values)
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
     def _drawn_on_ranks(self, *, with_workers: bool = False) -> tuple[str, Span] | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import libcst as cst
@@ -7,11 +8,13 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import has_ranks, several_ranks
+from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import caught, does_work, exits_with_success, only_logs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, enclosing, last_name, statements
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, subtree
 
 
@@ -74,8 +77,8 @@ class SwallowedFailure(Rule):
 
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
     but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
-    call; a `main()` or a context manager in a file without evidence of several ranks. Only with `--preview`: a project
-    without evidence of several ranks.
+    call; a `main()` or a context manager in a file without evidence of several ranks; a context manager that every
+    `with` of the project puts around imports alone. Only with `--preview`: a project without evidence of several ranks.
 
     ## How to confirm
 
@@ -104,7 +107,7 @@ class SwallowedFailure(Rule):
     def visit_Try(self, node: cst.Try) -> None:
         for handler in node.handlers:
             if self._drops_failure_of_with(node, handler):
-                if several_ranks(self.module) is not None:
+                if several_ranks(self.module) is not None and not self._is_around_imports(node):
                     self._report_context_manager(node, handler)
                 continue
             if (
@@ -139,6 +142,27 @@ class SwallowedFailure(Rule):
             and not self._reports_failure(handler.body)
             and not any(not exclusive(self.module, here[-1], later) for later in after)
         )
+
+    def _is_around_imports(self, node: cst.Try) -> bool:
+        """Whether each `with` of the project that uses the context manager only imports: whoever skips that waits for
+        nobody, and nobody for it."""
+        function, project, found = self.module.function_of(node), self.module.project, False
+        if function is None or project is None:
+            return False
+        name, word = self.module.name_of(function), function.name.value
+        for path in project.holding(word):
+            facts = project.facts_of(path)
+            if facts is None or facts.source.is_test:
+                continue
+            meant = [use for use in uses(facts, word) if project.meaning(facts, use.node) == name]
+            blocks = (
+                [n for n in walk(facts.tree) if isinstance(n, ast.With) and all(map(_imports, n.body))] if meant else []
+            )
+            importing = {item.context_expr for block in blocks for item in block.items}
+            if any(use.call not in importing for use in meant):
+                return False
+            found = found or bool(meant)
+        return found
 
     def _report_context_manager(self, node: cst.Try, handler: cst.ExceptHandler) -> None:
         place = next(n for n in descendants(node.body, into_definitions=False) if isinstance(n, cst.Yield))
@@ -251,6 +275,12 @@ class SwallowedFailure(Rule):
             end = Span(span.path, span.end_line, span.end_column, span.end_line, span.end_column)
             edit = Edit(end, "\n" + " " * (span.column - 1) + "raise")
         return Fix("raise the exception again", Applicability.UNSAFE, (edit,))
+
+
+def _imports(statement: ast.stmt) -> bool:
+    """An import, or a flag behind one that says that it worked: ``HAS_APEX = True``."""
+    flag = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+    return flag or isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass))
 
 
 def _is_context_manager(decorator: cst.BaseExpression) -> bool:

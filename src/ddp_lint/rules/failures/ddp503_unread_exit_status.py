@@ -10,10 +10,10 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import conditions, holding, raises
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
-from ddp_lint.source.tree import descendants, names_in, subtree
+from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
@@ -91,11 +91,12 @@ class UnreadExitStatus(Rule):
     ## When it is silent
 
     Files that read `exitcode`, `returncode` or `sentinel` anywhere, or whose workers send their exceptions through a
-    queue, or their results through a queue in whose `get()` the parent waits; daemon processes; commands other than
-    launchers, background commands of a shell, and `check=False`; statuses that are returned, raised or used as exit
-    status; a parent that checks after the join whether the results have arrived, reads them by index from a shared
-    dictionary or array, or reads a shared number (`result.value`); a parent that communicates with its workers through
-    pipes and waits for each answer.
+    queue, or their results through a queue in whose `get()` the parent waits, or whose `get_nowait()` raises where none
+    is; a `Process()` without a target, which runs nothing; daemon processes; commands other than launchers, background
+    commands of a shell, and `check=False`; statuses that are returned, raised or used as exit status; a parent that
+    checks after the join whether the results have arrived, reads them by index from a shared dictionary or array, or
+    reads a shared number (`result.value`); a parent that communicates with its workers through pipes and waits for each
+    answer.
 
     ## How to confirm
 
@@ -156,6 +157,7 @@ class UnreadExitStatus(Rule):
             or _REPORTS_STATUS.search(self.module.file.code)
             or self._is_daemon(node)
             or self._answers(node)
+            or not node.args  # without a target it runs nothing that can fail
         ):
             return
         joined, started = (self._next_call_on(node, method) for method in ("join", "start"))
@@ -190,10 +192,24 @@ class UnreadExitStatus(Rule):
         shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
         if any(not call.args and self._is_queue(receiver(call)) for call in methods(scope, "get")):
             return True  # the parent reads the workers' results: it waits there for one that died
+        if any(
+            dotted(receiver(call)) in shared and self._raises_without(call) for call in methods(scope, "get_nowait")
+        ):
+            return True  # a worker that died has left no answer, and the missing one raises
         reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared]
         if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
         return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
+
+    def _raises_without(self, call: cst.Call) -> bool:
+        """Whether an answer that is not there raises: nobody asks for it before, and no handler goes on without it."""
+        up = list(self.module.ancestors(call))
+        asked = any(
+            "empty" in {called(n) for n in subtree(test) if isinstance(n, cst.Call)}
+            for test in holding(self.module, call)
+        )
+        goes_on = (h for a in up if isinstance(a, cst.Try) for h in a.handlers if not raises(h.body))
+        return not asked and next(goes_on, None) is None
 
     def _is_ended(self, call: cst.Call, joined: cst.Call) -> bool:
         """Whether the joined worker is ended on purpose, and not only where ``is_alive()`` shows that it hangs."""

@@ -154,8 +154,8 @@ class RanksWriteOneFile(Rule):
     Writes under a test for the rank, downloads beside one of the first rank, beside a barrier of some ranks, or in
     `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise
     again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
-    guard, tests, and distributed checkpoints, which are written by all ranks on purpose. A function of the project
-    that returns whether this is the first rank counts as such a test.
+    guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
+    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test.
 
     ## How to confirm
 
@@ -272,7 +272,7 @@ class RanksWriteOneFile(Rule):
             return False
         if downloads:
             return all_ranks_call(site, project)
-        every = {*_EVERY_RANK, *joining_functions(project)}
+        every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = (n for n in walk(around) if isinstance(n, ast.Call))
         joins = any(project.meaning(site.facts, n.func) in every for n in made)
         return joins and self.module.class_of(function) is None and not is_kept_to_one_rank(site.node, around)

@@ -63,8 +63,9 @@ class LauncherVariableOverwritten(WriteRule):
 
     ## When it is silent
 
-    `setdefault`; a test that the variable is unset; values that are computed (from Slurm or MPI); files that start
-    their own processes; tests. The address of ranks that a Lightning Trainer starts on one machine.
+    `setdefault`; a test that the variable is unset; values that are computed (from Slurm or MPI, or `f"{gpus * nodes}"`
+    for `WORLD_SIZE`); files that start their own processes; tests. The address of ranks that a Lightning Trainer starts
+    on one machine.
 
     ## How to confirm
 
@@ -90,7 +91,9 @@ class LauncherVariableOverwritten(WriteRule):
     def check(self, write: Write) -> None:
         sets = self._launched and write.own and not write.default and write.name in _VARIABLES
         sets = sets and not (write.name.startswith("MASTER_") and starts_its_ranks(self.module))
-        if sets and isinstance(write.value, (cst.SimpleString, cst.FormattedString)) and not self._asked(write):
+        # The address is one for all ranks, also where it is put together; a number of ranks that is, is computed.
+        literals = (cst.SimpleString, cst.FormattedString) if write.name.startswith("MASTER_") else cst.SimpleString
+        if sets and isinstance(write.value, literals) and not self._asked(write):
             self.report(
                 write.key,
                 f"{write.name} is overwritten with the same value on every rank: the ranks do not find each other",

@@ -9,13 +9,15 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.search import importers
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called
-from ddp_lint.tensors.callers import call_sites
+from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 from ddp_lint.tensors.file import called_without_gradient
 from ddp_lint.tensors.operations import words_of
@@ -114,7 +116,8 @@ class LogOfSaturated(Rule):
     `clamp(min=...)` in between, a sigmoid or softmax of a cosine or a `tanh`, a constant of 1e-6 or more (any constant
     in files without half precision, and any that is added to a softmax under autocast, which computes it in single
     precision), `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, code
-    under `no_grad` and functions that are called only there, evaluation, inference and tests.
+    under `no_grad` and functions that are called only there or with arrays alone (`torch.from_numpy`), evaluation,
+    inference and tests.
 
     ## How to confirm
 
@@ -190,7 +193,7 @@ class LogOfSaturated(Rule):
             return False
         calls = [call for call in self.module.of_type(cst.Call) if called(call) == function.name.value]
         evaluates = len(calls) == len(sites) and all(evaluation_only(self.module, call) for call in calls)
-        return evaluates or all(map(called_without_gradient, sites))
+        return evaluates or all(called_without_gradient(site) or _is_given_data(site) for site in sites)
 
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
         """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row."""
@@ -255,6 +258,29 @@ class LogOfSaturated(Rule):
         rest = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in inner.args)
         edit = Edit(self.module.span(node), f"torch.nn.functional.{instead}({rest})")
         return Fix(f"use {instead}", Applicability.SAFE, (edit,))
+
+
+def _is_given_data(site: CallSite) -> bool:
+    """Whether a call gives nothing but what comes from arrays, which no gradient flows to."""
+    given = [*site.node.args, *(keyword.value for keyword in site.node.keywords)]
+    return bool(given) and all(_is_data(value, site, _STEPS) for value in given)
+
+
+def _is_data(value: ast.expr, site: CallSite, depth: int) -> bool:
+    """Whether a value is made of arrays: by its names, up to `depth` of them, by methods, or by a comprehension."""
+    if isinstance(value, (ast.ListComp, ast.GeneratorExp)):
+        return _is_data(value.elt, site, depth)
+    if isinstance(value, ast.Call):
+        name = site.facts.qualified(value.func)
+        of = value.func.value if isinstance(value.func, ast.Attribute) and value.func.attr != "requires_grad_" else None
+        return name == "torch.from_numpy" or (not name and of is not None and _is_data(of, site, depth))
+    name, around = dotted_ast(value), site.around
+    if not name or around is None or depth == 0 or name in (p.arg for p in parameters(around)):
+        return False
+    above = (n for n in walk(around) if isinstance(n, (ast.ListComp, ast.For)) and any(m is site.node for m in walk(n)))
+    loops = (each for n in above for each in (n.generators if isinstance(n, ast.ListComp) else [n]))
+    made = [*assigned_in(around, name), *(each.iter for each in loops if dotted_ast(each.target) == name)]
+    return bool(made) and all(_is_data(each, site, depth - 1) for each in made)
 
 
 def _function_of(facts: ModuleFacts, value: ast.expr) -> str:
