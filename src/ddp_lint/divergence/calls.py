@@ -417,8 +417,17 @@ def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
 
 def _is_on_one_device(arguments: Arguments) -> bool:
     """``Trainer(devices=1)``: there is no other rank to communicate with."""
+    if _has_own_group(arguments):
+        return True
     devices, nodes = arguments.keywords.get("devices"), arguments.keywords.get("num_nodes")
     return _is_one(devices) and (nodes is None or _is_one(nodes))
+
+
+def _has_own_group(arguments: Arguments) -> bool:
+    """``Fabric(strategy=DDPStrategy(process_group=group))``: it communicates among the members of a group. Who they are
+    is not to be seen from here, so that it counts as silent."""
+    strategy = arguments.keywords.get("strategy")
+    return strategy is not None and strategy.reference == ref.ALONE
 
 
 def _is_silent(made: str, arguments: Arguments) -> bool:
@@ -546,6 +555,8 @@ def _unresolved(
     text = foreign or frame.text(node.func)
     name = name or text.rpartition(".")[2]
     meant = known().called(name)
+    if _has_own_group(arguments):  # ``hydra.utils.instantiate(cfg.fabric, strategy=...)``
+        return unknown(frame.key(node), ref.ALONE)
     key = ("call", text, tuple([value.key for value in arguments.values]))
     if meant.uniform:
         return _counted(frame, name, arguments) or unknown(key)
