@@ -30,6 +30,19 @@ PARTING = {
             if fabric.is_global_zero:
                 player.setup_module(model)  # !implicit-collective
     """,
+    "a backward through a wrapped model, too": """
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies import DDPStrategy
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def learn(group, model, critic):
+            fabric = Fabric(strategy=DDPStrategy(process_group=group))
+            learner, wrapped = fabric.setup_module(model), DDP(critic)
+            if dist.get_rank() > 0:
+                out = learner(torch.ones(2, 4))
+                loss = wrapped(out).mean()
+                loss.backward()  # !optimizer-step
+    """,
     "an object of a framework whose strategy gets no group": """
         import hydra
         from lightning.fabric import Fabric
@@ -676,7 +689,9 @@ EQUAL = {
 
         def learn(group, model):
             fabric = Fabric(strategy=DDPStrategy(process_group=group))
-            fabric.setup_module(model)
+            learner = fabric.setup_module(model)
+            out = learner(torch.ones(2, 4))
+            torch.nn.functional.mse_loss(out, torch.zeros_like(out)).backward()
 
         def learn_configured(config, group, model):
             fabric = hydra.utils.instantiate(config.fabric, strategy=DDPStrategy(process_group=group), _convert_="all")
