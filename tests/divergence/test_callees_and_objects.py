@@ -30,6 +30,38 @@ PARTING = {
             if fabric.is_global_zero:
                 player.setup_module(model)  # !implicit-collective
     """,
+    "a backward through a wrapped model, too": """
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies import DDPStrategy
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def learn(group, model, critic):
+            fabric = Fabric(strategy=DDPStrategy(process_group=group))
+            learner, wrapped = fabric.setup_module(model), DDP(critic)
+            if dist.get_rank() > 0:
+                out = learner(torch.ones(2, 4))
+                loss = wrapped(out).mean()
+                loss.backward()  # !optimizer-step
+    """,
+    "an object of a framework whose strategy gets no group": """
+        import hydra
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies import DDPStrategy
+
+        def learn(model):
+            fabric = Fabric(strategy=DDPStrategy(process_group=None, broadcast_buffers=False))
+            fabric.setup_module(model)
+
+        def learn_configured(config, model):
+            fabric = hydra.utils.instantiate(config.fabric, strategy=DDPStrategy())
+            fabric.setup_module(model)
+
+        def main(config, model):
+            if dist.get_rank() > 0:
+                learn(model)  # !implicit-collective
+            if dist.get_rank() > 0:
+                learn_configured(config, model)  # !implicit-collective
+    """,
     "a list of functions and objects, more of them on one rank, of which the objects communicate": """
         class Meter:
             def sync(self, x):
@@ -650,6 +682,27 @@ PARTING = {
 }
 
 EQUAL = {
+    "an object of a framework whose strategy gets a group": """
+        import hydra
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies import DDPStrategy
+
+        def learn(group, model):
+            fabric = Fabric(strategy=DDPStrategy(process_group=group))
+            learner = fabric.setup_module(model)
+            out = learner(torch.ones(2, 4))
+            torch.nn.functional.mse_loss(out, torch.zeros_like(out)).backward()
+
+        def learn_configured(config, group, model):
+            fabric = hydra.utils.instantiate(config.fabric, strategy=DDPStrategy(process_group=group), _convert_="all")
+            fabric.setup_module(model)
+
+        def main(config, model):
+            learners = dist.new_group(list(range(1, dist.get_world_size())))
+            if dist.get_rank() > 0:
+                learn(learners, model)
+                learn_configured(config, learners, model)
+    """,
     "an object of a framework that a function makes for one device": """
         from lightning.fabric import Fabric
 

@@ -71,6 +71,8 @@ from ddp_lint.source.syntax import defaults, positional
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
 #: Methods by which an object is given one more number, to average it.
 _METERING: Final = frozenset({"update", "add", "push"})
+#: Methods by which an object of a framework makes a model one of its own.
+_SETS_UP: Final = frozenset({"setup", "setup_module"})
 #: Arguments that say how a call shows what it does: ``tzip(xs, ys, disable=rank != 0)``.
 _OF_DISPLAY: Final = frozenset({"disable", "verbose", "quiet", "silent", "desc", "leave", "position", "show_progress"})
 #: Methods that a computed name is tried for.
@@ -417,8 +419,17 @@ def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
 
 def _is_on_one_device(arguments: Arguments) -> bool:
     """``Trainer(devices=1)``: there is no other rank to communicate with."""
+    if _has_own_group(arguments):
+        return True
     devices, nodes = arguments.keywords.get("devices"), arguments.keywords.get("num_nodes")
     return _is_one(devices) and (nodes is None or _is_one(nodes))
+
+
+def _has_own_group(arguments: Arguments) -> bool:
+    """``Fabric(strategy=DDPStrategy(process_group=group))``: it communicates among the members of a group. Who they are
+    is not to be seen from here, so that it counts as silent."""
+    strategy = arguments.keywords.get("strategy")
+    return strategy is not None and strategy.reference == ref.ALONE
 
 
 def _is_silent(made: str, arguments: Arguments) -> bool:
@@ -468,6 +479,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         source = knows.source("method", f"{method.of}.{method.name}")
         if source is not None and happens(source, arguments):
             return from_source(frame, source, arguments.values, node)
+        if method.of == ref.ALONE.of and method.name in _SETS_UP:
+            return unknown(frame.key(node), ref.ALONE)
         if not method.guessed:
             if method.name in RETURNING_MODULE:
                 return unknown(frame.key(node), method.instance or ref.Instance(method.of))
@@ -546,6 +559,8 @@ def _unresolved(
     text = foreign or frame.text(node.func)
     name = name or text.rpartition(".")[2]
     meant = known().called(name)
+    if _has_own_group(arguments):  # ``hydra.utils.instantiate(cfg.fabric, strategy=...)``
+        return unknown(frame.key(node), ref.ALONE)
     key = ("call", text, tuple([value.key for value in arguments.values]))
     if meant.uniform:
         return _counted(frame, name, arguments) or unknown(key)

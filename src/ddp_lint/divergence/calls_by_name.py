@@ -44,6 +44,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
 from ddp_lint.project.parts import children
+from ddp_lint.source.syntax import names_in, walk
 
 #: Classes, one of which an object may be of.
 _WAYS = 8
@@ -70,6 +71,8 @@ _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     """``reference(x).backward()`` of a model that this function makes and hands to nothing that would wrap it."""
     loss = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if loss is not None and _is_of_model_alone(frame, loss):
+        return True
     model = loss.func.id if isinstance(loss, ast.Call) and isinstance(loss.func, ast.Name) else ""
     if not model or frame.function is None:
         return False
@@ -79,6 +82,23 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
         if isinstance(child, ast.Assign) and any(dotted(target) == model for target in child.targets)
     ]
     return len(made) == 1 and _is_new_module(frame, made[0])
+
+
+def _is_of_model_alone(frame: Frame, loss: ast.expr) -> bool:
+    """``fabric.setup_module(model)`` of an object that communicates with nobody, or not among all ranks: nor does the
+    backward of what that model gives, unless a wrapped one has a part in it."""
+    assigned = [n for n in children(frame.function) if isinstance(n, ast.Assign)] if frame.function is not None else []
+    called: set[str] = set()
+    names: set[str] = set()
+    parts = [loss]
+    while parts:
+        part = parts.pop()
+        called |= {n.func.id for n in walk(part) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        new = names_in(part) - names
+        names |= new
+        parts += [n.value for n in assigned if any(dotted(target) in new for target in n.targets)]
+    models = [value for name in called if (value := frame.env.get(name)) is not None]
+    return any(value.reference == ref.ALONE for value in models) and not any(map(is_wrapped, models))
 
 
 def is_wrapped(value: Value) -> bool:

@@ -302,6 +302,8 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         reference = reference_of(frame.env.get(path))
         frame.env[path] = unknown(("agreed", path), reference, agreed=True)
         frame.agreed.add(path)
+    elif isinstance(argument, ast.Subscript) and not any(test.varying() for test in frame.path):
+        frame.agreed.add(frame.text(argument))  # see what a loop over the keys makes of it
 
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:

@@ -27,6 +27,8 @@ _MAKES_NONE = re.compile(
     r"^(_*[A-Z]|exists|is_?(file|dir)|load|read|list|get_|from_pretrained|snapshot_|hf_hub_|join|dirname|basename|abspath|"
     r"Path|open|print|log|info|warn|error|debug|format|str|len)|_(load|rank0|once)$"
 )
+#: What is asked before a wait: whether there are other ranks, and which one this is.
+_ASKS = frozenset({"is_available", "is_initialized", "get_rank", "get_world_size"})
 #: Modes in which `open` makes a file.
 _WRITES = re.compile(r"[rbt+]*[wxa][rbt+]*")
 #: Locks that hold for all processes of a machine.
@@ -85,7 +87,7 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     # its body, too.
     waiting = next((p for part in arm for p in walk(part) if isinstance(p, ast.With) and p.lineno == line), None)
     last = waiting.end_lineno if waiting is not None and waiting.end_lineno else line
-    making = [call for call in making if call.lineno <= last]
+    making = [call for call in making if call.lineno <= last and not _waits_first(call, mismatch, facts)]
     helper = _wait_in(mismatch.way)
     deciding: Sequence[ast.stmt] = _around(facts, helper) if helper is not None else arm
     if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in deciding for part in walk(statement)):
@@ -93,6 +95,18 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     asked = _names_in(node.test)
     given = ((getattr(call.func, "value", call.func), *call.args, *call.keywords) for call in making)
     return not any(asked & _given(part) for parts in given for part in parts)
+
+
+def _waits_first(call: ast.Call, mismatch: Mismatch, facts: ModuleFacts) -> bool:
+    """Is it the call that leads to the wait, of a function of the file that makes nothing before it waits?"""
+    wait = _wait_in(mismatch.way[:1])
+    if wait is None or call.lineno != mismatch.span.line or wait.span.path != facts.file.path:
+        return False
+    helper = function_at(facts.tree, wait.span.line)
+    if helper is None or getattr(helper, "name", "") != last_part(call.func):
+        return False
+    before = (part for part in walk(helper) if isinstance(part, ast.Call) and part.lineno < wait.span.line)
+    return not any(_makes(part) and last_part(part.func) not in _ASKS for part in before)
 
 
 def _asks_for_what_was_made(facts: ModuleFacts, node: ast.If) -> bool:

@@ -12,6 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_collective_name, of_arms
 from ddp_lint.divergence.closures import visible
+from ddp_lint.divergence.collectives import agree
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.definitions import made_anew, stores_of
 from ddp_lint.divergence.effects import (
@@ -406,6 +407,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     ):
         rounds = None
     frame.env = env
+    if (of := _agreed_by_key(frame, node)) is not None:
+        agree(frame, of)
     orelse, after, alive = _arm(frame, node.orelse, None)
     if isinstance(source, ref.Generator) and matters(source.call.effects):
         frame.effects.append(dataclasses.replace(source.call, call=frame.span(node.iter), yields=body))
@@ -414,6 +417,25 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node):
         frame.alive = False
+
+
+def _agreed_by_key(frame: Frame, node: ast.For | ast.AsyncFor) -> ast.expr | None:
+    """The dictionary of ``for name in losses: all_reduce(losses[name])``: the ranks have agreed on each of its values.
+    None where a round may leave one as it was, or sets one that is not made of the one before."""
+    of = node.iter
+    if isinstance(of, ast.Call) and isinstance(of.func, ast.Attribute) and of.func.attr == "keys":
+        of = of.func.value
+    path = dotted(of)
+    if not path or not isinstance(node.target, ast.Name) or f"{path}[{node.target.id}]" not in frame.agreed:
+        return None
+    parts = [child for part in node.body for child in (part, *children(part))]
+    if any(isinstance(part, (ast.Break, ast.Continue)) for part in parts):
+        return None
+    stores = (
+        part for part in parts if isinstance(part, ast.Assign)
+        and any(isinstance(target, ast.Subscript) and dotted(target.value) == path for target in part.targets)
+    )  # fmt: skip
+    return of if all(names_in(of) <= names_in(store.value) for store in stores) else None
 
 
 def _each_in_turn(frame: Frame, node: ast.For | ast.AsyncFor, iterable: Value, body: list[Effect]) -> list[Effect]:

@@ -38,6 +38,8 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
         if _enter(frame, target, base, key, value):
             return
     if not path:
+        if value.agreed and isinstance(target, ast.Subscript) and not any(test.varying() for test in frame.path):
+            frame.agreed.add(frame.text(target))
         return
     if isinstance(target, ast.Name) and target.id in frame.global_names:
         frame.summaries.variables.set_global(frame, target.id, value)
