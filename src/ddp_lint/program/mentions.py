@@ -8,9 +8,9 @@ questions that may be answered with "perhaps" (`program.reach`).
 from __future__ import annotations
 
 import ast
+import bisect
 import collections
 import dataclasses
-import itertools
 import opcode
 import re
 import types
@@ -32,8 +32,8 @@ _HEAD_LINES = 200
 _COMMENT = re.compile(r"#[^\"']*$")
 #: Lines that a function's last call may go on for after the last line that its bytecode names.
 _LAST_CALL = 3
-#: The line of another definition.
-_NEXT = re.compile(r"\s*(?:@|def\b|async\s+def\b|class\b)")
+#: What is before the first parameter where a function is defined, and so many characters of it are looked at.
+_OPENING, _OPENING_LENGTH = re.compile(r"\bdef\s+\w+\(\s*\Z"), 120
 #: Instructions of module and class bodies that use a name; the others bind it, which mentions nothing.
 _USING = frozenset(
     opcode.opmap[name]
@@ -179,8 +179,12 @@ class _Reader:
             self._bases[name] |= self._with_originals(set(_WORD.findall(bases))) | dotted
         self._functions: list[FunctionMentions] = []
         self._classes: list[ClassMentions] = []
+        self._starts: list[int] = []
+        #: By the name of a first parameter: the lines that have it without an attribute.
+        self._bare: dict[str, list[int]] = {}
 
     def read(self, code: types.CodeType, wraps: bool) -> FileMentions:
+        self._starts = sorted(_starts(code))
         module = self._visit(code, "", -1, top=True)
         self._functions.append(FunctionMentions(MODULE, tuple(module)))
         variables = tuple(dict.fromkeys(_VARIABLE.findall(self._text)))
@@ -237,21 +241,32 @@ class _Reader:
         words.update(what for what, doing in _DOING.items() if not operations.isdisjoint(doing))
         return self._with_originals(words)
 
-    def _source(self, code: types.CodeType) -> str:
-        first, last = code.co_firstlineno - 1, _last_line(code)
-        behind = itertools.takewhile(lambda line: not _NEXT.match(line), self._lines[last : last + _LAST_CALL])
-        return "\n".join((*self._lines[first:last], *behind))
-
     def _uses_own_object(self, method: types.CodeType) -> bool:
-        """Is the first parameter there without an attribute, other than where a function is defined?"""
-        own = method.co_varnames[:1]
-        bare = re.compile(rf"(\bdef\s+\w+\(\s*)?\b{own[0]}\b(?!\s*\.)") if own else None
-        return bare is not None and any(not found[1] for found in bare.finditer(self._source(method)))
+        """Is the first parameter there without an attribute, other than where a function is defined? Up to the next
+        definition beside the method or around it."""
+        if not method.co_varnames:
+            return False
+        own = method.co_varnames[0]
+        if own not in self._bare:
+            self._bare[own] = self._lines_with_bare(own)
+        lines, first = self._bare[own], method.co_firstlineno
+        place, behind = bisect.bisect_left(lines, first), bisect.bisect_right(self._starts, first)
+        end = self._starts[behind] if behind < len(self._starts) else len(self._lines) + 1
+        return place < len(lines) and lines[place] < end
+
+    def _lines_with_bare(self, name: str) -> list[int]:
+        found, line, counted = [], 1, 0
+        for match in re.finditer(rf"\b{name}\b(?!\s*\.)", self._text):
+            line, counted = line + self._text.count("\n", counted, match.start()), match.start()
+            if not _OPENING.search(self._text, match.start() - _OPENING_LENGTH, match.start()):
+                found.append(line)
+        return found
 
     def _gotten_by(self, code: types.CodeType) -> Iterator[str]:
         """The names that a function gets by `getattr`; OF_FIRST where it computes them for its first parameter,
         COMPUTED for a variable whose class it can know: one that it makes of a class or annotates."""
-        source = self._source(code)
+        last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+        source = "\n".join(self._lines[code.co_firstlineno - 1 : last + _LAST_CALL])
         yield from _ARGUMENT.findall(source)
         own = code.co_varnames[:1] if code.co_argcount else ()
         objects = {name for pair in _OBJECT.findall(source) for name in pair}
@@ -277,10 +292,13 @@ class _Reader:
         return set(_WORD.findall(" ".join(taken)))
 
 
-def _last_line(code: types.CodeType) -> int:
-    """The last line of a function that its bytecode names, that of the functions in it included."""
-    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return max((*(line for *_, line in code.co_lines() if line), *map(_last_line, inner)), default=code.co_firstlineno)
+def _starts(code: types.CodeType) -> Iterator[int]:
+    """Where the classes and functions begin that are in no function: the lines of their first decorators."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType) and not inner.co_name.startswith("<"):
+            yield inner.co_firstlineno
+            if not inner.co_flags & _OPTIMIZED:
+                yield from _starts(inner)
 
 
 def _imports(text: str) -> Iterator[tuple[str, str]]:

@@ -326,15 +326,15 @@ class _Graph:
 
     def _methods(self, class_: str) -> dict[str, list[int]]:
         """The methods by name that an object of one of the classes of this name has."""
+        if len(self._named[class_]) == 1:
+            return self._inherited(self._named[class_][0])
         found = self._by_name.get(class_)
         if found is None:
             merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
             for number in self._named[class_]:
                 for name, numbers in self._inherited(number).items():
                     merged[name].update(dict.fromkeys(numbers))
-            found = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
-            if len(self._named[class_]) > 1:
-                self._by_name[class_] = found
+            found = self._by_name[class_] = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
         return found
 
     def _methods_of_all(self, classes: frozenset[str]) -> dict[str, list[int]]:
