@@ -14,7 +14,7 @@ from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import from_source
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
-from ddp_lint.divergence.frame import ALONE, JOB_SIZE, Frame, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, own_rounds, pair
 from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
@@ -397,7 +397,7 @@ def _job(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``init_process_group(backend, rank=0, world_size=1)``: from here on the function is alone."""
     frame.effects[:] = left_before(frame.effects)
     size = arguments.keywords.get("world_size")
-    frame.env.pop(ALONE, None)
+    frame.env.pop(LEFT_JOB, None)
     if size is not None:
         frame.env[JOB_SIZE] = size
     _is_rank(frame, arguments.keywords.get("rank"), arguments.nodes.get("rank"))

@@ -147,8 +147,8 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
 
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:
-    if _is_on_one_device(arguments):
-        return unknown(frame.key(node), ref.ALONE)
+    if _is_alone(arguments):
+        return unknown(frame.key(node), ref.ON_ONE_DEVICE)
     wrapper = known().collectives.get(frame.linker.wrapper(of))
     if wrapper is not None:
         return communicate(frame, wrapper, arguments, node)
@@ -398,8 +398,8 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         return unknown(key, ref.GroupRef(Group(name.rpartition(".")[2], group_source.scope)))
     made = knows.type_of(name)
     if made:
-        alone = _is_on_one_device(arguments) or _is_silent(made, arguments)
-        return unknown(frame.key(node), ref.ALONE if alone else ref.Instance(made))
+        alone = _is_alone(arguments) or _is_silent(made, arguments)
+        return unknown(frame.key(node), ref.ON_ONE_DEVICE if alone else ref.Instance(made))
     head, _, last = name.rpartition(".")
     owner_entry = known().method(head, last) if head in knows.types else None
     if owner_entry is not None:
@@ -417,19 +417,17 @@ def _counted(frame: Frame, name: str, arguments: Arguments) -> Value | None:
     return world_size(group_of(frame, *arguments.get("group", ("group",))).key)
 
 
-def _is_on_one_device(arguments: Arguments) -> bool:
-    """``Trainer(devices=1)``: there is no other rank to communicate with."""
-    if _has_own_group(arguments):
-        return True
+def _is_alone(arguments: Arguments) -> bool:
+    """``Trainer(devices=1)``: there is no other rank to communicate with, for all that is to be seen."""
     devices, nodes = arguments.keywords.get("devices"), arguments.keywords.get("num_nodes")
-    return _is_one(devices) and (nodes is None or _is_one(nodes))
+    return _has_own_group(arguments) or (_is_one(devices) and (nodes is None or _is_one(nodes)))
 
 
 def _has_own_group(arguments: Arguments) -> bool:
     """``Fabric(strategy=DDPStrategy(process_group=group))``: it communicates among the members of a group. Who they are
     is not to be seen from here, so that it counts as silent."""
     strategy = arguments.keywords.get("strategy")
-    return strategy is not None and strategy.reference == ref.ALONE
+    return strategy is not None and strategy.reference == ref.ON_ONE_DEVICE
 
 
 def _is_silent(made: str, arguments: Arguments) -> bool:
@@ -479,8 +477,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         source = knows.source("method", f"{method.of}.{method.name}")
         if source is not None and happens(source, arguments):
             return from_source(frame, source, arguments.values, node)
-        if method.of == ref.ALONE.of and method.name in _SETS_UP:
-            return unknown(frame.key(node), ref.ALONE)
+        if method.of == ref.ON_ONE_DEVICE.of and method.name in _SETS_UP:
+            return unknown(frame.key(node), ref.ON_ONE_DEVICE)
         if not method.guessed:
             if method.name in RETURNING_MODULE:
                 return unknown(frame.key(node), method.instance or ref.Instance(method.of))
@@ -560,7 +558,7 @@ def _unresolved(
     name = name or text.rpartition(".")[2]
     meant = known().called(name)
     if _has_own_group(arguments):  # ``hydra.utils.instantiate(cfg.fabric, strategy=...)``
-        return unknown(frame.key(node), ref.ALONE)
+        return unknown(frame.key(node), ref.ON_ONE_DEVICE)
     key = ("call", text, tuple([value.key for value in arguments.values]))
     if meant.uniform:
         return _counted(frame, name, arguments) or unknown(key)

@@ -98,7 +98,7 @@ def _is_of_model_alone(frame: Frame, loss: ast.expr) -> bool:
         names |= new
         parts += [n.value for n in assigned if any(dotted(target) in new for target in n.targets)]
     models = [value for name in called if (value := frame.env.get(name)) is not None]
-    return any(value.reference == ref.ALONE for value in models) and not any(map(is_wrapped, models))
+    return any(value.reference == ref.ON_ONE_DEVICE for value in models) and not any(map(is_wrapped, models))
 
 
 def is_wrapped(value: Value) -> bool:

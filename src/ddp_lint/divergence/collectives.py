@@ -14,7 +14,7 @@ from ddp_lint.divergence.calls_by_name import is_agreement
 from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import container, dotted, evaluate, passed_on
-from ddp_lint.divergence.frame import ALONE, Frame, reference_of
+from ddp_lint.divergence.frame import LEFT_JOB, Frame, reference_of
 from ddp_lint.divergence.group_members import with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
@@ -68,7 +68,7 @@ def communicate(
         _turn_arguments(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     if entry.kind == "leave" and not arguments.values:  # what a rank does from here on, it does alone
-        frame.env[ALONE] = constant(1)
+        frame.env[LEFT_JOB] = constant(1)
     if _is_of_one_process(frame, entry, node, guessed):
         return passed_on(frame, node, arguments.values, key)
     evident = _is_evident(frame, entry, node, guessed)

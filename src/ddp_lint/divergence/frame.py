@@ -36,7 +36,7 @@ _OF_MATRIX: Final = re.compile(r"(lora|peft|adapter|svd|galore|low_?rank)\w*\.ra
 #: The name of the number of processes that a job is started with: a variable of the environment that a program can set.
 JOB_SIZE: Final = "os.environ['WORLD_SIZE']"
 #: ... whether it has left the job.
-ALONE: Final = "destroy_process_group()"
+LEFT_JOB: Final = "destroy_process_group()"
 _ONE: Final = (Known(1), Known("1"))
 
 #: Kinds of expressions to what evaluates them.
@@ -134,7 +134,7 @@ class Frame:
     def single(self) -> str:
         """By which name the function has set up a job of one process, or left the job, so that there is no other rank
         to communicate with; '' if it has not."""
-        sizes = ((name, self.env.get(name)) for name in (JOB_SIZE, ALONE))
+        sizes = ((name, self.env.get(name)) for name in (JOB_SIZE, LEFT_JOB))
         return next((name for name, size in sizes if size is not None and size.constant in _ONE), "")
 
     def span(self, node: ast.AST) -> Span:

@@ -59,8 +59,8 @@ class Instance:
     given: tuple[tuple[str, bool | GroupRef | None], ...] = ()
 
 
-#: An object of a framework that works on one device.
-ALONE = Instance("builtins.alone")
+#: An object of a framework that works on one device, or in a group of its own.
+ON_ONE_DEVICE = Instance("builtins.alone")
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

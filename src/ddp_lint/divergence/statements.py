@@ -40,7 +40,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
     with_agreed,
 )
-from ddp_lint.divergence.frame import ALONE, JOB_SIZE, Frame, Returned, none, reference_of
+from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
@@ -158,7 +158,7 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     if name == JOB_SIZE and not _says(negated(test), unknown(("environment", "WORLD_SIZE")), value):
         return unknown(("set", frame.key(node), name))
     varies = test.varying()
-    if name == ALONE and varies is not None:
+    if name == LEFT_JOB and varies is not None:
         return unknown(("set", frame.key(node), name))
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
@@ -393,7 +393,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         return _arm(frame, node.body, _round_test(frame, node))
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
-    around, frame.uneven = frame.uneven, _own_rounds(rounds, iterator) or frame.uneven
+    around, frame.uneven = frame.uneven, _uneven_by(rounds, iterator) or frame.uneven
     body, env = _rounds(frame, node, once)
     frame.order, frame.uneven = outer, around
     body = _each_in_turn(frame, node, iterable, body)
@@ -444,9 +444,11 @@ def _each_in_turn(frame: Frame, node: ast.For | ast.AsyncFor, iterable: Value, b
     first = next((effect for effect in body if matters([effect]) or isinstance(effect, Branch)), None)
     if not isinstance(first, Branch) or not _asks_whose_turn(node, iterable, first):
         return body
-    skips = [effect.what for effect in first.yes if isinstance(effect, Leave)] == ["continue"] and len(first.yes) == 1
-    alone = all(effect is first or not matters([effect]) for effect in body)
-    if not (skips and not first.no) and not (alone and not (matters(first.yes) and matters(first.no))):
+    only = first.yes[0] if len(first.yes) == 1 and not first.no else None
+    skips = isinstance(only, Leave) and only.what == "continue"
+    one_arm = not (matters(first.yes) and matters(first.no))
+    alone = one_arm and not any(matters([effect]) for effect in body if effect is not first)
+    if not (skips or alone):
         return body
     turn = Test("atom", atom=Condition((("turn", frame.key(node)),) * worlds.COUNT, "the own turn"))
     return [dataclasses.replace(effect, test=turn) if effect is first else effect for effect in body]
@@ -464,7 +466,7 @@ def _asks_whose_turn(node: ast.For | ast.AsyncFor, iterable: Value, branch: Bran
     return equal and dotted(node.target) in sides and made_of_range(iterable) == (world_size(group).key,)
 
 
-def _own_rounds(rounds: Condition | None, iterator: Value) -> Variation | None:
+def _uneven_by(rounds: Condition | None, iterator: Value) -> Variation | None:
     """Why a rank goes round a loop as often as its own data say, if it does."""
     varies = rounds.varies if rounds is not None else None
     own = varies is not None and (varies.cause == "length" or varies.aspect == "share" or iterator.kind == GROWN)

@@ -239,7 +239,7 @@ class Summaries:
         """What the call gives, with what the function's name says of it."""
         returned = _in_group(leaving(summary.returned), frame, arguments)
         if is_name_of_one_process(function.name) and isinstance(returned.reference, ref.Instance):
-            return returned.with_reference(ref.ALONE)
+            return returned.with_reference(ref.ON_ONE_DEVICE)
         if any(value.agreed for value in arguments.values):
             returned = of_one_shape(returned)
         named_rank = self._rank_by_name(frame, function, node) if returned.varies is not None else None

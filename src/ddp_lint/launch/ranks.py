@@ -126,6 +126,7 @@ def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST
 _SIZE = re.compile(r"world_size|WORLD_SIZE|\bdevices *= *1\b")
 #: What is given a world size that holds for the whole file.
 _TRAINERS = frozenset({"Fabric", "Trainer"})
+_ONE = ast.Constant(1)
 _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
 
@@ -154,9 +155,6 @@ def _has_one_device(facts: ModuleFacts, project: Project) -> bool:
         "devices" in each and _is_one_device(each["devices"], facts) and _is_one(each.get("num_nodes", _ONE))
         for each in given
     )
-
-
-_ONE = ast.Constant(1)
 
 
 def _is_one_device(count: ast.expr, facts: ModuleFacts) -> bool:
@@ -251,6 +249,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
     nodes = list(walk(tree))
     idle = _counted(nodes) | _by_default(nodes) | _switched_off(tree)
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    in_use = functools.cache(lambda: _in_use(facts, nodes, used))
     for node in nodes:
         if isinstance(node, _NAMED):
             name = _identifier(node)
@@ -263,7 +262,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                     continue
                 foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 words = _wordy().get(name.partition(".")[0])
-                if foreign and words is not None and words.search(_in_use(facts, nodes, used)) is None:
+                if foreign and words is not None and words.search(in_use()) is None:
                     continue  # it has a function that sets seeds, say
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node

@@ -135,9 +135,8 @@ def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.F
     if not isinstance(use.node, ast.Attribute):
         return False
     if dotted_ast(use.node.value) != "self" or use.owner is None:
-        return not f"{facts.qualified(use.node.value)}.".startswith(
-            "torch."
-        )  # `torch.softmax` is no method of the project's
+        # `torch.softmax` is no method of the project's.
+        return facts.qualified(use.node.value).partition(".")[0] != "torch"
     here, there = module.name_of(cls), project.class_of(facts, use.owner).name
     return here in project.lineage(there) or there in project.lineage(here)
 

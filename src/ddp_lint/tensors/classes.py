@@ -37,6 +37,8 @@ def makes_module(module: Module, value: cst.BaseExpression) -> bool:
 
 
 _CLASSES_LIMIT = 4096
+#: Methods of a dictionary that take keys out of it.
+_TAKE_OUT = frozenset({"clear", "pop", "popitem"})
 _MODULE_NAME = re.compile(r"(Module|Layer|Block|Model|Net|Encoder|Decoder|Loss|Criterion|Embedding|Attention)\w{0,3}$")
 
 
@@ -471,10 +473,6 @@ def in_training(branch: ast.If) -> list[ast.stmt] | None:
     if _is_training(branch.test):
         return branch.body
     return branch.orelse if _needs_evaluation(branch.test) else None
-
-
-#: Methods of a dictionary that take keys out of it.
-_TAKE_OUT = frozenset({"clear", "pop", "popitem"})
 
 
 def _fills_memo(branch: ast.If, memos: frozenset[str]) -> bool:

@@ -35,22 +35,6 @@ _BY_RANK = re.compile(
     r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|urandom|\btime|getpid|secrets|uuid[14]\b",
     re.IGNORECASE,
 )
-#: What gives each process that asks another number: a seed of these is no rank's but its own.
-_DRAWN_ANEW = frozenset(
-    {
-        "uuid.uuid1",
-        "uuid.uuid4",
-        "os.urandom",
-        "os.getpid",
-        "secrets.randbits",
-        "secrets.randbelow",
-        "secrets.token_bytes",
-        "random.SystemRandom",
-        "time.time_ns",
-        "time.perf_counter_ns",
-        "time.monotonic_ns",
-    }
-)
 _STARTS_RANKS = ("spawn", "Process", "start_processes")
 
 
@@ -316,7 +300,7 @@ class OneAugmentationSeed(Rule):
         bound = (b.value for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment"))
         values = [value for value in (*seeds, *bound) if value is not None]
         calls = (node for value in values for node in subtree(value) if isinstance(node, cst.Call))
-        if any(self.module.qualified(call.func) in _DRAWN_ANEW for call in calls):
+        if any(self.module.qualified(call.func) in table("data")["drawn_anew"] for call in calls):
             return True
         texts = map(self.module.code, values)
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)

@@ -154,12 +154,8 @@ class SwallowedFailure(Rule):
             facts = project.facts_of(path)
             if facts is None or facts.source.is_test:
                 continue
-            meant = [use for use in uses(facts, word) if project.meaning(facts, use.node) == name]
-            blocks = (
-                [n for n in walk(facts.tree) if isinstance(n, ast.With) and all(map(_imports, n.body))] if meant else []
-            )
-            importing = {item.context_expr for block in blocks for item in block.items}
-            if any(use.call not in importing for use in meant):
+            meant = {use.call for use in uses(facts, word) if project.meaning(facts, use.node) == name}
+            if meant and not meant <= _around_imports(facts.tree):
                 return False
             found = found or bool(meant)
         return found
@@ -275,6 +271,12 @@ class SwallowedFailure(Rule):
             end = Span(span.path, span.end_line, span.end_column, span.end_line, span.end_column)
             edit = Edit(end, "\n" + " " * (span.column - 1) + "raise")
         return Fix("raise the exception again", Applicability.UNSAFE, (edit,))
+
+
+def _around_imports(tree: ast.Module) -> set[ast.expr | None]:
+    """The managers of the `with` statements that only import."""
+    blocks = (node for node in walk(tree) if isinstance(node, ast.With) and all(map(_imports, node.body)))
+    return {item.context_expr for block in blocks for item in block.items}
 
 
 def _imports(statement: ast.stmt) -> bool:

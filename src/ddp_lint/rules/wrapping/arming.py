@@ -12,6 +12,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import argument_at, below, parameters, walk
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.classes import without_gradient
 
 #: Functions that hand a model on to each other before one calls it.
@@ -28,13 +29,9 @@ def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
     found = module.project.definition(module.project.canonical(module.callee(call)))
     if found is None or not isinstance(found[1], ast.FunctionDef) or any(arg.star for arg in call.args):
         return False
-    names = [p.arg for p in parameters(found[1])]
-    given = [
-        arg.keyword.value if arg.keyword is not None else names[place] if place < len(names) else ""
-        for place, arg in enumerate(call.args)
-        if dotted(arg.value) == wrapper
-    ]
-    return any(_calls(module.project, found[0], found[1], name, _DEPTH) for name in given if name)
+    names = [parameter.arg for parameter in parameters(found[1])]
+    given = [name for place, name in enumerate(names) if dotted(argument(call, place, name)) == wrapper]
+    return any(_calls(module.project, found[0], found[1], name, _DEPTH) for name in given)
 
 
 def _calls(project: Project, facts: ModuleFacts, function: ast.FunctionDef, parameter: str, depth: int) -> bool:

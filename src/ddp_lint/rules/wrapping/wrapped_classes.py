@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
@@ -23,12 +23,16 @@ _BUILDS = re.compile(r"_*(make|build|create)_")
 
 def wrapped_classes(project: Project) -> frozenset[str]:
     """The classes of the project whose instances, or whose parts, a file of it wraps in DDP."""
-    return project.remember(("wrapped classes",), lambda: frozenset(_wrapped(project, _always)))
+    return project.remember(("wrapped classes",), lambda: _with_parts(project, (of for of, _ in _given(project))))
 
 
 def searched_classes(project: Project) -> frozenset[str]:
     """Those of them that a wrap may deal with the parameters of that have no gradient."""
-    return project.remember(("searched classes",), lambda: frozenset(_wrapped(project, _may_search)))
+
+    def found() -> frozenset[str]:
+        return _with_parts(project, (of for of, may_search in _given(project) if may_search))
+
+    return project.remember(("searched classes",), found)
 
 
 def ddp_calls(project: Project) -> tuple[tuple[ModuleFacts, ast.Call], ...]:
@@ -44,32 +48,36 @@ def _ddp_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
                 yield facts, node
 
 
-def _always(call: ast.Call) -> bool:
-    return True
-
-
 def _may_search(call: ast.Call) -> bool:
     """Whether a call of DDP gives one of `SEARCHES`, or may do so: any value but a written False."""
     given = [k.value for k in call.keywords if k.arg is None or k.arg in SEARCHES]
     return any(not isinstance(value, ast.Constant) or bool(value.value) for value in given)
 
 
-def _wrapped(project: Project, counts: Callable[[ast.Call], bool]) -> list[str]:
-    found: dict[str, None] = {}
-    for path in project.holding(_DDP.rpartition(".")[2]):
-        facts = project.facts_of(path)
-        if facts is not None and not facts.source.is_test:
-            found.update(dict.fromkeys(_given_to_ddp(project, facts, counts)))
+def _given(project: Project) -> tuple[tuple[str, bool], ...]:
+    """The classes that calls of DDP get an object of, each with whether the call may search."""
+    return project.remember(("given to DDP",), lambda: tuple(dict.fromkeys(_given_to_ddp(project))))
+
+
+def _with_parts(project: Project, classes: Iterable[str]) -> frozenset[str]:
+    found = dict.fromkeys(classes)
     queue = list(found)
     while queue and len(found) < _CLASSES:
         for part in _parts(project, queue.pop()):
             if part not in found:
                 found[part] = None
                 queue.append(part)
-    return list(found)
+    return frozenset(found)
 
 
-def _given_to_ddp(project: Project, facts: ModuleFacts, counts: Callable[[ast.Call], bool]) -> Iterator[str]:
+def _given_to_ddp(project: Project) -> Iterator[tuple[str, bool]]:
+    for path in project.holding(_DDP.rpartition(".")[2]):
+        facts = project.facts_of(path)
+        if facts is not None and not facts.source.is_test:
+            yield from _given_in(project, facts)
+
+
+def _given_in(project: Project, facts: ModuleFacts) -> Iterator[tuple[str, bool]]:
     stack: list[tuple[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef | None, ClassFacts | None]] = [
         (n, None, None) for n in facts.tree.body
     ]
@@ -79,8 +87,9 @@ def _given_to_ddp(project: Project, facts: ModuleFacts, counts: Callable[[ast.Ca
             around = node
         elif isinstance(node, ast.ClassDef):
             around, owner = None, project.class_of(facts, node)
-        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP and counts(node):
-            yield from _kinds(project, facts, node.args[0], around, owner)
+        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP:
+            for kind in _kinds(project, facts, node.args[0], around, owner):
+                yield kind, _may_search(node)
         stack += [(child, around, owner) for child in ast.iter_child_nodes(node)]
 
 
