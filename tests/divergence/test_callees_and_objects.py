@@ -398,7 +398,7 @@ PARTING = {
 
             def reduce(self):
                 for name in sorted(self.sums):
-                    dist.all_reduce(self.sums[name])  # !loop-count
+                    dist.all_reduce(self.sums[name])  # ?loop-count
     """,
     "a list that grows in the rounds that a rank does not skip": """
         def evaluate(model, loader):

@@ -170,9 +170,9 @@ PARTING = {
             if result.count > 5 or pair.count > 5:
                 dist.all_reduce(x)
             if result.right > 0.5:
-                dist.all_reduce(x)  # !data-condition
+                dist.all_reduce(x)  # ?data-condition
             if pair.right > 0.5:
-                dist.all_reduce(x)  # !data-condition
+                dist.all_reduce(x)  # ?data-condition
     """,
     "what a rank's own batches decide, in the entries of a dictionary": """
         def evaluate(model, val_loader):
@@ -184,7 +184,7 @@ PARTING = {
         def patience(model, val_loader, x):
             best = {"right": 0.0, "epoch": 0}
             for epoch in range(10):
-                dist.all_reduce(x)  # !loop-count
+                dist.all_reduce(x)  # ?loop-count
                 right = evaluate(model, val_loader)["right"]
                 if right > best["right"]:
                     best["right"] = right
@@ -198,7 +198,7 @@ PARTING = {
             if metrics["epoch"] > 0:
                 dist.all_reduce(x)
             if metrics["right"] > 10:
-                dist.all_reduce(x)  # !data-condition
+                dist.all_reduce(x)  # ?data-condition
     """,
     "a dataset that holds the rank's share": """
         from torch.nn.parallel import DistributedDataParallel
@@ -581,7 +581,7 @@ PARTING = {
 
             def summarise(self):
                 for task, values in self.hits.items():
-                    dist.all_reduce(torch.tensor(sum(values)))  # !loop-count
+                    dist.all_reduce(torch.tensor(sum(values)))  # ?loop-count
     """,
     "a list of the batches that are hard": """
         def train(model, loader):

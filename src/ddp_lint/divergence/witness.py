@@ -31,8 +31,8 @@ def mismatch_of(difference: Difference, comparison: Comparison, region: Span) ->
         span=event.span,
         op=event.op,
         call=event.call,
-        confidence=_confidence(event, varies, difference),
-        doubt=next(_doubts(event, varies, difference), ""),
+        confidence=_confidence(event, varies, difference, region),
+        doubt=next(_doubts(event, varies, difference, region), ""),
         branch=branch,
         condition=difference.fork.condition.text,
         cause=varies.cause,
@@ -88,8 +88,8 @@ def _reason(difference: Difference) -> str:
     return difference.event.kind if difference.event.kind in ("step", "backward") else ""
 
 
-def _confidence(event: Event, varies: Variation, difference: Difference) -> Confidence:
-    if next(_doubts(event, varies, difference), ""):
+def _confidence(event: Event, varies: Variation, difference: Difference, region: Span) -> Confidence:
+    if next(_doubts(event, varies, difference, region), ""):
         return Confidence.LOW
     sharded = varies.cause == "order" and event.op == "full_tensor"  # in an order of its own, wherever it may be done
     limits = [Confidence.MEDIUM if sharded else event.confidence, varies.confidence]
@@ -103,10 +103,12 @@ def _may_be_split(event: Event, varies: Variation) -> bool:
     return bool(event.group.key) and not event.group.axis and varies.scope != f"group:{event.group.key}"
 
 
-def _doubts(event: Event, varies: Variation, difference: Difference) -> Iterator[str]:
+def _doubts(event: Event, varies: Variation, difference: Difference, region: Span) -> Iterator[str]:
     """Why the ranks may well not diverge: the reasons for the lowest confidence, the closest one first."""
     yield from _doubts_of_call(event, varies, f"`{difference.fork.condition.text}`")
     yield from _doubts_of_test(event, varies, difference)
+    if _comes_from_elsewhere(varies, difference, region):
+        yield "the value comes from another function: the ranks may have agreed on it on its way"
 
 
 def _doubts_of_call(event: Event, varies: Variation, test: str) -> Iterator[str]:
@@ -150,6 +152,16 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
         yield "the test is off where parameters are sharded, and only there does the call communicate"
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.fork.span.line):
         yield "the ranks usually share a file system"
+
+
+def _comes_from_elsewhere(varies: Variation, difference: Difference, region: Span) -> bool:
+    """Do the batches of another function decide, by what it returns or keeps in an attribute? When they were first read
+    on public code (blocks 57 to 70), of 14 such findings 13 were false: the ranks had agreed on the value on its way, or
+    it was a count that the data did not decide. Not so for a share that another function cuts out for each rank, and
+    for what a caller passes."""
+    local = varies.origin is None or varies.origin.span.starts_in(region) or varies.call_depth > 0
+    by_batches = varies.cause == "data" and varies.aspect != "share"
+    return by_batches and not local and _kind(difference, varies) in (Kind.CONDITION, Kind.LOOP)
 
 
 def _goes_round(difference: Difference) -> bool:
