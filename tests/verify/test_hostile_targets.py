@@ -57,7 +57,7 @@ KINDS = [
     script("leaves at once", f"{MEETS}os._exit(7)\n", 1, "exit", "left by os._exit(7)"),
     script("leaves before the group", "sys.exit(3)\n", 2, "exit", "left by sys.exit(3)"),
     script("leaves as if all were well", "sys.exit(0)\n", 2, "completed", "nothing distributed ran"),
-    script("removes its folder", f"{MEETS}os.makedirs('x/y', exist_ok=True); os.chdir('x/y'); shutil.rmtree('../../x', ignore_errors=True)\n{PARTS}", *HANG),
+    script("removes its folder", f"{MEETS}os.makedirs(f'{{rank}}/y'); os.chdir(f'{{rank}}/y'); shutil.rmtree(f'../../{{rank}}')\n{PARTS}", *HANG),
     script("sets another environment", f"{MEETS}getattr(os, 'environ').update(RANK='7', WORLD_SIZE='x', TMPDIR='/nowhere')\n{PARTS}", *HANG),
     script("raises at its end", f"{MEETS}@atexit.register\ndef end(): raise ValueError('late')\n"),
     script("never ends its recursion", f"{MEETS}def f(): f()\nf()\n", 1, "exception", "RecursionError"),
