@@ -156,9 +156,9 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
 
 def _comes_from_elsewhere(varies: Variation, difference: Difference, region: Span) -> bool:
     """Do the batches of another function decide, by what it returns or keeps in an attribute? When they were first read
-    on public code (blocks 57 to 70), of 14 such findings 13 were false: the ranks had agreed on the value on its way, or
-    it was a count that the data did not decide. Not so for a share that another function cuts out for each rank, and
-    for what a caller passes."""
+    on public code (blocks 57 to 70), of 14 such findings 13 were false: the ranks had agreed on the value on its way,
+    or it was a count that the data did not decide. Not so for a share that another function cuts out for each rank,
+    and for what a caller passes."""
     local = varies.origin is None or varies.origin.span.starts_in(region) or varies.call_depth > 0
     by_batches = varies.cause == "data" and varies.aspect != "share"
     return by_batches and not local and _kind(difference, varies) in (Kind.CONDITION, Kind.LOOP)
