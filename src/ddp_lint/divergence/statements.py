@@ -43,7 +43,7 @@ from ddp_lint.divergence.expressions import (
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.iterators import iterator_by_class
-from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
+from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, equalised, padded_to
 from ddp_lint.divergence.object_lists import is_counted, with_objects
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
@@ -381,7 +381,7 @@ def _changed_by(target: ast.expr) -> Iterator[tuple[str, bool]]:
 
 
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
-    iterable = evaluate(frame, node.iter)
+    iterable = as_dispatched(frame, evaluate(frame, node.iter), node.iter)
     element = element_of(frame, iterable, node.iter, node.target)
     iterator = iterator_by_class(frame, iterable, node.iter) or iterable
     rounds = rounds_of(frame, iterator, node.iter, node.target)
