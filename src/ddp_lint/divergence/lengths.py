@@ -587,6 +587,7 @@ __all__ = [
     "gives_rest",
     "grown", "grown_by_key",
     "is_extent",
+    "is_loader_name",
     "is_serialised",
     "is_share",
     "is_size",

@@ -46,11 +46,13 @@ from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, equalised, padded_to
 from ddp_lint.divergence.object_lists import is_counted, with_objects
 from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.selections import sums_up_batches
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     GROWN,
+    TOTAL,
     Condition,
     Known,
     Symbol,
@@ -977,7 +979,8 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
         return
     if function is None:
         return
-    key = ("augmented", type(node.op).__name__, left.key, right.key)
+    total = isinstance(node.op, ast.Add) and sums_up_batches(frame, node, right)
+    key = (TOTAL if total else "augmented", type(node.op).__name__, left.key, right.key)
     ranked = rank_from_node(node.op, (node.target, left), (node.value, right))
     value = ranked or combine(function, (left, right), key)
     if isinstance(node.op, ast.Add):
