@@ -68,7 +68,7 @@ def in_code(text: str, tree: ast.Module) -> str:
     return _COMMENTS.sub("", _blanked(text, [(node, '""') for node in said if isinstance(node.value, str)]))
 
 
-def _said(statement: ast.stmt) -> Iterator[ast.Constant]:
+def _said(statement: ast.AST) -> Iterator[ast.Constant]:
     """A docstring, the message of an assertion or of an exception that is raised."""
     told: list[ast.expr] = []
     if isinstance(statement, ast.Expr):
