@@ -286,6 +286,17 @@ PARTING: dict[str, tuple[str, dict[str, str]]] = {
         """,
         {},
     ),
+    "a file that a rank makes before the wait, by the same library as another file behind it": (
+        """
+        def prepare(folder, source, features, run):
+            if not os.path.exists(features):
+                if dist.get_rank() == 0:
+                    os.makedirs(folder, exist_ok=True)
+                    run(source, features)
+                dist.barrier()  # !data-condition
+        """,
+        {},
+    ),
     "a helper that makes the file on one rank alone and waits, called by those that miss it": (
         """
         import shutil
@@ -486,6 +497,18 @@ EQUAL: dict[str, tuple[str, dict[str, str]]] = {
                 if not os.path.exists(path):
                     torch.save(data, path)
             return torch.load(path)
+        """,
+        {},
+    ),
+    "a file that is made behind the wait, next to another one that a rank makes before": (
+        """
+        def prepare(folder, prompts, features, run):
+            if not os.path.exists(features):
+                if dist.get_rank() == 0:
+                    os.makedirs(folder, exist_ok=True)
+                    torch.save(folder, prompts)
+                dist.barrier()
+                run(prompts, out=features)
         """,
         {},
     ),

@@ -7,6 +7,30 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "how many elements one batch has, a mask selects of all of them, or all of them have in the end": """
+        def evaluate(model, loader, limit, x):
+            seen, found, some = 0, 0, 0
+            for batch in loader:
+                labels = batch[1].to(x.device)
+                if labels.numel():
+                    dist.all_reduce(x)  # !data-condition
+                found += (labels > 0).sum().item()
+                some += labels[labels > 0].numel()
+                seen += labels.numel()
+            if found:
+                dist.all_reduce(x)  # !data-condition
+            if some > 0:
+                dist.broadcast(x, 0)  # !data-condition
+            if seen > limit:
+                dist.barrier()  # !data-condition
+
+        def of_one_batch(batch, x):
+            seen = 0
+            for target in batch:
+                seen += target["x"].numel()
+            if seen:
+                dist.all_reduce(x)  # !data-condition
+    """,
     "a list that one arm alone makes longer": """
         def main(mask, count, longest):
             masks = []
@@ -689,6 +713,21 @@ PARTING = {
 }
 
 EQUAL = {
+    "whether all batches of a loader together have any elements": """
+        def evaluate(model, data, x):
+            seen, rows, samples = 0, 0, 0
+            for batch in data["test"]["loader"]:
+                labels = batch[1].to(x.device)
+                number = labels.numel()
+                seen += number
+                rows += labels.size(0)
+                samples += len(labels)
+            if seen:
+                dist.all_reduce(x)
+            if not rows or samples == 0:
+                return
+            dist.all_reduce(x)
+    """,
     "files of all ranks, asked for one at a time": """
         def train(files, loss):
             remaining = iter(files)

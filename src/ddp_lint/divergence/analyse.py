@@ -315,7 +315,7 @@ class _Reader:
 def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
     """Without the mismatches that no call of the project brings about."""
     function = read.root.function
-    if function is None or not read.mismatches or read.root.decorated or _is_of_manager(read.root):
+    if function is None or not read.mismatches or _is_of_manager(read.root):
         return read
     return dataclasses.replace(read, mismatches=callers.confirmed(read.root, function, read.mismatches))
 
@@ -660,7 +660,7 @@ def _effects_of(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[
         frame = Frame(summaries, facts, None)
         run(frame, facts.tree.body)
     elif root.decorated:
-        frame = summaries.decorated(root.function) or Frame(summaries, facts, None)
+        frame = summaries.decorated(root.function, env) or Frame(summaries, facts, None)
     else:
         frame = summaries.evaluate(root.function, env or general(summaries, root.function, heuristic=True))
         return [*_refused_before(root.function, summaries), *frame.effects]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import is_agreement
+from ddp_lint.divergence.definitions import MODEL
 from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import container, dotted, evaluate, passed_on
@@ -44,7 +45,10 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
 from ddp_lint.project.parts import children, kept_by_node
+from ddp_lint.source.syntax import parameters, walk
 
+#: Files that a function is called in; beyond it, one of them may well have wrapped its model.
+_FILES = 8
 _GROUP = "group"
 _CONFIGURED = "the project's configuration"
 _WRAPS = re.compile(
@@ -128,7 +132,41 @@ def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed:
         return False
     handed_over = entry.kind == "forward" and not guessed
     shown = handed_over or frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
-    return not shown or _is_wrapped_later(frame, node)
+    return not shown or _is_wrapped_later(frame, node) or (not handed_over and _is_of_the_other_way(frame))
+
+
+def _is_of_the_other_way(frame: Frame) -> bool:
+    """Is it in a function that takes its model as it is, where all that the file wraps is trained by the functions that
+    wrap it (``train_with_deepspeed``, next to ``train_without``)? Unless one that calls it may have wrapped that
+    model."""
+    node, project = frame.function, frame.linker.project
+    if not isinstance(node, ast.FunctionDef) or node.name not in _trained_as_given(frame.facts.tree):
+        return False
+    paths = project.holding(f"{node.name}(")
+    callers = [facts for path in paths[:_FILES] if (facts := project.facts_of(path)) is not None]
+    return len(paths) <= _FILES and not any(
+        project.shows(facts, "wraps") for facts in callers if facts.name != frame.facts.name
+    )
+
+
+@kept_by_node(256)
+def _trained_as_given(tree: ast.Module) -> frozenset[str]:
+    """The functions of a file that take a model and wrap none, where each of those that wrap one goes backward itself,
+    and calls none of these. None at all where something else wraps."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    called = {name: [dotted(n.func) for n in walk(node) if isinstance(n, ast.Call)] for name, node in functions.items()}
+    wrapping = {name for name, names in called.items() if any(map(_WRAPS.search, names))}
+    others = (node for node in tree.body if not isinstance(node, ast.FunctionDef))
+    elsewhere = any(isinstance(n, ast.Call) and _WRAPS.search(dotted(n.func)) for node in others for n in walk(node))
+    if elsewhere or not all(any(last(name) == "backward" for name in called[each]) for each in wrapping):
+        return frozenset()
+    reached, stack = set(wrapping), list(wrapping)
+    while stack:
+        more = {name for name in called[stack.pop()] if name in functions} - reached
+        reached |= more
+        stack += more
+    takes = {name for name, node in functions.items() if any(MODEL.search(p.arg) for p in parameters(node))}
+    return frozenset(takes - reached) if wrapping else frozenset()
 
 
 def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) -> bool:

@@ -32,6 +32,7 @@ from ddp_lint.divergence.values import (
     COMPARE,
     LARGEST_FORMULA,
     SET,
+    TOTAL,
     Condition,
     Known,
     Symbol,
@@ -368,7 +369,7 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
         return True  # another object on each rank, none of which is known to be missing
     if with_none and left.kind == "item" and left.varies is not None and left.varies.cause == "rank":
         return True  # what a list holds for this rank, which holds something for each
-    if right.constant == Known(0) and follows_from_extent(left):
+    if right.constant == Known(0) and (left.kind == TOTAL or follows_from_extent(left)):
         return True
     if operation in (ast.Eq, ast.NotEq) and (is_extent(left) or is_extent(right)):
         return True  # ``x.shape[1] == 3``: how the data are laid out, which all samples have in common

@@ -92,7 +92,7 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     deciding: Sequence[ast.stmt] = _around(facts, helper) if helper is not None else arm
     if arm and not any(isinstance(part, (ast.If, ast.Assert)) for statement in deciding for part in walk(statement)):
         return True
-    asked = _names_in(node.test)
+    asked = _names_in(node.test) - _libraries(facts, node.test)
     given = ((getattr(call.func, "value", call.func), *call.args, *call.keywords) for call in making)
     return not any(asked & _given(part) for parts in given for part in parts)
 
@@ -152,6 +152,19 @@ def _names_in(node: ast.AST) -> set[str]:
     called = {id(part.func) for part in walk(node) if isinstance(part, ast.Call)}
     paths = (part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and id(part) not in called)
     return {name for part in paths if (name := dotted_ast(part))}
+
+
+def _libraries(facts: ModuleFacts, test: ast.AST) -> set[str]:
+    """``os`` and ``os.path`` of ``os.path.exists(x)``: the library that looks, no part of what it looks for. Of
+    ``PATH.exists()`` it is what is looked for, also where it is imported."""
+    looks = [p for p in walk(test) if isinstance(p, ast.Call) and p.args and LOOKS.search(text_of(p.func) + "(")]
+    found: set[str] = set()
+    for look in looks:
+        path = dotted_ast(look.func).rpartition(".")[0]
+        while path and facts.imports.resolve(path) is not None:
+            found.add(path)
+            path = path.rpartition(".")[0]
+    return found - set().union(*(_names_in(argument) for look in looks for argument in look.args))
 
 
 def _given(node: ast.AST) -> set[str]:

@@ -113,7 +113,7 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if own is not None and len(node.generators) == 1 and not node.generators[0].ifs:  # as many
         return divergent((GROWN, frame.key(node)), own)
     gradients = _lacks_gradients(node) or _maps_gradients(node, iterables[0])
-    if value.varies is None and gradients and not _has_gone_backward(frame, node):
+    if value.varies is None and gradients and not _has_gone_backward(frame, node) and not _is_written_back(frame, node):
         return emptiness(frame, node, unknown((GRADIENTS, frame.key(node))))
     ranks = is_every_rank(iterables[0])
     share = _share(frame, node) if value.varies is None and not ranks else None
@@ -165,6 +165,14 @@ def _has_gone_backward(frame: Frame, node: ast.expr) -> bool:
     """Has the function itself gone backward before? Then there are gradients on all ranks."""
     calls = (n for n in children(frame.function) if isinstance(n, ast.Call)) if frame.function is not None else ()
     return any(call.lineno < node.lineno and last_part(call.func) == "backward" for call in calls)
+
+
+def _is_written_back(frame: Frame, node: ast.expr) -> bool:
+    """Does the function copy something into tensors further down: ``for grad, mean in zip(grads, reduced):
+    grad.copy_(mean)``? Then it averages the gradients of replicas, all of which lack the same ones: a norm of what each
+    rank holds leaves them as they are."""
+    calls = (n for n in children(frame.function) if isinstance(n, ast.Call)) if frame.function is not None else ()
+    return any(call.lineno > node.lineno and last_part(call.func) == "copy_" for call in calls)
 
 
 def _maps_gradients(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, iterable: Value) -> bool:

@@ -45,6 +45,8 @@ _COPING = re.compile(
 )
 #: ... or it makes those of the loaders equal that it gives a sampler.
 _DIVIDING = re.compile(r"DistributedSampler|DistributedBatchSampler|drop_last\s*=\s*True")
+#: ... or one process reads all batches for it and hands out their parts: Accelerate's loaders.
+_DISPATCHING = re.compile(r"\bdispatch_batches\s*=\s*True\b")
 
 
 def is_loader(iterable: Value, text: str) -> bool:
@@ -173,6 +175,21 @@ def equalising(text: str) -> str:
 def coping(text: str) -> str:
     """Whether a text copes with unequal ones, '' where not (`parts.TESTS`)."""
     return "copes" if _COPING.search(text) else ""
+
+
+def dispatching(text: str) -> str:
+    """Whether one process reads the batches for all, '' where not (`parts.TESTS`)."""
+    return "dispatches" if _DISPATCHING.search(text) else ""
+
+
+def as_dispatched(frame: Frame, iterable: Value, node: ast.expr) -> Value:
+    """A loader as the loop over it finds it: where one process reads the batches and hands out their parts, what the
+    other ranks have made theirs of counts for nothing."""
+    if iterable.varies is None or iterable.varies.cause != "rank" or not is_loader(iterable, frame.text(node)):
+        return iterable
+    project = frame.linker.project
+    dispatches = project.tested(project.absolute(frame.facts.source.inside), "dispatches")
+    return unknown(("dispatched", iterable.key), iterable.reference) if dispatches else iterable
 
 
 def streams(frame: Frame, dataset: Value | None) -> bool:
@@ -556,6 +573,7 @@ def own_share(frame: Frame, node: ast.AST) -> Variation:
 __all__ = [
     "PIECE",
     "agrees_to_stop",
+    "as_dispatched",
     "assigned_once",
     "cuts_unevenly",
     "deals",
@@ -569,6 +587,7 @@ __all__ = [
     "gives_rest",
     "grown", "grown_by_key",
     "is_extent",
+    "is_loader_name",
     "is_serialised",
     "is_share",
     "is_size",

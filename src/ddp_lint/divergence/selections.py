@@ -11,11 +11,11 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.frame import Frame
-from ddp_lint.divergence.lengths import assigned_once
+from ddp_lint.divergence.lengths import assigned_once, is_loader_name, of_batches
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
-from ddp_lint.project.parts import assigned_to
+from ddp_lint.project.parts import assigned_to, inside
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
 
@@ -203,6 +203,22 @@ def counted(node: ast.expr) -> ast.expr | None:
     first = [getattr(argument, "value", None) for argument in node.args] == [0]
     counts = (node.func.attr in COUNTING and not node.args) or (node.func.attr == "size" and first)
     return node.func.value if counts else None
+
+
+def sums_up_batches(frame: Frame, node: ast.AugAssign, value: Value) -> bool:
+    """``seen += labels.numel()`` in a loop over a loader: one batch may be empty, but not all that a rank has."""
+    if not of_batches(value.varies) or not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    added = assigned_once(frame, node.value)
+    length = isinstance(added, ast.Call) and getattr(added.func, "id", "") == "len"
+    if not length and counted(added) is None:
+        return False
+    loops = [n for n in inside(frame.function) if isinstance(n, ast.For) and node.lineno in range(n.lineno, _end(n))]
+    return bool(loops) and is_loader_name(frame.text(max(loops, key=lambda loop: loop.lineno).iter))
+
+
+def _end(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) + 1
 
 
 def may_be_empty(frame: Frame, node: ast.expr) -> bool:

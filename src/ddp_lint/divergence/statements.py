@@ -43,14 +43,16 @@ from ddp_lint.divergence.expressions import (
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.iterators import iterator_by_class
-from ddp_lint.divergence.lengths import agrees_to_stop, equalised, padded_to
+from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, equalised, padded_to
 from ddp_lint.divergence.object_lists import is_counted, with_objects
 from ddp_lint.divergence.resolve import known
+from ddp_lint.divergence.selections import sums_up_batches
 from ddp_lint.divergence.stop_iteration import own_end, own_refusal
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     GROWN,
+    TOTAL,
     Condition,
     Known,
     Symbol,
@@ -381,7 +383,7 @@ def _changed_by(target: ast.expr) -> Iterator[tuple[str, bool]]:
 
 
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
-    iterable = evaluate(frame, node.iter)
+    iterable = as_dispatched(frame, evaluate(frame, node.iter), node.iter)
     element = element_of(frame, iterable, node.iter, node.target)
     iterator = iterator_by_class(frame, iterable, node.iter) or iterable
     rounds = rounds_of(frame, iterator, node.iter, node.target)
@@ -977,7 +979,8 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
         return
     if function is None:
         return
-    key = ("augmented", type(node.op).__name__, left.key, right.key)
+    total = isinstance(node.op, ast.Add) and sums_up_batches(frame, node, right)
+    key = (TOTAL if total else "augmented", type(node.op).__name__, left.key, right.key)
     ranked = rank_from_node(node.op, (node.target, left), (node.value, right))
     value = ranked or combine(function, (left, right), key)
     if isinstance(node.op, ast.Add):

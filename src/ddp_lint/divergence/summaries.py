@@ -75,7 +75,7 @@ from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import first_name, positional
+from ddp_lint.source.syntax import first_name, parameters, positional
 
 #: Different argument lists that one root has a function summarised for. Of those that follow only flags, groups,
 #: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
@@ -360,8 +360,9 @@ class Summaries:
             self._decorating.discard(key)
         return value
 
-    def decorated(self, function: FunctionRef) -> Frame | None:
-        """The function called through its decorators, arguments unknown; None where they leave it as it is."""
+    def decorated(self, function: FunctionRef, env: Mapping[str, Value] | None = None) -> Frame | None:
+        """The function called through its decorators, for arguments unknown or for those in `env`; None where they
+        leave it as it is."""
         if not getattr(function.node, "decorator_list", None) or is_generator(function.node):
             return None
         frame = Frame(self, function.facts, None, function.owner, function.receiver)
@@ -372,7 +373,9 @@ class Summaries:
         name.end_lineno, name.end_col_offset = name.lineno, name.col_offset + 3
         node = ast.copy_location(ast.Call(func=name, args=[], keywords=[]), name)
         receiver = (function.receiver,) if function.is_bound else ()
-        invoke(frame, value, Arguments(receiver, starred=True), node)
+        names = [parameter.arg for parameter in parameters(function.node)][len(receiver) :]
+        given = {name: env[name] for name in names if name in env} if env is not None else {}
+        invoke(frame, value, Arguments(receiver, given, starred=env is None), node)
         return frame if frame.effects else None
 
     def _apply(self, outer: Frame, decorator: ast.expr, inner: Value, function: FunctionRef) -> Value:

@@ -264,6 +264,8 @@ ELEMENT: Final = "element"
 BATCH: Final = "batch"
 #: ... of what it hands out of a field of a rank's own batch: ``for name in batch["dataset"]``.
 FIELD: Final = "field"
+#: How the key of a number begins to which each batch of a loader has added how much it holds: 0 on no rank.
+TOTAL: Final = "total"
 #: How the key of a list or a dictionary begins that has become longer on some ranks.
 GROWN: Final = "grown"
 #: ... of a dictionary that has a key once it was asked for one.
@@ -416,7 +418,7 @@ class Value:
         if self.missing is not None and self.missing.parts and self.kind in _PARTS:
             return negated(self.missing)  # there, or not: what it holds is no number
         plain = self.reference is not None and self.varies is None and not isinstance(self.components[0], Known)
-        if plain or is_filled(self) or self._is_field:  # a list is true for its length
+        if plain or is_filled(self) or self._is_field or self.kind == TOTAL:  # a list is true for its length
             return Test("atom", atom=Condition((("truth", self.components[0]),) * worlds.COUNT, text))
         truths: tuple[bool | Hashable, ...] = tuple(_truth(component) for component in self.components)
         if self.varies is not None and not self.open:

@@ -42,6 +42,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "compiles": ("ddp_lint.tensors.compiled", "compiling"),
     "equalises": ("ddp_lint.divergence.lengths", "equalising"),
     "copes": ("ddp_lint.divergence.lengths", "coping"),
+    "dispatches": ("ddp_lint.divergence.lengths", "dispatching"),
     "seeds": ("ddp_lint.divergence.draws", "seeding"),
 }
 #: Likewise, what is worked out of all methods of a class and is small next to them (`kept_by_class`).

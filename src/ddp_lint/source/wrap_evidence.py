@@ -62,9 +62,22 @@ def evidence(text: str, tree: ast.Module, wraps: re.Pattern[str]) -> str:
 
 
 def in_code(text: str, tree: ast.Module) -> str:
-    """The text without docstrings and comments: that a class "works with PyTorch DDP" wraps no model."""
-    said = (n.value for n in statements(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    """The text without docstrings, comments and what errors say: that a class "works with PyTorch DDP", or that an
+    option "is not supported with DDP", wraps no model."""
+    said = (string for statement in statements(tree) for string in _said(statement))
     return _COMMENTS.sub("", _blanked(text, [(node, '""') for node in said if isinstance(node.value, str)]))
+
+
+def _said(statement: ast.AST) -> Iterator[ast.Constant]:
+    """A docstring, the message of an assertion or of an exception that is raised."""
+    told: list[ast.expr] = []
+    if isinstance(statement, ast.Expr):
+        told = [statement.value]
+    elif isinstance(statement, ast.Assert) and statement.msg is not None:
+        told = [statement.msg]
+    elif isinstance(statement, ast.Raise) and isinstance(statement.exc, ast.Call):
+        told = statement.exc.args
+    return (each for each in told if isinstance(each, ast.Constant))
 
 
 def _outermost(tree: ast.AST) -> Iterator[ast.AST]:

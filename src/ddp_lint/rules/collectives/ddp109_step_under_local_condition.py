@@ -78,8 +78,9 @@ class StepUnderLocalCondition(MismatchRule):
     ## When it is silent
 
     Steps under conditions that all ranks share (accumulation counters, schedules), steps of models that one rank
-    trains alone because nothing in the file is distributed, conditions that are results of a collective, and loops
-    inside of `Join` that call no collective by themselves.
+    trains alone because nothing in the file is distributed, or in a function that takes its model as it is, next to
+    functions that train what they wrap, conditions that are results of a collective, loops over loaders whose batches
+    one process hands out (`dispatch_batches=True`), and loops inside of `Join` that call no collective by themselves.
 
     ## How to confirm
 
