@@ -535,7 +535,8 @@ class Evaluator:
             self._written(node, node.args[0].value, first, state)
             return first
         result = computed_from(operands, Kind.TENSOR if known_tensor else Kind.LIKELY, next(self._storages))
-        parametric = not kind or kind in names("saves_input", "parametric") or kind == "Sequential"
+        unknown = not kind and not operations.has_no_parameters(layer.maker)
+        parametric = unknown or kind in names("saves_input", "parametric") or kind == "Sequential"
         result = dataclasses.replace(result, learned=result.learned or parametric, on_host=False, inputs=True)
         if kind:
             certain = kind in names("saves_input", "parametric")
