@@ -80,8 +80,9 @@ class ReadPerParameter(Rule):
     ## When it is silent
 
     One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which are on
-    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; functions and
-    branches for logging, debugging and evaluation.
+    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; what a
+    test has shown to be on the host (the other arm of `if p.grad.is_cuda`); functions and branches for logging,
+    debugging and evaluation.
 
     ## How to confirm
 
@@ -120,6 +121,8 @@ class ReadPerParameter(Rule):
 
     def _why(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
         value = TensorFile.of(self.module).flow(function).value(read)
+        if value.on_host:
+            return ""
         loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
         mentions_gradient = any(_is_gradient_of_parameter(n) for n in subtree(read))
         converted = isinstance(node.func, cst.Name)
