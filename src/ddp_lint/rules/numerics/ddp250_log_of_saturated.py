@@ -114,12 +114,11 @@ class LogOfSaturated(Rule):
 
     ## When it is silent
 
-    `clamp(min=...)` in between, a sigmoid or softmax of a cosine or a `tanh` or of the difference of some, or of a
-    table of constants, a constant of 1e-6 or more (any constant
-    in files without half precision, and any that is added to a softmax under autocast, which computes it in single
-    precision), `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, code
-    under `no_grad` and functions that are called only there or with arrays alone (`torch.from_numpy`), evaluation,
-    inference and tests.
+    `clamp(min=...)` in between, a sigmoid or softmax of a cosine, a `tanh` or the difference of two, or of constants
+    (`torch.arange(-6, 6)`), a constant of 1e-6 or more (any constant in files without half precision, and any that is
+    added to a softmax under autocast, which computes it in single precision), `log_softmax`, `logsigmoid`, `logsumexp`,
+    the logarithm of a mask that is not added to anything, code under `no_grad` and functions that are called only there
+    or with arrays alone (`torch.from_numpy`), evaluation, inference and tests.
 
     ## How to confirm
 
