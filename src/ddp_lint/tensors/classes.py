@@ -462,9 +462,9 @@ def without_gradient(expression: ast.expr, facts: ModuleFacts) -> bool:
 def uses_of_self(
     function: ast.FunctionDef, facts: ModuleFacts, memos: frozenset[str] = frozenset()
 ) -> list[tuple[str, bool]]:
-    """Attributes of `self` that a function uses outside of evaluation, each with whether gradients are on there: what it
-    assigns to as the setter of a property. What fills one of the `memos` runs once for each key: no step of training
-    could keep what it computes with gradients."""
+    """Attributes of `self` that a function uses outside of evaluation, each with whether gradients are on there; what
+    is assigned to counts as a use of its setter. What fills one of the `memos` runs once for each key: no step of
+    training could keep what it computes with gradients."""
     found: list[tuple[str, bool]] = []
     stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(function.body)]
     while stack:

@@ -647,8 +647,8 @@ class Evaluator:
 
 
 def _device_asked_for(test: cst.BaseExpression) -> tuple[cst.BaseExpression, bool] | None:
-    """The tensor that a test asks for its device, and whether it holds for one on the host: ``x.is_cuda``, ``x.is_cpu``,
-    ``x.device.type == "cpu"``."""
+    """The tensor that a test asks for its device, and whether the test holds for one on the host: ``x.is_cuda``,
+    ``x.is_cpu``, ``x.device.type == "cpu"``."""
     if isinstance(test, cst.Attribute):
         return (test.value, test.attr.value == "is_cpu") if test.attr.value in ("is_cuda", "is_cpu") else None
     if not isinstance(test, cst.Comparison) or not isinstance(test.comparisons[0].operator, cst.Equal):

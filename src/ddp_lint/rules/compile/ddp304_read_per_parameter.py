@@ -80,9 +80,9 @@ class ReadPerParameter(Rule):
     ## When it is silent
 
     One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which are on
-    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; what a test has shown to
-    be on the host (the other arm of `if p.grad.is_cuda`); a branch that ends with an error; functions and branches for
-    logging, debugging and evaluation.
+    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; what a test
+    has shown to be on the host (the other arm of `if p.grad.is_cuda`); a branch that ends with an error; functions and
+    branches for logging, debugging and evaluation.
 
     ## How to confirm
 

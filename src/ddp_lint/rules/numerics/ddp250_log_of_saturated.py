@@ -200,19 +200,21 @@ class LogOfSaturated(Rule):
 
     def _is_cosine(self, value: cst.BaseExpression) -> bool:
         """The product of normalised vectors: ``a @ b.T``, ``torch.sum(a * b, 1)`` of ``a = F.normalize(a)``."""
+        operator: type[cst.BaseBinaryOp] = cst.MatrixMultiply
+        methods: tuple[str, ...] = ("matmul", "mm", "bmm")
         if isinstance(value, cst.Call) and called(value) == "sum":
-            on = None if self.module.qualified(value.func) else receiver(value)
-            value = on if on is not None else value.args[0].value if value.args else value
             operator, methods = cst.Multiply, ("mul", "multiply")
+            value = next(iter(self._operands_of(value)), value)
+        if isinstance(value, cst.BinaryOperation):
+            factors = [value.left, value.right] if isinstance(value.operator, operator) else []
         else:
-            operator, methods = cst.MatrixMultiply, ("matmul", "mm", "bmm")
-        factors: list[cst.BaseExpression] = []
-        if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, operator):
-            factors = [value.left, value.right]
-        elif isinstance(value, cst.Call) and called(value) in methods:
-            on = None if self.module.qualified(value.func) else receiver(value)
-            factors = [*([on] if on is not None else []), *(arg.value for arg in value.args if arg.keyword is None)]
+            factors = self._operands_of(value) if isinstance(value, cst.Call) and called(value) in methods else []
         return len(factors) > 1 and all(map(self._is_normalised, factors))
+
+    def _operands_of(self, call: cst.Call) -> list[cst.BaseExpression]:
+        """The tensors of ``a.mm(b)`` and ``torch.mm(a, b)``, with the further arguments by position."""
+        on = None if self.module.qualified(call.func) else receiver(call)
+        return [*([on] if on is not None else []), *(arg.value for arg in call.args if arg.keyword is None)]
 
     def _is_normalised(self, vector: cst.BaseExpression) -> bool:
         value = self._behind_name(vector)

@@ -141,11 +141,11 @@ class AttributeBehindWrapper(Rule):
 
     ## When it is silent
 
-    Attributes that the file, or a base of the class, sets on the wrapper itself, also by `add_module`; names that are assigned again after the wrap; code under a
-    test of the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with
-    accelerate also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which run in one
-    process. A method that only the constructor calls, before it wraps. What a function reads of a wrapped model that it
-    is given is DDP627.
+    Attributes that the file, or a base of the class, sets on the wrapper itself, also by `add_module`; names that are
+    assigned again after the wrap; code under a test of the type, of `hasattr`, or of whether the job is distributed, or
+    that catches the AttributeError; with accelerate also files that configure DeepSpeed or FSDP, which forward
+    attributes, and tests, which run in one process. A method that only the constructor calls, before it wraps. What a
+    function reads of a wrapped model that it is given is DDP627.
 
     ## How to confirm
 
