@@ -199,14 +199,14 @@ def _attributes_of(class_: ast.ClassDef) -> dict[str, list[tuple[ast.expr, Funct
 
 def methods_of(class_: ast.ClassDef) -> dict[str, FunctionNode]:
     """The methods of a class by name: of a property what reads it."""
-    return {node.name: node for node in _functions_of(class_) if not _is_setter(node)}
+    return {node.name: node for node in _functions_of(class_) if not is_setter(node)}
 
 
 def _functions_of(class_: ast.ClassDef) -> Iterator[FunctionNode]:
     return (n for n in _statements(class_.body) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
-def _is_setter(function: FunctionNode) -> bool:
+def is_setter(function: FunctionNode) -> bool:
     """``@size.setter``: called where the property is assigned to or deleted."""
     return any(isinstance(d, ast.Attribute) and d.attr in ("setter", "deleter") for d in function.decorator_list)
 

@@ -298,12 +298,14 @@ class Wraps:
         )
 
     def before(self, at: cst.CSTNode, wrap: Wrap) -> bool:
-        """Whether `at` runs before the wrap in the same function."""
+        """Whether `at` runs before the wrap in the same function. A test wraps nothing: what comes before it may come
+        after the wrap."""
         same = self._module.function_of(wrap.call) is self._module.function_of(at)
         return (
             same
+            and not wrap.tested
             and self._order[at] < self._order[wrap.call]
-            and not exclusive(self._module, at, wrap.call, holds=wrap.tested)
+            and not exclusive(self._module, at, wrap.call)
         )
 
     def leads_to(self, at: cst.CSTNode, wrap: Wrap) -> bool:

@@ -13,7 +13,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
-from ddp_lint.project.facts import MOST_BASES, ModuleFacts
+from ddp_lint.project.facts import MOST_BASES, ModuleFacts, is_setter
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, statements, walk
@@ -113,12 +113,13 @@ class ModuleClass:
 
     @functools.cached_property
     def methods(self) -> dict[str, tuple[ModuleClass, ast.FunctionDef]]:
-        """Method name to the class that defines it and the definition, by Python's order of bases."""
+        """Method name to the class that defines it and the definition, by Python's order of bases: ``size.setter`` to
+        what sets a property, as no reading runs it."""
         found: dict[str, tuple[ModuleClass, ast.FunctionDef]] = {}
         for cls in self.lineage:
             for item in cls.node.body:
                 if isinstance(item, ast.FunctionDef):
-                    found.setdefault(item.name, (cls, item))
+                    found.setdefault(_key(item), (cls, item))
         return found
 
     @functools.cached_property
@@ -169,7 +170,7 @@ class ModuleClass:
             if name in reached or name not in self.methods:
                 continue
             cls, node = self.methods[name]
-            if words_of(name) & names("branches", "evaluation"):
+            if words_of(node.name) & names("branches", "evaluation"):
                 continue
             gradient = how.gradient and not any(without_gradient(d, cls.facts) for d in node.decorator_list)
             reached[name] = Reached(how.chain, gradient, entry)
@@ -303,6 +304,21 @@ class ModuleClasses:
         if inner is not None:
             return not self.without_buffers(inner, seen)
         return bool(name) and name.partition(".")[0] not in ("torch", "math", "numpy", "functools")
+
+
+def method_key(function: cst.FunctionDef) -> str:
+    """The name under which `ModuleClass.methods` has a method of this file."""
+    decorators = (each.decorator for each in function.decorators)
+    sets = any(isinstance(d, cst.Attribute) and d.attr.value in ("setter", "deleter") for d in decorators)
+    return _setter(function.name.value) if sets else function.name.value
+
+
+def _key(function: ast.FunctionDef) -> str:
+    return _setter(function.name) if is_setter(function) else function.name
+
+
+def _setter(name: str) -> str:
+    return f"{name}.setter"
 
 
 #: What keeps no buffers for backward: it has none, or multiplies with copies of them (spectral_norm).
@@ -446,8 +462,9 @@ def without_gradient(expression: ast.expr, facts: ModuleFacts) -> bool:
 def uses_of_self(
     function: ast.FunctionDef, facts: ModuleFacts, memos: frozenset[str] = frozenset()
 ) -> list[tuple[str, bool]]:
-    """Attributes of `self` that a function uses outside of evaluation, each with whether gradients are on there. What
-    fills one of the `memos` runs once for each key: no step of training could keep what it computes with gradients."""
+    """Attributes of `self` that a function uses outside of evaluation, each with whether gradients are on there; what
+    is assigned to counts as a use of its setter. What fills one of the `memos` runs once for each key: no step of
+    training could keep what it computes with gradients."""
     found: list[tuple[str, bool]] = []
     stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(function.body)]
     while stack:
@@ -463,7 +480,7 @@ def uses_of_self(
         if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
             name = dotted_ast(node)
             if name.startswith("self.") and name.count(".") == 1:
-                found.append((name[5:], gradient))
+                found.append((name[5:] if isinstance(node.ctx, ast.Load) else _setter(name[5:]), gradient))
         stack.extend((child, gradient) for child in reversed(list(below(node))))
     return found
 

@@ -343,6 +343,12 @@ class Evaluator:
                 state.names[name] = PYTHON
             elif kind == _PACKED and outcome:
                 state.names[name] = self._packed()
+        elif (device := _device_asked_for(test)) is not None:
+            tensor, of_host = device
+            if (name := dotted(tensor)) and tensor in self.values:
+                # In both arms, or an attribute would be unknown behind them.
+                value = self.values[tensor]
+                state.names[name] = dataclasses.replace(value, on_host=value.on_host or of_host == outcome)
 
     def _asked_for(self, test: cst.Call) -> str:
         """The class that ``isinstance(x, torch.Tensor)`` or ``torch.is_tensor(x)`` tests for, '' for other tests."""
@@ -535,7 +541,8 @@ class Evaluator:
             self._written(node, node.args[0].value, first, state)
             return first
         result = computed_from(operands, Kind.TENSOR if known_tensor else Kind.LIKELY, next(self._storages))
-        parametric = not kind or kind in names("saves_input", "parametric") or kind == "Sequential"
+        unknown = not kind and not operations.has_no_parameters(layer.maker)
+        parametric = unknown or kind in names("saves_input", "parametric") or kind == "Sequential"
         result = dataclasses.replace(result, learned=result.learned or parametric, on_host=False, inputs=True)
         if kind:
             certain = kind in names("saves_input", "parametric")
@@ -637,6 +644,21 @@ class Evaluator:
             if certain or tensor.inputs:
                 for storage in tensor.storages:
                     state.saved.setdefault(storage, Save(node, what, as_output, certain))
+
+
+def _device_asked_for(test: cst.BaseExpression) -> tuple[cst.BaseExpression, bool] | None:
+    """The tensor that a test asks for its device, and whether the test holds for one on the host: ``x.is_cuda``,
+    ``x.is_cpu``, ``x.device.type == "cpu"``."""
+    if isinstance(test, cst.Attribute):
+        return (test.value, test.attr.value == "is_cpu") if test.attr.value in ("is_cuda", "is_cpu") else None
+    if not isinstance(test, cst.Comparison) or not isinstance(test.comparisons[0].operator, cst.Equal):
+        return None
+    kind, device = test.left, test.comparisons[0].comparator
+    if not isinstance(kind, cst.Attribute) or not isinstance(kind.value, cst.Attribute):
+        return None
+    asked = isinstance(device, cst.SimpleString) and device.evaluated_value in ("cpu", "cuda")
+    asked = asked and (kind.value.attr.value, kind.attr.value) == ("device", "type")
+    return (kind.value.value, cst.ensure_type(device, cst.SimpleString).evaluated_value == "cpu") if asked else None
 
 
 def _may_be_plain(annotation: cst.BaseExpression) -> bool:

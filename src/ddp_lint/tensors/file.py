@@ -14,7 +14,7 @@ from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.syntax import statements, walk
 from ddp_lint.tensors.callers import CallSite, call_sites
-from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, without_gradient
+from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, method_key, without_gradient
 from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
 from ddp_lint.tensors.kept import Keeping
@@ -109,7 +109,7 @@ class TensorFile:
         if owner is None or isinstance(function, cst.Module):
             return None
         methods = owner.training_methods if training_step else owner.forward_methods
-        return methods.get(function.name.value)
+        return methods.get(method_key(function))
 
     def called(self, function: Code) -> Reached | None:
         """How the forward of some module class of the project calls a function that belongs to no class; None when it

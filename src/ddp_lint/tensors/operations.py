@@ -46,6 +46,11 @@ def layer_kind(maker: str) -> str:
     return last if below and last[:1].isupper() else ""
 
 
+def has_no_parameters(maker: str) -> bool:
+    """Whether a class by its canonical name is one of a package whose modules have no parameters."""
+    return any(maker.startswith(f"{package}.") for package in names("layers", "without_parameters"))
+
+
 def names_of_layers() -> str:
     namespace: Any = table("tensors")["layers"]["namespace"]
     return str(namespace)

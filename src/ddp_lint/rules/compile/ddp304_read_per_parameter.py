@@ -12,10 +12,10 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.compile.host import CONVERSIONS, read_by
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import holding
+from ddp_lint.source.control_flow import holding, raises
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-from ddp_lint.source.tree import subtree
+from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
 from ddp_lint.tensors.operations import words_of
@@ -80,7 +80,8 @@ class ReadPerParameter(Rule):
     ## When it is silent
 
     One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which are on
-    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; functions and
+    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; what a test
+    has shown to be on the host (the other arm of `if p.grad.is_cuda`); a branch that ends with an error; functions and
     branches for logging, debugging and evaluation.
 
     ## How to confirm
@@ -110,6 +111,8 @@ class ReadPerParameter(Rule):
             return
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._makes_state(node):
             return
+        if self._fails(node):
+            return
         why = self._why(node, read, function)
         if why:
             self.report(
@@ -120,6 +123,8 @@ class ReadPerParameter(Rule):
 
     def _why(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
         value = TensorFile.of(self.module).flow(function).value(read)
+        if value.on_host and not self._is_moved(read):
+            return ""
         loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
         mentions_gradient = any(_is_gradient_of_parameter(n) for n in subtree(read))
         converted = isinstance(node.func, cst.Name)
@@ -133,6 +138,25 @@ class ReadPerParameter(Rule):
         if value.argument or value.inputs:
             return self._per_gradient(value.tensorish or not converted or _is_reduction(read), function)
         return ""
+
+    def _is_moved(self, read: cst.BaseExpression) -> bool:
+        """Whether the value came to the host just for this: ``norm.cpu().item()`` waits at the copy."""
+        name = read
+        while isinstance(name, cst.Subscript):
+            name = name.value
+        sources = (read, *self.module.assignments(name))
+        return any(isinstance(n, cst.Call) and called(n) in ("cpu", "to") for value in sources for n in subtree(value))
+
+    def _fails(self, node: cst.Call) -> bool:
+        """Whether the branch around looks for what to say in the error that it ends with: no step comes by again."""
+        below: cst.CSTNode = node
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.FunctionDef):
+                return False
+            if isinstance(up, cst.If) and below is up.body and raises(up.body):
+                return True
+            below = up
+        return False
 
     def _makes_state(self, node: cst.Call) -> bool:
         """Whether the first step alone reads it, to make a state: ``if "norm" not in state``."""

@@ -14,13 +14,14 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import calls_in
+from ddp_lint.source.queries import calls_in, is_false, receiver
 from ddp_lint.source.syntax import parameters, walk
-from ddp_lint.source.tree import called
+from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 from ddp_lint.tensors.file import called_without_gradient
-from ddp_lint.tensors.operations import words_of
+from ddp_lint.tensors.operations import is_factory, words_of
 
 #: Where small constants become 0; not in bfloat16, whose exponents are those of single precision.
 _HALF = re.compile(r"\.half\b|(?<!b)float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
@@ -113,11 +114,11 @@ class LogOfSaturated(Rule):
 
     ## When it is silent
 
-    `clamp(min=...)` in between, a sigmoid or softmax of a cosine or a `tanh`, a constant of 1e-6 or more (any constant
-    in files without half precision, and any that is added to a softmax under autocast, which computes it in single
-    precision), `log_softmax`, `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, code
-    under `no_grad` and functions that are called only there or with arrays alone (`torch.from_numpy`), evaluation,
-    inference and tests.
+    `clamp(min=...)` in between, a sigmoid or softmax of a cosine, a `tanh` or the difference of two, or of constants
+    (`torch.arange(-6, 6)`), a constant of 1e-6 or more (any constant in files without half precision, and any that is
+    added to a softmax under autocast, which computes it in single precision), `log_softmax`, `logsigmoid`, `logsumexp`,
+    the logarithm of a mask that is not added to anything, code under `no_grad` and functions that are called only there
+    or with arrays alone (`torch.from_numpy`), evaluation, inference and tests.
 
     ## How to confirm
 
@@ -157,9 +158,9 @@ class LogOfSaturated(Rule):
             if _is_tiny(operand.right) and self._in_half_precision(kept):  # in fp32 it is no zero
                 operand = added_to
         for inner, (name, instead) in _SATURATING.items():
-            argument = self._operand(operand, inner)
-            if argument is not None and not self._is_bounded(argument):
-                fix = self._fix(node, operand, argument, instead)
+            saturated = self._operand(operand, inner)
+            if saturated is not None and not self._is_bounded(saturated):
+                fix = self._fix(node, operand, saturated, instead)
                 self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
         made = self._made(operand) if isinstance(operand, cst.Call) else ""
         if made:
@@ -181,10 +182,55 @@ class LogOfSaturated(Rule):
         kind = self.module.qualified(layer.func) if isinstance(layer, cst.Call) else ""
         return _LAYERS.get(kind, "")
 
-    def _is_bounded(self, argument: cst.BaseExpression) -> bool:
-        """Whether it lies between -1 and 1, where nothing rounds to 0: a cosine, a tanh."""
-        value = self._behind_name(argument)
-        return isinstance(value, cst.Call) and called(value) in _BOUNDED
+    def _is_bounded(self, operand: cst.BaseExpression, depth: int = _STEPS) -> bool:
+        """Whether it lies near 0, where nothing rounds to 0: a cosine, a tanh, the sum or the difference of some, also
+        out of a function of the file. No gradient reaches what is made of Python values."""
+        value = self._behind_name(operand)
+        if depth == 0:
+            return False
+        if isinstance(value, cst.UnaryOperation):
+            return self._is_bounded(value.expression, depth)
+        if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Add, cst.Subtract)):
+            return self._is_bounded(value.left, depth - 1) and self._is_bounded(value.right, depth - 1)
+        if self._is_cosine(value):
+            return True
+        if not isinstance(value, cst.Call):
+            return False
+        return called(value) in _BOUNDED or self._is_made_of_values(value) or self._returns_bounded(value, depth - 1)
+
+    def _is_cosine(self, value: cst.BaseExpression) -> bool:
+        """The product of normalised vectors: ``a @ b.T``, ``torch.sum(a * b, 1)`` of ``a = F.normalize(a)``."""
+        operator: type[cst.BaseBinaryOp] = cst.MatrixMultiply
+        methods: tuple[str, ...] = ("matmul", "mm", "bmm")
+        if isinstance(value, cst.Call) and called(value) == "sum":
+            operator, methods = cst.Multiply, ("mul", "multiply")
+            value = next(iter(self._operands_of(value)), value)
+        if isinstance(value, cst.BinaryOperation):
+            factors = [value.left, value.right] if isinstance(value.operator, operator) else []
+        else:
+            factors = self._operands_of(value) if isinstance(value, cst.Call) and called(value) in methods else []
+        return len(factors) > 1 and all(map(self._is_normalised, factors))
+
+    def _operands_of(self, call: cst.Call) -> list[cst.BaseExpression]:
+        """The tensors of ``a.mm(b)`` and ``torch.mm(a, b)``, with the further arguments by position."""
+        on = None if self.module.qualified(call.func) else receiver(call)
+        return [*([on] if on is not None else []), *(arg.value for arg in call.args if arg.keyword is None)]
+
+    def _is_normalised(self, vector: cst.BaseExpression) -> bool:
+        value = self._behind_name(vector)
+        if isinstance(value, cst.Attribute):  # `b.T`
+            value = self._behind_name(value.value)
+        return isinstance(value, cst.Call) and self.module.qualified(value.func) == "torch.nn.functional.normalize"
+
+    def _is_made_of_values(self, call: cst.Call) -> bool:
+        name, wanted = self.module.qualified(call.func), argument(call, None, "requires_grad")
+        return is_factory(name) and name != "torch.as_tensor" and (wanted is None or is_false(wanted))
+
+    def _returns_bounded(self, call: cst.Call, depth: int) -> bool:
+        functions = [b.node for b in self.module.bindings(call.func) if b.kind == "function"]
+        returned = (n for f in functions for n in descendants(f, into_definitions=False) if isinstance(n, cst.Return))
+        values = [each.value for each in returned]
+        return bool(values) and all(value is not None and self._is_bounded(value, depth) for value in values)
 
     def _is_called_without_gradient(self, node: cst.Call) -> bool:
         function = self.module.function_of(node)

@@ -8,7 +8,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import Code, Reached, TensorFile, Write
-from ddp_lint.tensors.classes import uses_of_self
+from ddp_lint.tensors.classes import method_key, uses_of_self
 
 
 class LeafWrittenWithGradientsOn(InPlaceRule):
@@ -112,7 +112,7 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
         owner = TensorFile.of(self.module).owner(function)
         cls, constructor = owner.methods.get("__init__", (None, None)) if owner is not None else (None, None)
         used = uses_of_self(constructor, cls.facts) if constructor is not None and cls is not None else []
-        return (function.name.value, True) in used
+        return (method_key(function), True) in used
 
     def _is_no_parameter_here(self, write: Write) -> bool:
         """Whether a test has shown that the attribute, which is a parameter elsewhere, is none yet."""

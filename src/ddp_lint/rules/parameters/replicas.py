@@ -55,8 +55,9 @@ class Replicas:
         called = (qualified or dotted(node.func) or _method(node)).rpartition(".")[2]
         if called.strip("_") in names("random", "calls"):
             return False
-        understood = self._flow.value(node).kind is not Kind.UNKNOWN or self._is_plain(node)
         receiver = node.func.value if isinstance(node.func, cst.Attribute) and not qualified else None
+        converts = receiver is not None and called in names("views", "maybe")
+        understood = self._flow.value(node).kind is not Kind.UNKNOWN or self._is_plain(node) or converts
         return (
             understood
             and (receiver is None or self._is_common(receiver, followed))

@@ -15,8 +15,9 @@ from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
-from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.control_flow import conjuncts, exclusive, holding
 from ddp_lint.source.queries import calls_as_run
+from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.contexts import without_gradient
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -178,7 +179,7 @@ class ForwardBypassesWrapper(Rule):
             return
         if wrap is None and not _is_forward(name):
             return
-        if (wrap is None or wrap.kind == "ddp") and self._is_armed(node, head, backward):
+        if self._may_replicate(wrap, node) and self._is_armed(node, head, backward):
             return
         labels: list[tuple[cst.CSTNode | Span, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
@@ -194,6 +195,14 @@ class ForwardBypassesWrapper(Rule):
             help=f"call `{head}(...)`; dispatch further entry points from `forward`",
             confidence=Confidence.HIGH if wrap is not None else Confidence.MEDIUM,
         )
+
+    def _may_replicate(self, wrap: Wrap | None, node: cst.CSTNode) -> bool:
+        """Whether the wrapper may be DDP's, whose hooks a forward arms: also where a test asks whether it shards, and
+        the code runs either way."""
+        if wrap is None or wrap.kind == "ddp":
+            return True
+        shown = (part for test in holding(self.module, node) for part in conjuncts(test))
+        return wrap.tested and all(part is not wrap.call for part in shown)
 
     def _is_armed(self, node: cst.Call, head: str, end: cst.Call) -> bool:
         """Whether the wrapper's own forward runs before the same backward, or the call itself where another function
@@ -244,7 +253,7 @@ class ForwardBypassesWrapper(Rule):
         if wrap is None and isinstance(place, cst.Attribute) and several_ranks(self.module) is None:
             return False  # `.module` of a wrapper in one process: the GPUs of `nn.DataParallel`
         is_method = isinstance(self.module.parent(place), cst.Attribute)  # loss = model.module.compute_loss
-        may_be_armed = (is_method or isinstance(node.func, cst.Attribute)) and (wrap is None or wrap.kind == "ddp")
+        may_be_armed = (is_method or isinstance(node.func, cst.Attribute)) and self._may_replicate(wrap, node)
         until = backward or (node if is_method else None)
         if until is not None and may_be_armed and self._is_armed(node, wrapper, until):
             return True

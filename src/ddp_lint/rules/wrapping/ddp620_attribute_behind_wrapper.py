@@ -1,22 +1,27 @@
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import first_rank_test, on_one_rank
+from ddp_lint.project.facts import FunctionNode
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms, exclusive
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
+from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.operations import is_average
 
@@ -28,6 +33,9 @@ _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "re
 
 #: A test that holds on rank 0, and not where a rank of -1 says that there is one process alone.
 _WITH_FIRST = re.compile(r"\b0\b")
+
+#: Methods that give a module an attribute.
+_ADDING = ("add_module", "register_module", "register_buffer", "register_parameter")
 
 #: Further attributes that are reported with the first.
 _MOST_LABELS = 3
@@ -133,11 +141,11 @@ class AttributeBehindWrapper(Rule):
 
     ## When it is silent
 
-    Attributes that the file sets on the wrapper itself; names that are assigned again after the wrap; code under a
-    test of the type, of `hasattr`, or of whether the job is distributed, or that catches the AttributeError; with
-    accelerate also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which run in one
-    process. A method that only the constructor calls, before it wraps. What a function reads of a wrapped model that it
-    is given is DDP627.
+    Attributes that the file, or a base of the class, sets on the wrapper itself, also by `add_module`; names that are
+    assigned again after the wrap; code under a test of the type, of `hasattr`, or of whether the job is distributed, or
+    that catches the AttributeError; with accelerate also files that configure DeepSpeed or FSDP, which forward
+    attributes, and tests, which run in one process. A method that only the constructor calls, before it wraps. What a
+    function reads of a wrapped model that it is given is DDP627.
 
     ## How to confirm
 
@@ -169,11 +177,15 @@ class AttributeBehindWrapper(Rule):
     oracles = ("exception",)
 
     def start(self) -> None:
-        self._set: dict[str, list[cst.Attribute]] = {}
+        #: By the attribute: the name of what the file sets it on, and where.
+        self._set: dict[str, list[tuple[str, cst.CSTNode]]] = {}
         for node in self.module.nodes:
             for target in node.targets if type(node) is cst.Assign else ():
-                if isinstance(target.target, cst.Attribute) and dotted(target.target.value) != "self":
-                    self._set.setdefault(target.target.attr.value, []).append(target.target)
+                if isinstance(target.target, cst.Attribute):
+                    self._sets(dotted(target.target.value), target.target.attr.value, target.target)
+            if type(node) is cst.Call and (added := _added(node)) is not None:
+                self._sets(*added, node)
+        self._set_by_bases: dict[tuple[cst.ClassDef, str], frozenset[str]] = {}
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
         self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
         #: Where the file takes a module out of its wrapper, by the name of that one.
@@ -200,16 +212,32 @@ class AttributeBehindWrapper(Rule):
         if all(attribute != other.attribute for other in asked):
             asked.append(_Asked(node, name, attribute, *made))
 
+    def _sets(self, holder: str, attribute: str, node: cst.CSTNode) -> None:
+        if holder != "self":
+            self._set.setdefault(attribute, []).append((holder, node))
+
     def _is_set(self, attribute: str, name: str, made: cst.CSTNode) -> bool:
         """Whether the file sets the attribute on something, which may be the wrapper: not on the model itself, above
-        the line that wraps it."""
+        the line that wraps it. Or a base of the class around does so, in another file."""
         here = self.module.function_of(made)
-        return any(
-            dotted(target.value) != name
-            or self.module.function_of(target) is not here
-            or self.module.wraps.follows(target, made)
-            for target in self._set.get(attribute, ())
+        in_file = any(
+            holder != name or self.module.function_of(node) is not here or self.module.wraps.follows(node, made)
+            for holder, node in self._set.get(attribute, ())
         )
+        owner = self.module.class_of(made) if name.startswith("self.") else None
+        return in_file or (owner is not None and attribute in self._set_above(owner, name))
+
+    def _set_above(self, owner: cst.ClassDef, name: str) -> frozenset[str]:
+        """What the methods of the project's bases of a class set on an attribute of the object; not their constructors,
+        which run before that of the class wraps anything."""
+        project = self.module.project
+        if project is None:
+            return frozenset()
+        if (owner, name) not in self._set_by_bases:
+            bases = map(project.class_facts, project.lineage(self.module.name_of(owner))[1:])
+            methods = (m for facts in bases if facts is not None for n, m in facts.methods.items() if n != "__init__")
+            self._set_by_bases[owner, name] = frozenset(a for m in methods for h, a in _set_in(m) if h == name)
+        return self._set_by_bases[owner, name]
 
     def finish(self) -> None:
         for first, *others in self._found.values():
@@ -367,6 +395,36 @@ class AttributeBehindWrapper(Rule):
             if names & conditions or any(n in ASKING or any(word in n for word in ASKS) for n in names):
                 return True
         return False
+
+
+def _added(call: cst.Call) -> tuple[str, str] | None:
+    """The name of the module and the attribute that it gets by ``model.add_module("head", head)``, or the object's by
+    ``setattr(model, "head", head)``."""
+    by_method = isinstance(call.func, cst.Attribute) and call.func.attr.value in _ADDING
+    if not by_method and dotted(call.func) != "setattr":
+        return None
+    holder = call.func.value if isinstance(call.func, cst.Attribute) else argument(call, 0, "")
+    key = argument(call, 0, "name") if by_method else argument(call, 1, "")
+    return (dotted(holder), str(key.evaluated_value)) if isinstance(key, cst.SimpleString) else None
+
+
+def _set_in(function: FunctionNode) -> Iterator[tuple[str, str]]:
+    """The same for all that a function of any file sets, also by assignments."""
+    for node in walk(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield dotted_ast(node.value), node.attr
+        elif isinstance(node, ast.Call) and node.args:
+            by_method = isinstance(node.func, ast.Attribute) and node.func.attr in _ADDING
+            holder = node.func.value if isinstance(node.func, ast.Attribute) else node.args[0]
+            key = (
+                node.args[0]
+                if by_method
+                else next(iter(node.args[1:]), None)
+                if dotted_ast(node.func) == "setattr"
+                else None
+            )
+            if isinstance(key, ast.Constant):
+                yield dotted_ast(holder), str(key.value)
 
 
 def _puts_back(method: cst.FunctionDef | None, last: Binding) -> bool:
