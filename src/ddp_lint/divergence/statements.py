@@ -338,10 +338,10 @@ def _continue_after(
     frame: Frame, test: Test, yes: tuple[Names[Value], bool], no: tuple[Names[Value], bool], node: ast.AST
 ) -> None:
     if yes[1] and no[1]:
-        merged = _joined(frame, test, yes[0], no[0], node)
-        if no[0] is not frame.env:  # without an `else`, the names of thousands need not be copied
-            frame.env = no[0].gone_on_from(frame.env)
-        frame.env.update(merged)
+        if no[0] is frame.env:  # without an `else`, the names of thousands need not be copied
+            frame.env.update(_joined(frame, test, yes[0], no[0], node))
+        else:
+            frame.env = _join(frame, test, yes[0], no[0], node)
     elif yes[1] or no[1]:
         frame.env = yes[0] if yes[1] else no[0]
     else:
