@@ -268,6 +268,11 @@ class Known:
         for (what, _), rank in self._all.ranks.items():
             if rank.on and what in ("attribute", "method") and _TELLING.search(rank.name):
                 self._loose.setdefault((what, rank.name), rank)
+        #: Names of methods by which an object of a framework wraps a model: ``fabric.setup(model)``.
+        named = ((*name.rpartition(".")[::2], entry.result) for name, entry in self.collectives.items())
+        self.wrapping_methods = frozenset(
+            method for of, method, result in named if of in self.types and any(map(self.is_parallel, result))
+        )
 
     def rank(self, what: str, name: str, on: str = "") -> Rank | None:
         """The entry for a call, method, environment variable, attribute or name; `on` is the receiver's class."""
