@@ -7,6 +7,7 @@ import enum
 from collections.abc import Iterable
 
 from ddp_lint.divergence.event_graph import Called, as_written
+from ddp_lint.divergence.values import OF_RANK
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -97,6 +98,10 @@ class Mismatch:
     sees_nan: bool = False
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def of_rank(self) -> bool:
+        return self.cause in OF_RANK
 
     def with_similar(self, others: Iterable[Mismatch]) -> Mismatch:
         """This mismatch with labels at calls that one side misses for the same reason; a note counts those left out.

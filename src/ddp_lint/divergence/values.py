@@ -80,6 +80,9 @@ _HELD_HERE: Final = 2
 
 Component = Known | Symbol
 
+#: Causes of a value that a rank's own number decides, be it by way of the group that the rank is a member of.
+OF_RANK: Final = frozenset({"rank", "membership"})
+
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Variation:
@@ -108,6 +111,10 @@ class Variation:
     def of_source(cls, source: Source, origin: Label) -> Variation:
         """Of a value that the knowledge names."""
         return cls(source.cause, source.description, "world", origin, Confidence.MEDIUM, aspect=source.aspect)
+
+    @property
+    def of_rank(self) -> bool:
+        return self.cause in OF_RANK
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
