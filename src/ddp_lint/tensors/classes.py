@@ -18,6 +18,7 @@ from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, defaults, statements, walk
 from ddp_lint.source.wraps import unmoved
+from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 
 PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
@@ -171,7 +172,7 @@ class ModuleClass:
             cls, node = self.methods[name]
             if words_of(name) & names("branches", "evaluation"):
                 continue
-            gradient = how.gradient and not any(without_gradient(d, cls.facts) for d in node.decorator_list)
+            gradient = how.gradient and not body_without_gradient(node, cls.facts)
             reached[name] = Reached(how.chain, gradient, entry)
             for used, with_gradient in uses_of_self(node, cls.facts, self._memos):
                 queue.append((used, Reached((*how.chain, name), gradient and with_gradient, entry)))
@@ -312,13 +313,13 @@ _UNNEEDED = ("LayerNorm", "GroupNorm", "RMSNorm", "weight_norm", "spectral_norm"
 def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:
     """The attributes of `self` that a method reads so that backward may need them. It needs nothing that is compared,
     added, written in place, asked for its shape, or read where gradients are off."""
-    if any(without_gradient(d, facts) for d in method.decorator_list):
+    if body_without_gradient(method, facts):
         return frozenset()
     needed: set[str] = set()
     stack: list[tuple[ast.AST, bool]] = [(statement, True) for statement in method.body]
     while stack:
         node, counts = stack.pop()
-        if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
+        if isinstance(node, ast.With) and body_without_gradient(node, facts):
             continue
         name = dotted_ast(node) if isinstance(node, ast.Attribute) else ""
         if name.startswith("self.") and name.count(".") == 1:
@@ -430,19 +431,6 @@ def _registered(call: ast.Call, method: str, cls: ModuleClass) -> tuple[str, Att
     return str(call.args[0].value), Attribute(role, maker, value, method, cls.facts)
 
 
-def without_gradient(expression: ast.expr, facts: ModuleFacts) -> bool:
-    """Whether a decorator or a `with` item turns gradients off: ``torch.no_grad()``, ``torch.inference_mode``."""
-    callee = expression.func if isinstance(expression, ast.Call) else expression
-    name = canonical(facts.imports.resolve(dotted_ast(callee)) or "")
-    if name == "torch.set_grad_enabled":
-        return (
-            isinstance(expression, ast.Call)
-            and bool(expression.args)
-            and (isinstance(expression.args[0], ast.Constant) and expression.args[0].value is False)
-        )
-    return name in names("no_grad", "names")
-
-
 def uses_of_self(
     function: ast.FunctionDef, facts: ModuleFacts, memos: frozenset[str] = frozenset()
 ) -> list[tuple[str, bool]]:
@@ -452,7 +440,7 @@ def uses_of_self(
     stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(function.body)]
     while stack:
         node, gradient = stack.pop()
-        if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
+        if isinstance(node, ast.With) and body_without_gradient(node, facts):
             gradient = False
         if isinstance(node, ast.If) and (trained := in_training(node)) is not None:
             stack.extend((n, gradient) for n in reversed(trained))

@@ -12,7 +12,8 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below, parameters, walk, yields
 from ddp_lint.tensors import operations
-from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training, without_gradient
+from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training
+from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.operations import layer_kind, names
 
 #: Calls within each other that are read.
@@ -267,7 +268,7 @@ class _Reading:
         return tuple(self._start)
 
     def kept(self) -> Kept:
-        if any(without_gradient(d, self._facts) for d in self._function.decorator_list) or yields(self._function):
+        if body_without_gradient(self._function, self._facts) or yields(self._function):
             return NOTHING
         state = _State(dict(self._start))
         self._block(self._function.body, state)
@@ -316,7 +317,7 @@ class _Reading:
         state.become(arms)
 
     def _with(self, node: ast.With, state: _State) -> None:
-        if any(without_gradient(item.context_expr, self._facts) for item in node.items):
+        if body_without_gradient(node, self._facts):
             for name in _stored(node):
                 state.names.pop(name, None)
             return
