@@ -7,9 +7,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ddp_lint.diagnose.records import Diagnosis, Event, Quote, Reading, Stack, Work, of_ranks, site_of
+from ddp_lint.diagnose.records import Diagnosis, Event, Quote, Reading, Stack, Work, site_of
 from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify.trace import Frame
+from ddp_lint.verify.wording import of_ranks
 
 _IN_COLLECTIVE = re.compile(r"torch/distributed/|_engine_run_backward|nccl|gloo", re.IGNORECASE)
 _PROGRESS = re.compile(r"\d+%\||\d+/\d+ \[|(?:it|examples|batch|s)/s|\.\.\.\s*$")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from ddp_lint.findings import Finding
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
+from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.verify.trace import Frame
 
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"}
@@ -104,11 +105,7 @@ def _functions(path: pathlib.Path) -> list[tuple[int, int]]:
         nodes = ast.walk(parse(text))
     except (Unreadable, CannotParse):
         return []
-    functions = [
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in nodes
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
+    functions = [(node.lineno, node.end_lineno or node.lineno) for node in nodes if isinstance(node, FunctionNode)]
     return [(1, text.count("\n") + 1), *functions]
 
 

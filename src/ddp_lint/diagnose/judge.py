@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.diagnose import hangs
 from ddp_lint.diagnose.mismatch import diverged
-from ddp_lint.diagnose.records import Diagnosis, End, Event, Quote, Reading, first_line, of_ranks, site_of
+from ddp_lint.diagnose.records import Diagnosis, End, Event, Quote, Reading, first_line, site_of
 from ddp_lint.knowledge.signatures import meets_all_ranks, signature
 from ddp_lint.verify.trace import Frame
+from ddp_lint.verify.wording import of_ranks
 
 #: Errors that often follow from what was before them: they count only where nothing else does.
 _WEAK = frozenset({"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "cuda-kernel"})

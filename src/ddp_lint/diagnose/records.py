@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ddp_lint.knowledge.signatures import Signature, verdict
@@ -28,12 +27,6 @@ _PLUMBING = re.compile(
 
 def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def of_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`; `ranks 0, 2`; of many the first six, and how many more there are."""
-    shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
 class Quote(NamedTuple):

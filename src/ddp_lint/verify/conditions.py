@@ -11,6 +11,7 @@ from ddp_lint.verify.finding_context import Guard
 from ddp_lint.verify.oracles.case import Case, real
 from ddp_lint.verify.sources import tree_of
 from ddp_lint.verify.trace import Samples, Trace
+from ddp_lint.verify.wording import how_often
 
 #: A number as `repr` writes it.
 _NUMBER = re.compile(r"-?(\d[\d.e+-]*|inf|nan)")
@@ -254,8 +255,3 @@ def _spoken(result: tuple[int, int]) -> str:
     if true and false:
         return f"true {how_often(true)} and false {how_often(false)}"
     return f"true {how_often(true)}" if true else f"false {how_often(false)}"
-
-
-def how_often(times: int) -> str:
-    """A number of times in words."""
-    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.verify.sources import last_line, lines_of, tree_of
 from ddp_lint.verify.trace import Frame
 
@@ -78,7 +79,7 @@ def gates_before(frame: Frame, *, in_round: bool = False, below: bool = True) ->
                 found.append(node)
             if frame.line not in lines_of([node]):
                 continue
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (in_round and _is_loop(node)):
+            if isinstance(node, FunctionNode) or (in_round and _is_loop(node)):
                 found.clear()
             if below and isinstance(node, ast.If):
                 found.append(node)
@@ -129,7 +130,7 @@ def loops_around(frame: Frame) -> list[Loop]:
     while body:
         node = body.pop()
         if frame.line in lines_of([node]):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, FunctionNode):
                 found.clear()
             if isinstance(node, ast.For | ast.While) and frame.line in lines_of(node.body):
                 found.append(node)
@@ -177,7 +178,7 @@ def ways_out(body: Sequence[ast.stmt], own: bool = True) -> Iterator[ast.Break |
     for node in body:
         if isinstance(node, ast.Return) or (own and isinstance(node, ast.Break)):
             yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, FunctionNode | ast.ClassDef):
             continue
         yield from ways_out(_children(node), own and not _is_loop(node))
 

@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 from ddp_lint.findings import Finding, Span
+from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.verify.options import Watch
 
 _Block = ast.stmt | ast.ExceptHandler | ast.match_case
 _WORD = re.compile(r"[A-Za-z_]\w*")
 #: What is observed for one oracle alone.
 _WANTED_BY = {"graph_breaks": "graph_break", "streams": "streams", "files": "files"}
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +77,14 @@ def situation(finding: Finding, lines: list[str]) -> Situation:
     if not chain:
         return blank
     here = _header(chain[-1])
-    function = next((block for block in reversed(chain) if isinstance(block, _FUNCTIONS)), None)
+    function = next((block for block in reversed(chain) if isinstance(block, FunctionNode)), None)
     inside = chain[chain.index(function) :] if function else chain
     text = " ".join(lines[line - 1] for line in here if line <= len(lines))
     return Situation(
         finding,
         path,
         lines=frozenset(here),
-        ran=frozenset(_header(chain[-1].body[0]) if isinstance(chain[-1], _FUNCTIONS) else here),
+        ran=frozenset(_header(chain[-1].body[0]) if isinstance(chain[-1], FunctionNode) else here),
         guards=tuple(_guards(inside)),
         named=named,
         tests=frozenset(_tests(tree)) & {line for at, line in named if at == path},

@@ -773,6 +773,19 @@ class Trace:
     def last(self, kind: type[AnyEvent]) -> AnyEvent | None:
         return next(iter(collections.deque(self.of(kind), maxlen=1)), None)
 
+    def calls(self, *names: str) -> Iterator[Call]:
+        """The calls of some functions, in order."""
+        return (call for call in self.of(Call) if call.name in names)
+
+    def hashes(self, what: str, when: str) -> Iterator[Hashes]:
+        """The digests that were taken of some tensors at some moment of each step, in order."""
+        return (event for event in self.of(Hashes) if (event.what, event.when) == (what, when))
+
+    @property
+    def communicates(self) -> bool:
+        """The rank made a process group or issued a collective."""
+        return self.last(Collective) is not None or any(self.calls("init_process_group"))
+
     @property
     def ended(self) -> bool:
         """The rank reached its completion marker."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
 from ddp_lint.verify.causes import switched_cause
-from ddp_lint.verify.compare import spoken
-from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
+from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import evidence_of
 from ddp_lint.verify.discoveries.mismatches import misled
@@ -15,8 +14,9 @@ from ddp_lint.verify.match import describe, place
 from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
-from ddp_lint.verify.trace import Call, Collective, Done, NoGrad, Phase, Raised, Switched
+from ddp_lint.verify.trace import Collective, Done, NoGrad, Phase, Raised, Switched
 from ddp_lint.verify.usage import used_below
+from ddp_lint.verify.wording import at_line, on_one_line, spoken
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
@@ -108,8 +108,8 @@ def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None
         latest, at = other.trace.last(Collective), other.last.frame
         back = latest is None or any(event.of == latest.n for event in other.trace.of(Done))
         if other.how == "stopped" and other.rank in call.ranks and back and at is not None:
-            made = next((c for c in outcome.trace.of(Call) if c.name == "init_process_group" and c.site), None)
-            group = f" (line {made.site.line})" if made is not None and made.site is not None else ""
+            made = next((call for call in outcome.trace.calls("init_process_group") if call.site), None)
+            group = at_line(made.site if made is not None else None)
             waiting = {"rank": outcome.rank, "call": describe(call), "line": place(call)[1], "group": group}
             return Cause.of("outwaited", other=other.rank, at=at.line, function=at.function, **waiting)
     return None
@@ -130,7 +130,7 @@ def _cut_off(outcome: RankOutcome, known: Signature | None) -> Cause | None:
 
 def _forward_twice(outcome: RankOutcome, known: Signature | None) -> Cause | None:
     """Each forward of a DDP model that looks for unused parameters marks those that it leaves out as ready."""
-    built = [call for call in outcome.trace.of(Call) if call.name == "DistributedDataParallel"]
+    built = outcome.trace.calls("DistributedDataParallel")
     searches = any(call.arguments.get("find_unused_parameters") for call in built)
     if known is None or known.id != _READY_TWICE or not searches:
         return None
@@ -143,7 +143,7 @@ def _forward_twice(outcome: RankOutcome, known: Signature | None) -> Cause | Non
 def _not_used(outcome: RankOutcome, known: Signature | None) -> Cause | None:
     """The parts of the model without a gradient are used below a condition."""
     names = _names_without_gradient(outcome) if known is not None and known.id == _UNFINISHED else []
-    wrapped = [call.arguments for call in outcome.trace.of(Call) if call.name == "wrapped"]
+    wrapped = [call.arguments for call in outcome.trace.calls("wrapped")]
     files = {path for model in wrapped for path in model.get("files", ())}
     classes = {name: kind for model in wrapped for name, kind in model.get("classes", {}).items()}
     conditions = used_below(sorted(files), classes, names) if names else ""

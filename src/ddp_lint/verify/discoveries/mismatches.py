@@ -24,7 +24,7 @@ from ddp_lint.verify.discoveries.waiting import stuck_elsewhere
 from ddp_lint.verify.match import Kind, Mismatch, describe, place, present, walked_apart
 from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Discovery, Evidence, Examined
-from ddp_lint.verify.trace import Call, Collective, Exit
+from ddp_lint.verify.trace import Collective, Exit
 
 LUCK = "tensors of different sizes met: gloo aborts, NCCL hangs or returns wrong values"
 #: What the calls that matched and the source at their stacks show by themselves, by the damage that it is.
@@ -158,7 +158,7 @@ def misled(examined: Examined) -> Cause:
 def _unlike_models(examined: Examined, first: Mismatch) -> str:
     """Of a call in a module that is of another class on another rank: the models that were wrapped are not the same."""
     inside = {call.module for _, call in present(first.calls) if call.phase in ("forward", "backward")}
-    built = {one.rank: [c for c in one.trace.of(Call) if c.name == "wrapped"] for one in examined.run.ranks}
+    built = {one.rank: [*one.trace.calls("wrapped")] for one in examined.run.ranks}
     for models in zip(*built.values(), strict=False):
         classes = dict(zip(built, [model.arguments["classes"] for model in models], strict=True))
         for name in sorted(inside & set.union(*map(set, classes.values()))):

@@ -31,7 +31,7 @@ def sequence(case: Case) -> Opinion:
         first = case.examined.mismatches[0]
         text = f"the line ran {_times(case)}, and then the ranks diverge: {first}"
         return case.fires("sequence", text, linked=False)
-    streams = {trace.rank: tuple(trace.of(Collective)) for trace in case.traces}
+    streams = case.examined.streams
     return _exchanged(case, streams) or _aligned(case, streams)
 
 
