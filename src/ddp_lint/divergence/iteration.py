@@ -67,7 +67,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import ASPECTS
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import names_in, walk
+from ddp_lint.source.syntax import FunctionNode, names_in, walk
 
 #: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
@@ -382,14 +382,14 @@ def _asked(frame: Frame, test: ast.expr) -> Iterator[ast.expr]:
 
 def _goes_deeper(frame: Frame, target: ast.AST | None) -> bool:
     """Does the function call itself for the elements, as one does that goes through a nested structure?"""
-    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) or target is None:
+    if not isinstance(frame.function, FunctionNode) or target is None:
         return False
     elements = names_in(target)
     return any(elements & names_in(argument) for argument in _given_again(frame.function))
 
 
 @kept_by_node(4096)
-def _given_again(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[ast.expr, ...]:
+def _given_again(function: FunctionNode) -> tuple[ast.expr, ...]:
     """The first arguments of a function's calls of itself."""
     calls = (n for n in inside(function) if isinstance(n, ast.Call) and n.args)
     return tuple(call.args[0] for call in calls if last_part(call.func) == function.name)

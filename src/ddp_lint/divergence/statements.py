@@ -74,7 +74,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import names_in, walk
+from ddp_lint.source.syntax import FunctionNode, names_in, walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
@@ -1001,7 +1001,7 @@ def _assert(frame: Frame, node: ast.Assert) -> None:
         frame.effects.append(Branch(test, [], [Leave("raise", "AssertionError")], frame.span(node)))
 
 
-def _function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def _function(frame: Frame, node: FunctionNode) -> None:
     closure = visible(frame, node)
     function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=closure)
     value = unknown(("function", frame.key(node)), function)

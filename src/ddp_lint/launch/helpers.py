@@ -7,9 +7,9 @@ import dataclasses
 
 import libcst as cst
 
-from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.syntax import parameters, walk
+from ddp_lint.source.syntax import FunctionNode, parameters, walk
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import function_at, walk
+from ddp_lint.source.syntax import FunctionNode, function_at, walk
 
 #: Files that name one of the calls; a project with more is a framework, whose own functions say little of one file.
 _FILES = 40

@@ -16,14 +16,14 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, parse_expression
+from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import below, defaults, function_at, statements, walk
+from ddp_lint.source.syntax import FunctionNode, below, defaults, function_at, statements, walk
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, sites_of
 
@@ -667,7 +667,7 @@ def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = Fa
                 one_rank = one_rank or first_rank_test(test, False, own)
             continue
         inside = one_rank
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(statement, FunctionNode):
             inside = any(ast.unparse(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge.frameworks import Kind, wrappers
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts, assigned_in
+from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project import Project
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import argument_at, below, function_at, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, below, function_at, parameters, walk
 
 #: Files that wrap, or call what returns a wrapped model; a project with more is a framework.
 _FILES = 60

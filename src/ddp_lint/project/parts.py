@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from ddp_lint.source.syntax import below, gives_object, statements
+from ddp_lint.source.syntax import FunctionNode, below, first_line, gives_object, statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -148,7 +148,7 @@ def parts_of(
     tree.__dict__["rebinding"] = rebinding
     end = 0
     for written, node in sorted(_functions(tree, recorder, inside), key=lambda found: found[1].lineno):
-        first = min(node.body[0].lineno, *(d.lineno for d in getattr(node.body[0], "decorator_list", ())), 2**31)
+        first = first_line(node.body[0])
         last = node.end_lineno or first
         if first <= max(end, node.lineno) or _head_end(node) >= first:
             rebinding.append(node)
@@ -212,7 +212,7 @@ def _without_docstrings(tree: ast.Module, lines: list[str]) -> list[str]:
     return lines
 
 
-def _head_end(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def _head_end(node: FunctionNode) -> int:
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
     parts = [*arguments, *node.args.defaults, *node.args.kw_defaults, node.returns]
     return max((part.end_lineno or 0 for part in parts if part is not None), default=node.lineno)
@@ -224,15 +224,13 @@ def _mark(node: ast.AST, recorder: Recorder, question: str) -> None:
     node.__class__ = PART_OF[node.__class__]
 
 
-def _functions(
-    node: ast.AST, recorder: Recorder, inside: str, prefix: str = ""
-) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _functions(node: ast.AST, recorder: Recorder, inside: str, prefix: str = "") -> Iterator[tuple[str, FunctionNode]]:
     """The functions of a module or a class, also those under an `if` or `try`; not those within functions."""
     stack: list[ast.AST] = list(getattr(node, "body", ()))
     parts: list[ast.AST] = []
     while stack:
         found = stack.pop()
-        if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(found, FunctionNode):
             parts.append(found)
             yield prefix + found.name, found
         elif isinstance(found, ast.ClassDef):
@@ -336,7 +334,7 @@ def digest_derived(tree: ast.Module, what: str) -> str:
 
 def _plain(value: Any) -> Any:
     """What was derived, without places: functions by their names, since who looks into one depends on its part."""
-    if isinstance(value, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(value, FunctionNode):
         return value.name
     if isinstance(value, ast.AST):
         return ast.dump(value)
@@ -356,7 +354,7 @@ def _classes(tree: ast.Module, prefix: str) -> Iterator[ast.ClassDef]:
         if fields.get("question", ("",))[0] == prefix and isinstance(node, ast.ClassDef):
             with unnoted(node):
                 yield node
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        elif not isinstance(node, FunctionNode):
             stack += fields.get("parts", ())
 
 

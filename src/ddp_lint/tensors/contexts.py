@@ -16,6 +16,7 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
 
@@ -45,7 +46,7 @@ def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
     return _is_off(module.qualified(callee), dotted(callee), false=false)
 
 
-def body_without_gradient(node: ast.With | ast.FunctionDef | ast.AsyncFunctionDef, facts: ModuleFacts) -> bool:
+def body_without_gradient(node: ast.With | FunctionNode, facts: ModuleFacts) -> bool:
     """Whether a `with` or a decorator turns gradients off in the body of a statement."""
     around = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
     return any(_turns_off(expression, facts) for expression in around)

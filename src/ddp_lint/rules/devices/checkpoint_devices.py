@@ -13,10 +13,9 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to, kept_by_node
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.tensors.operations import is_factory, words_of
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: A layer, and not what wraps a model: ``torch.nn.parallel.DistributedDataParallel``.
 _LAYER = re.compile(r"torch\.nn\.[A-Z]\w*$")
 
@@ -46,7 +45,7 @@ def saved_elsewhere(project: Project, file: str) -> bool:
 def _saves(facts: ModuleFacts) -> Mapping[object, Sequence[tuple[ast.Call, ast.AST]]]:
     """The calls of `torch.save` in a file, each with the functions around it, by the constants in the place."""
     found: dict[object, list[tuple[ast.Call, ast.AST]]] = collections.defaultdict(list)
-    for function in (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)):
+    for function in (n for n in walk(facts.tree) if isinstance(n, FunctionNode)):
         for call in (n for n in walk(function) if isinstance(n, ast.Call) and len(n.args) > 1):
             if facts.qualified(call.func) == "torch.save":
                 for text in {n.value for n in walk(call.args[1]) if isinstance(n, ast.Constant)}:
@@ -64,7 +63,7 @@ def _moves_models(project: Project) -> bool:
     moved: list[bool] = []
     for path in project.holding("torch.save("):
         facts = project.facts_of(path)
-        functions = [n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)] if facts is not None else []
+        functions = [n for n in walk(facts.tree) if isinstance(n, FunctionNode)] if facts is not None else []
         for function in functions:
             calls = (n for n in walk(function) if isinstance(n, ast.Call) and n.args)
             saved = [c.args[0] for c in calls if facts is not None and facts.qualified(c.func) == "torch.save"]
@@ -145,7 +144,7 @@ def _is_made_here(value: ast.expr, facts: ModuleFacts) -> bool:
 def _states(tree: ast.AST) -> dict[ast.AST, ast.AST]:
     """The calls of ``state_dict()`` in functions, each with the outermost function around it."""
     found: dict[ast.AST, ast.AST] = {}
-    for function in (n for n in walk(tree) if isinstance(n, _FUNCTIONS)):
+    for function in (n for n in walk(tree) if isinstance(n, FunctionNode)):
         for node in walk(function):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "state_dict":
                 found.setdefault(node, function)

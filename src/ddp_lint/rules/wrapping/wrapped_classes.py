@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.tensors.classes import is_module_class
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -78,12 +78,10 @@ def _given_to_ddp(project: Project) -> Iterator[tuple[str, bool]]:
 
 
 def _given_in(project: Project, facts: ModuleFacts) -> Iterator[tuple[str, bool]]:
-    stack: list[tuple[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef | None, ClassFacts | None]] = [
-        (n, None, None) for n in facts.tree.body
-    ]
+    stack: list[tuple[ast.AST, FunctionNode | None, ClassFacts | None]] = [(n, None, None) for n in facts.tree.body]
     while stack:
         node, around, owner = stack.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, FunctionNode):
             around = node
         elif isinstance(node, ast.ClassDef):
             around, owner = None, project.class_of(facts, node)
@@ -97,7 +95,7 @@ def _kinds(
     project: Project,
     facts: ModuleFacts,
     model: ast.expr,
-    around: ast.FunctionDef | ast.AsyncFunctionDef | None,
+    around: FunctionNode | None,
     owner: ClassFacts | None,
 ) -> Iterator[str]:
     """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
