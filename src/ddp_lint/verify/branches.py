@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import function_at
 from ddp_lint.verify.control_flow import (
     MOST,
     Gate,
@@ -19,7 +20,6 @@ from ddp_lint.verify.control_flow import (
     calls_at,
     conditions_above,
     divides,
-    functions_in,
     gates_before,
     handler_around,
     head,
@@ -261,7 +261,7 @@ def made_of(mismatch: Mismatch) -> str:
         if inner is not None:
             asked = [node for node in asked if last_part(node.func) == inner.function] if wanted else []
         wanted = {name for node in asked for arg in node.args for name in names_of(arg)}
-        function = next((f for f in reversed(functions_in(tree_at(frame))) if frame.line in lines_of(f.body)), None)
+        function = function_at(tree_at(frame), frame.line)
         assigned = [n for n in ast.walk(function or tree_at(frame)) if isinstance(n, ast.Assign)]
         for node in sorted(assigned, key=lambda one: -one.lineno):
             made = set().union(*map(names_of, node.targets))

@@ -266,6 +266,12 @@ def not_finite(traces: Iterable[Trace]) -> Iterator[tuple[int, Hashes, tuple[str
                 yield trace.rank, event, names
 
 
+def differ(one: float, other: float, relative: float = 1e-6, absolute: float = 1e-9) -> bool:
+    """Two numbers are not the same, but for rounding; NaN and NaN are."""
+    close = math.isclose(one, other, rel_tol=relative, abs_tol=absolute)
+    return not close and not (math.isnan(one) and math.isnan(other))
+
+
 @dataclasses.dataclass(frozen=True)
 class Deviation:
     """Parameters (or gradients) that differ from the single-process reference by more than rounding."""

@@ -18,10 +18,11 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import last_line
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.frames import absolute, message_of, outwards, traceback_frames
-from ddp_lint.verify.sources import last_line, tree_of
+from ddp_lint.verify.sources import tree_of
 
 _TOOL_IDS = (4, 3, 5)
 _REPR_LIMIT = 60
