@@ -15,7 +15,7 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts
 from ddp_lint.source import Module
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.syntax import below, defaults, statements, walk
 from ddp_lint.source.wraps import unmoved
 from ddp_lint.tensors.contexts import body_without_gradient
@@ -322,7 +322,7 @@ def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:
         if isinstance(node, ast.With) and body_without_gradient(node, facts):
             continue
         name = dotted_ast(node) if isinstance(node, ast.Attribute) else ""
-        if name.startswith("self.") and name.count(".") == 1:
+        if of_self(name):
             needed |= {name} if counts and isinstance(getattr(node, "ctx", None), ast.Load) else set()
             continue
         # `self.mask[:n] == 0`, `x + self.shift`, `self.count.add_(1)`, `self.mask.shape`
@@ -372,11 +372,10 @@ def _own_attributes(cls: ModuleClass) -> Iterator[tuple[str, Attribute]]:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 given = by_default.get(node.value.id) if isinstance(node.value, ast.Name) else None
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    name = dotted_ast(target)
-                    if name.startswith("self.") and name.count(".") == 1:
+                    if name := of_self(dotted_ast(target)):
                         attribute = _attribute(given or node.value, method.name, cls)
                         if attribute is not None:
-                            yield name[5:], attribute
+                            yield name, attribute
             elif isinstance(node, ast.Call):
                 registered = _registered(node, method.name, cls)
                 if registered is not None:
@@ -448,10 +447,9 @@ def uses_of_self(
         if isinstance(node, ast.If) and (_happens_once(node) or _fills_memo(node, memos)):
             stack.extend((n, gradient) for n in reversed(node.orelse))
             continue
-        if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
-            name = dotted_ast(node)
-            if name.startswith("self.") and name.count(".") == 1:
-                found.append((name[5:], gradient))
+        # Also `checkpoint(self.block, x)`: a reference is as good as a call.
+        if isinstance(node, ast.Attribute) and (name := of_self(dotted_ast(node))):
+            found.append((name, gradient))
         stack.extend((child, gradient) for child in reversed(list(below(node))))
     return found
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.syntax import below, parameters, walk, yields
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training
@@ -136,9 +136,9 @@ class Keeping:
         """A call as it stands in a file, in a method of `owner`; of a method of a tensor the tensor is the first
         argument."""
         written = dotted_ast(call.func)
-        if owner is not None and written.startswith("self.") and written.count(".") == 1:
-            attribute = owner.attribute(written[5:])
-            return self.of_attribute(attribute) if attribute is not None else self.of_method(owner, written[5:])
+        if owner is not None and (name := of_self(written)):
+            attribute = owner.attribute(name)
+            return self.of_attribute(attribute) if attribute is not None else self.of_method(owner, name)
         qualified = facts.qualified(call.func)
         if qualified.startswith("torch."):
             return Kept(same=0) if qualified in names("views", "functions") else _of_operation(qualified, call)

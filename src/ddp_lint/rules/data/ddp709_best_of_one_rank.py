@@ -16,7 +16,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, SAMPLER, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
@@ -309,8 +309,8 @@ class _Evaluation:
         word = last_part(call.func)
         if words_of(word) & _JOINING or name.startswith("torchmetrics.") or word == "compute":
             return True
-        if self.owner is not None and written.startswith("self.") and written.count(".") == 1:
-            name = f"{self.owner.name}.{written[5:]}"
+        if self.owner is not None and (method := of_self(written)):
+            name = f"{self.owner.name}.{method}"
         inner = _named(self.project, name) if depth and name else None
         return inner is not None and inner.joins(depth - 1)
 

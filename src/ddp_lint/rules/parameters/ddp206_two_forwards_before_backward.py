@@ -13,7 +13,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import chosen_apart, exclusive
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.wraps import Wrap, argument
@@ -176,7 +176,7 @@ class TwoForwardsBeforeBackward(Rule):
         if wrap is not None:
             kept = self._has_no_buffers(wrap) or wrap.inner in self._synchronised
             return all(map(_broadcasts, self._ways(wrap))) and not kept
-        return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
+        return bool(of_self(name)) and self._wrapped_by_class(of_self(name), at)
 
     def _ways(self, wrap: Wrap) -> list[Wrap]:
         """All wraps that a function gives one name: who leaves the buffers alone in one arm knows which models have
