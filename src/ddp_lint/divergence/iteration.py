@@ -67,7 +67,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import ASPECTS
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, names_in, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
 
 #: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
@@ -374,7 +374,7 @@ def _within(loop: ast.While) -> Iterator[ast.AST]:
 def _asked(frame: Frame, test: ast.expr) -> Iterator[ast.expr]:
     """A test, and what the functions of the project return that it calls."""
     yield test
-    for call in (node for node in walk(test) if isinstance(node, ast.Call)):
+    for call in calls_below(test):
         function = evaluate(frame, call.func).reference
         if isinstance(function, ref.FunctionRef):
             yield from (n.value for n in inside(function.node) if isinstance(n, ast.Return) and n.value is not None)

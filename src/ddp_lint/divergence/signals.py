@@ -14,7 +14,7 @@ from ddp_lint.divergence.values import Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, kept_by_node
-from ddp_lint.source.syntax import FunctionNode, first_name, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, first_name
 
 REGISTERING: Final = "signal.signal"
 
@@ -71,7 +71,7 @@ def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
 
 @kept_by_node(512)
 def _candidates(tree: ast.Module) -> tuple[ast.Call, ...]:
-    calls = (node for node in walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
+    calls = (node for node in calls_below(tree) if len(node.args) == 2)
     return tuple(call for call in calls if dotted(call.func).endswith("signal"))
 
 

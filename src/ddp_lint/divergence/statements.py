@@ -74,7 +74,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import FunctionNode, names_in, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
@@ -658,7 +658,7 @@ def _tells_parent(handler: ast.ExceptHandler) -> bool:
 
 
 def _calls_of(call: ast.Call) -> Iterator[ast.Call]:
-    return (node for node in walk(call) if isinstance(node, ast.Call))
+    return calls_below(call)
 
 
 @kept_by_node(8192)

@@ -797,8 +797,8 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
         both = [name for name in yes.entries if name in no.entries]
         held = {name: merge(test, yes.entries[name], no.entries[name], (key, name)) for name in both}
         return holding(divergent((GROWN, key), varies), entries=held)
-    if _holds_nothing(yes) is not _holds_nothing(no):
-        other = no if _holds_nothing(yes) else yes
+    if is_new_container(yes) is not is_new_container(no):
+        other = no if is_new_container(yes) else yes
         longer = other.constant is None and not other.agreed
     elif yes.kind == no.kind == GROWN:  # both arms add to it
         return filled(key, varies)
@@ -807,14 +807,9 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
     return divergent((GROWN, key), varies) if longer else None
 
 
-def _holds_nothing(value: Value) -> bool:
-    """Is it an empty list, tuple or dictionary that is written there?"""
-    return value.items == () or value.entries == {}
-
-
 def _is_empty(value: Value) -> bool:
     """Is it what a name holds before it holds an object: None, or an empty list?"""
-    return _is_none(value) or _holds_nothing(value)
+    return _is_none(value) or is_new_container(value)
 
 
 def is_numbered(value: Value) -> bool:
@@ -823,7 +818,7 @@ def is_numbered(value: Value) -> bool:
 
 
 def is_new_container(value: Value) -> bool:
-    """Is it a list or a dictionary that nothing was put into yet?"""
+    """Is it a list, a tuple or a dictionary that nothing was put into yet?"""
     return value.items == () or value.entries == {}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, below, defaults, parameters, walk, yields
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, parameters, walk, yields
 
 _DEPTH = 3
 #: Calls below torch.cuda that wait for the first use of a GPU, or do nothing before it.
@@ -29,7 +29,7 @@ def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = 
             if touches_cuda(facts, part, around):
                 return part
     if depth:
-        for call in (n for body in bodies for n in walk(body) if isinstance(n, ast.Call)):
+        for call in (n for body in bodies for n in calls_below(body)):
             found = resolve(project, facts, call.func)
             if found is not None and found[1] is not node and uses_cuda(project, *found, depth - 1) is not None:
                 return call

@@ -67,6 +67,11 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         found += below(item)
 
 
+def calls_below(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls in a node, those in nested functions included; itself, if it is one."""
+    return (part for part in walk(node) if isinstance(part, ast.Call))
+
+
 def names_in(node: ast.AST) -> frozenset[str]:
     """The names in a node, those in nested functions included."""
     return frozenset(part.id for part in walk(node) if isinstance(part, ast.Name))

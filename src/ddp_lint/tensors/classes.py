@@ -16,7 +16,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, of_self
-from ddp_lint.source.syntax import below, defaults, statements, walk
+from ddp_lint.source.syntax import below, calls_below, defaults, statements, walk
 from ddp_lint.source.wraps import unmoved
 from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.operations import layer_kind, names, words_of
@@ -259,7 +259,7 @@ class ModuleClasses:
             return True
         for each in cls.lineage:
             methods = [m for m in each.node.body if isinstance(m, ast.FunctionDef)]
-            used = {dotted_ast(n.func) for m in methods for n in walk(m) if isinstance(n, ast.Call)}
+            used = {dotted_ast(n.func) for m in methods for n in calls_below(m)}
             for method in methods:
                 for node in walk(method):
                     if isinstance(node, ast.Call) and self.may_have_buffers(node, each.facts, seen | {cls.name}):
@@ -344,12 +344,12 @@ def _unconditional_calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
         if isinstance(statement, (ast.For, ast.With)):
             yield from _unconditional_calls(statement.body)
         elif not isinstance(statement, (ast.If, ast.Try, ast.While)):
-            yield from (node for node in walk(statement) if isinstance(node, ast.Call))
+            yield from calls_below(statement)
 
 
 def _updates(step: ast.FunctionDef) -> bool:
     """Whether a training step runs the optimizer by itself."""
-    calls = (node.func for node in walk(step) if isinstance(node, ast.Call))
+    calls = (node.func for node in calls_below(step))
     return any(isinstance(f, ast.Attribute) and f.attr in names("training_steps", "updates") for f in calls)
 
 

@@ -17,7 +17,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.project.parts import touch, unnoted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, below, nested, walk
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, nested, walk
 from ddp_lint.tensors.classes import in_training, is_module_class
 from ddp_lint.tensors.operations import names
 
@@ -270,7 +270,7 @@ class _Roots:
             if self._project.meaning(self._facts, callee) in names("compile", "entries"):
                 yield self._compiled(decorator, f"`{function.name}`")
         asks = self._asks and _between(self._lines, function)
-        calls = (n for n in walk(function) if isinstance(n, ast.Call)) if asks else ()
+        calls = calls_below(function) if asks else ()
         for node in calls:
             asked = self._project.meaning(self._facts, node.func)
             if asked in names("branches", "tracing") and asked.endswith("compiling"):

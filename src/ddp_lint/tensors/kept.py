@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, of_self
-from ddp_lint.source.syntax import below, parameters, walk, yields
+from ddp_lint.source.syntax import below, calls_below, parameters, walk, yields
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training
 from ddp_lint.tensors.contexts import body_without_gradient
@@ -223,7 +223,7 @@ def _parts(made: ast.expr | None) -> Iterator[ast.expr]:
 
 def _appended(cls: ModuleClass, name: str) -> Iterator[ast.expr]:
     """What the class puts into a container afterwards: ``self.layers.append(A())``."""
-    for call in (node for node in walk(cls.node) if isinstance(node, ast.Call) and node.args):
+    for call in (node for node in calls_below(cls.node) if node.args):
         if dotted_ast(call.func) in (f"self.{name}.append", f"self.{name}.add_module", f"self.{name}.extend"):
             yield call.args[-1]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import function_at
+from ddp_lint.source.syntax import calls_below, function_at
 from ddp_lint.verify.control_flow import (
     MOST,
     Gate,
@@ -363,7 +363,7 @@ def polling(here: Frame) -> str:
     """For the line at which a rank waits: the loop around it that polls with `sleep`."""
     loops = [loop for loop in loops_around(here) if isinstance(loop, ast.While)]
     for loop in reversed(loops):
-        if any(isinstance(node, ast.Call) and last_part(node.func) == "sleep" for node in ast.walk(loop)):
+        if any(last_part(node.func) == "sleep" for node in calls_below(loop)):
             return f"it repeats `{head(loop)}` (line {loop.lineno}) again and again: its condition never becomes true"
     return ""
 

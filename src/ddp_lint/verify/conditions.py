@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.verify.finding_context import Guard
 from ddp_lint.verify.oracles.case import Case, real
 from ddp_lint.verify.sources import tree_of
@@ -217,8 +218,8 @@ def _parsed(case: Case, guard: Guard) -> tuple[ast.expr, Mapping[str, str]]:
 
 def _options(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(attribute, flag) of each option that the file gives an argparse parser."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and last_part(node.func) == "add_argument":
+    for node in calls_below(tree):
+        if last_part(node.func) == "add_argument":
             flags = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
             long = next((flag for flag in flags if flag.startswith("--")), "")
             given = next((word.value for word in node.keywords if word.arg == "dest"), None)

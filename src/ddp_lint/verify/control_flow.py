@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, blocks_at, last_line, nested
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, last_line, nested
 from ddp_lint.verify.sources import lines_of, tree_of
 from ddp_lint.verify.trace import Frame
 
@@ -177,7 +177,7 @@ def tree_at(frame: Frame) -> ast.Module:
 
 
 def calls_at(frame: Frame) -> list[ast.Call]:
-    return [node for node in ast.walk(tree_at(frame)) if isinstance(node, ast.Call) and node.lineno == frame.line]
+    return [node for node in calls_below(tree_at(frame)) if node.lineno == frame.line]
 
 
 def conditions_above(frame: Frame, other: int) -> Iterator[tuple[str, range, bool]]:

@@ -6,6 +6,7 @@ import ast
 
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.verify.target import Target, modules
 
 #: Functions that start ranks, by the last part of their name, with the packages that they come from.
@@ -26,7 +27,7 @@ def starts_own_ranks(target: Target) -> bool:
 
 
 def _starts_ranks(facts: ModuleFacts) -> bool:
-    calls = [node for node in ast.walk(facts.tree) if isinstance(node, ast.Call)]
+    calls = list(calls_below(facts.tree))
     return any(_starts(facts, call) for call in calls) or _calls_launcher(facts.tree, calls) or _processes(calls)
 
 

@@ -14,7 +14,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
-from ddp_lint.source.syntax import FunctionNode, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, descendants, parameters_of, subtree
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 from ddp_lint.tensors.callers import CallSite, call_sites
@@ -226,7 +226,7 @@ class LoaderNotDivided(Rule):
                 continue
             if framework_loads(site.facts) or not _is_run_always(around, site.node) or self._is_ordered(node, site):
                 continue
-            for call in (n for n in walk(around) if isinstance(n, ast.Call)):
+            for call in calls_below(around):
                 if project.meaning(site.facts, call.func) in wrappers():
                     return site.facts.file.span_of(call)
         return None

@@ -22,7 +22,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, options
-from ddp_lint.source.syntax import parameters, walk
+from ddp_lint.source.syntax import calls_below, parameters, walk
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
@@ -278,10 +278,8 @@ class OneAugmentationSeed(Rule):
             return False
         first = parameters(function)[0].arg
         return any(
-            isinstance(call, ast.Call)
-            and facts.qualified(call.func) in _SEEDERS
-            and any(dotted_ast(arg) == first for arg in call.args)
-            for call in walk(function)
+            facts.qualified(call.func) in _SEEDERS and any(dotted_ast(arg) == first for arg in call.args)
+            for call in calls_below(function)
         )
 
     # ---- where it does no harm

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import blocks_at, function_at, walk
+from ddp_lint.source.syntax import blocks_at, calls_below, function_at, walk
 from ddp_lint.tensors.classes import is_module_class
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -102,7 +102,7 @@ def _parts(project: Project, name: str) -> Iterator[str]:
 def _made_in(project: Project, facts: ModuleFacts, function: ast.AST, depth: int) -> Iterator[str]:
     """The classes of the modules that a function makes, itself or by functions of the project that it calls or that it
     gives the class: ``self._make_layer(Bottleneck, 64)``."""
-    for call in (n for n in walk(function) if isinstance(n, ast.Call)):
+    for call in calls_below(function):
         for part in (call.func, *call.args):
             made = project.meaning(facts, part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
             found = project.definition(made) if made else None
