@@ -262,7 +262,7 @@ def _kept(frames: tuple[tuple[str, int, str], ...]) -> tuple[Frame, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Flight:
-    """The dumps of a job aligned: where its groups part, and the last rows of the group that does so first."""
+    """The dumps of a job aligned: where its groups diverge, and the last rows of the group that does so first."""
 
     dumps: tuple[Dump, ...]
     mismatches: tuple[Mismatch, ...] = ()

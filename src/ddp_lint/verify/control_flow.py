@@ -129,12 +129,12 @@ def loops_around(frame: Frame) -> list[Loop]:
 
 
 def is_counted(loop: Loop) -> bool:
-    """`for epoch in range(...)` without another way out: ranks go round it alike."""
+    """`for epoch in range(...)` without another way out: all ranks repeat it as often."""
     return isinstance(loop, ast.For) and _is_range(loop.iter) and not any(ways_out(loop.body))
 
 
 def is_fixed(loop: Loop) -> bool:
-    """`for step in range(100)`: no rank can go round it more often."""
+    """`for step in range(100)`: no rank can repeat it more often."""
     return is_counted(loop) and isinstance(loop, ast.For) and not any(isinstance(n, ast.Name) for n in _bounds(loop))
 
 

@@ -49,5 +49,5 @@ def _calls_launcher(tree: ast.Module, calls: list[ast.Call]) -> bool:
 def _processes(calls: list[ast.Call]) -> bool:
     """Processes are started, and a rank passes its number to init_process_group."""
     starts = any(last_part(c.func) == "Process" and any(k.arg == "target" for k in c.keywords) for c in calls)
-    tells = any(last_part(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
-    return starts and tells
+    named = any(last_part(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
+    return starts and named

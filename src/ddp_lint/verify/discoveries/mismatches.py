@@ -180,6 +180,6 @@ def in_another_order(examined: Examined) -> Iterator[Discovery]:
         message = f"{one.api or one.op} of rank {rank} ({one.label}) met that of rank {other} ({another.label})"
         cause = Cause.of("unlike-names")
         if place(one) != place(another):
-            parted = paths_apart({rank: one, other: another})
-            cause = Cause.of("unlike-turns", where=f"; {parted[0]}" if parted is not None else "")
+            condition = paths_apart({rank: one, other: another})
+            cause = Cause.of("unlike-turns", where=f"; {condition[0]}" if condition is not None else "")
         yield discovery(examined, ("mismatch", "sequence"), message, one.site, cause)
