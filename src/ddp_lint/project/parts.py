@@ -280,12 +280,17 @@ def touch(node: ast.AST) -> None:
     """Note that a result depends on all of a function, a class or a module: what is kept of it was made of that."""
     if node.__class__ in _PARTS:
         _body(node)
-        return
+    else:
+        _note(node, PART, after=ALL)
+
+
+def _note(node: ast.AST, kind: str, *, before: str = "", after: str = "") -> None:
+    """Note a question about a module, or about the classes of one name in it."""
     fields = node.__dict__
     recorder = fields.get("recorder")
     if recorder is not None and recorder.asked is not None:
         prefix, inside = fields["question"]
-        recorder.asked.add(f"{PART}:{prefix}{ALL}:{inside}")
+        recorder.asked.add(f"{kind}:{before}{prefix}{after}:{inside}")
 
 
 @contextlib.contextmanager
@@ -301,11 +306,7 @@ def unnoted(node: ast.AST) -> Iterator[None]:
 
 def note_stores(node: ast.ClassDef, attribute: str) -> None:
     """Note that a result depends on what the methods of a class assign to an attribute, and on nothing else of them."""
-    fields = node.__dict__
-    recorder = fields.get("recorder")
-    if recorder is not None and recorder.asked is not None:
-        prefix, inside = fields["question"]
-        recorder.asked.add(f"{STORES}:{prefix}{attribute}:{inside}")
+    _note(node, STORES, after=attribute)
 
 
 def digest_of_stores(tree: ast.Module, what: str) -> str:
@@ -361,11 +362,7 @@ def _classes(tree: ast.Module, prefix: str) -> Iterator[ast.ClassDef]:
 def calls_on_self(class_: ast.ClassDef, method: ast.AST) -> frozenset[str]:
     """Names of the methods that a method calls on its own object; '' for a computed name. The answer for all
     methods of the class is all that a result depends on."""
-    fields = class_.__dict__
-    recorder = fields.get("recorder")
-    if recorder is not None and recorder.asked is not None:
-        prefix, inside = fields["question"]
-        recorder.asked.add(f"{CALLS}:{prefix}:{inside}")
+    _note(class_, CALLS)
     with unnoted(class_):
         return called_on_self(method)
 
@@ -425,6 +422,7 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
 def kept_by_class(function: F) -> F:
     """Keep what one of `DERIVED` gives for a class; who gets it depends on that, and on nothing else of its methods."""
     assert function.__name__ in DERIVED
+    name = f"{function.__name__}."
 
     @functools.lru_cache(maxsize=4096)
     def kept(node: ast.ClassDef, version: int) -> Any:
@@ -433,12 +431,8 @@ def kept_by_class(function: F) -> F:
 
     @functools.wraps(function)
     def known(node: ast.ClassDef) -> Any:
-        fields = node.__dict__
-        recorder = fields.get("recorder")
-        if recorder is not None and recorder.asked is not None:
-            prefix, inside = fields["question"]
-            recorder.asked.add(f"{SUMS}:{function.__name__}.{prefix}:{inside}")
-        return kept(node, fields.get("version", 0))
+        _note(node, SUMS, before=name)
+        return kept(node, node.__dict__.get("version", 0))
 
     return cast("F", _as_cache(known, kept))
 
