@@ -138,7 +138,7 @@ def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) 
         return False
     tests = [atom for test in frame.path for atom in test.atoms()]
     asks = ("truth", Symbol((("compare", "Is", (group.key, constant(None).key)), tuple(set(group.components)))))
-    placed = any(atom.open and atom.varies is not None and atom.varies.cause == "rank" for atom in tests)
+    placed = any(atom.open and atom.by_rank for atom in tests)
     return placed and any(asks in atom.truths for atom in tests)
 
 

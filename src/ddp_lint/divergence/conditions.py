@@ -180,7 +180,7 @@ def _is_any_of(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Va
         return None
     if left.open or right.constant is not None:
         return None
-    if left.varies is None or left.varies.cause != "rank" or not any(map(_names_the_last, listed.elts)):
+    if not left.by_rank or not any(map(_names_the_last, listed.elts)):
         return None
     asked: list[ast.expr] = [ast.copy_location(ast.Compare(node.left, [ast.Eq()], [e]), node) for e in listed.elts]
     either = _boolean(frame, ast.copy_location(ast.BoolOp(ast.Or(), asked), node))
@@ -331,7 +331,7 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
 def _whether_kept(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
     """``getattr(self, "group", None) is None``: either all ranks have the attribute or none has it."""
     default = node.comparators[0]
-    if left.varies is None or left.varies.cause != "rank" or not isinstance(default, ast.Constant):
+    if not left.by_rank or not isinstance(default, ast.Constant):
         return None
     asked = assigned_once(frame, node.left)
     if not isinstance(asked, ast.Call):
@@ -366,7 +366,7 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
     with_none = operation in (ast.Is, ast.Eq) and right.constant == Known(None)
     if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
         return True  # another object on each rank, none of which is known to be missing
-    if with_none and left.kind == "item" and left.varies is not None and left.varies.cause == "rank":
+    if with_none and left.kind == "item" and left.by_rank:
         return True  # what a list holds for this rank, which holds something for each
     if right.constant == Known(0) and follows_from_extent(left):
         return True
@@ -418,7 +418,7 @@ def _is_text_and_number(left: Value, right: Value) -> bool:
 def _as_numbers(left: Value, right: Value) -> tuple[Value, Value]:
     """``os.environ["RANK"] == "0"``: the environment holds text, the worlds know numbers."""
     for one, other in ((left, right), (right, left)):
-        if one.varies is None or one.varies.cause != "rank" or other.constant is None:
+        if not one.by_rank or other.constant is None:
             continue
         text = other.constant.value
         texts = text if isinstance(text, tuple) else (text,)

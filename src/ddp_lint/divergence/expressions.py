@@ -580,7 +580,7 @@ def _dictionary(frame: Frame, node: ast.Dict) -> Value:
 
 def of_ranks(value: Value, elements: list[Value]) -> Value:
     """A list of numbers that follow from the rank: another list on each rank, as long on all of them."""
-    varies = next((e.varies for e in elements if e.varies is not None and e.varies.cause == "rank"), None)
+    varies = next((e.varies for e in elements if e.by_rank), None)
     return dataclasses.replace(value, varies=varies) if varies is not None and value.varies is None else value
 
 

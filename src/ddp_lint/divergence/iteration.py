@@ -181,7 +181,7 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
         over = iterated(source) if _called(source) == "enumerate" else source
         if number is None or (over is not None and dealt_evenly(frame, over, number)):
             continue
-        if any((varies := evaluate(frame, side).varies) and varies.cause == "rank" for side in sides):
+        if any(evaluate(frame, side).by_rank for side in sides):
             return own_share(frame, node)
     return None
 
@@ -226,7 +226,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         )
     if of_batches(iterable.varies) and iterable.open and _is_field(node):
         return divergent((FIELD, frame.key(node)), iterable.varies)
-    if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
+    if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not iterable.by_rank:
         return unknown((ELEMENT, frame.key(node)), held_in(iterable.items or ()))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and (len(node.args) == 1 or iterable.varies is None):
         # ranks that go round together count alike
@@ -300,10 +300,6 @@ def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) ->
     )
     frame.effects = outer  # the arguments were evaluated as the loop's iterable already
     return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=items)
-
-
-def _is_rank(value: Value) -> bool:
-    return value.varies is not None and value.varies.cause == "rank"
 
 
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:

@@ -136,6 +136,11 @@ class Condition:
         return isinstance(first, tuple) and first[:1] in (("raised",), ("refused",))
 
     @property
+    def by_rank(self) -> bool:
+        """Whether the rank's own number decides it."""
+        return self.varies is not None and self.varies.cause == "rank"
+
+    @property
     def by_node(self) -> bool:
         """Whether it differs between the ranks of one node, and is the same on the first ranks of two nodes."""
         first, second, other_node = self.truths[:3]
@@ -395,6 +400,11 @@ class Value:
     def same(self) -> bool:
         """True when it is the same on all ranks, known or not."""
         return self.varies is None
+
+    @property
+    def by_rank(self) -> bool:
+        """Does the rank's own number decide it?"""
+        return self.varies is not None and self.varies.cause == "rank"
 
     @property
     def made(self) -> bool:

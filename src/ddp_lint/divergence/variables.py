@@ -194,7 +194,7 @@ class Variables:
             with self.following():
                 env = self._summaries.names_after(function)
             value = env.get(name) if env is not None else None
-            if value is not None and value.varies is not None and value.varies.cause == "rank" and not value.open:
+            if value is not None and value.by_rank and not value.open:
                 return value
         return None
 
@@ -492,7 +492,7 @@ _TESTS: Final = (ast.Compare, ast.UnaryOp, ast.BoolOp)
 def _by_rank(given: list[tuple[Frame, ast.expr]]) -> Value | None:
     """What all of these are, if each follows from the rank."""
     found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
-    by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
+    by_rank = [v for v in found if v.by_rank and not v.open]
     return by_rank[0] if by_rank and len(by_rank) == len(found) else None
 
 
