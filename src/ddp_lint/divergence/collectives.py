@@ -150,7 +150,7 @@ def _is_kept_by_some(frame: Frame, group: Value | None, node: ast.expr | None) -
     varies = group.varies if group is not None else None
     if group is None or varies is None or isinstance(group.reference, ref.GroupRef):
         return False
-    kept = varies.of_rank and (group.kind == "set" or Known(None) in group.components)
+    kept = varies.by_rank_or_place and (group.kind == "set" or Known(None) in group.components)
     return kept or varies.cause == "host"
 
 
@@ -275,7 +275,7 @@ def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
     """Why each rank makes a group of other members, where it names those of its own group alone."""
     ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
     varies = ranks.varies if ranks is not None else None
-    return varies if varies is not None and varies.of_rank else None
+    return varies if varies is not None and varies.by_rank_or_place else None
 
 
 def happens(entry: Collective | Source, arguments: Arguments) -> bool:

@@ -112,7 +112,7 @@ def passed_on(frame: Frame, node: ast.AST, parts: Sequence[Value], key: Hashable
     agreed = False
     for part in parts:
         agreed = agreed or part.agreed
-        if part.varies is not None and part.open and not part.varies.of_rank:
+        if part.varies is not None and part.open and not part.varies.by_rank_or_place:
             return divergent(key, part.varies, even=follow_from_sizes(parts))
     return unknown(key, agreed=agreed)
 

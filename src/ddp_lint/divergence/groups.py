@@ -238,7 +238,7 @@ def can_diverge(varies: Variation, group: Group) -> bool:
     """
     if varies.cause in ("data", "length", "exception", "failure") and group.axis in _SHARING:
         return False  # ranks that share a batch fail alike, too
-    if not varies.of_rank or group.is_world:
+    if not varies.by_rank_or_place or group.is_world:
         return True
     if varies.cause == "membership":
         return False

@@ -458,7 +458,7 @@ def _asks_whose_turn(node: ast.For | ast.AsyncFor, iterable: Value, branch: Bran
     """``peer == rank``, where the loop goes through all ranks of the group in which it is that"""
     varies = branch.test.varying()
     asked = next((n.test for n in node.body if isinstance(n, ast.If) and n.lineno == branch.span.line), None)
-    if varies is None or not varies.of_rank or not isinstance(asked, ast.Compare):
+    if varies is None or not varies.by_rank_or_place or not isinstance(asked, ast.Compare):
         return False
     group = varies.scope.removeprefix("group:") if varies.scope.startswith("group:") else ""
     equal = len(asked.ops) == 1 and isinstance(asked.ops[0], (ast.Eq, ast.NotEq))

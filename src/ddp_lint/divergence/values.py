@@ -80,8 +80,8 @@ _HELD_HERE: Final = 2
 
 Component = Known | Symbol
 
-#: Causes of a value that a rank's own number decides, be it by way of the group that the rank is a member of.
-OF_RANK: Final = frozenset({"rank", "membership"})
+#: Causes of what the rank's own number decides: itself, or by the rank's place in a group ("membership").
+BY_RANK_OR_PLACE: Final = frozenset({"rank", "membership"})
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
@@ -113,8 +113,8 @@ class Variation:
         return cls(source.cause, source.description, "world", origin, Confidence.MEDIUM, aspect=source.aspect)
 
     @property
-    def of_rank(self) -> bool:
-        return self.cause in OF_RANK
+    def by_rank_or_place(self) -> bool:
+        return self.cause in BY_RANK_OR_PLACE
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
