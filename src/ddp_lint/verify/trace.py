@@ -711,10 +711,6 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(item) for item in value) if isinstance(value, list) else value
 
 
-def _sketches(value: Any) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(sums) for name, sums in value.items()}
-
-
 def _frames(value: Any) -> tuple[Frame, ...]:
     return tuple(Frame(*item) for item in value)
 
@@ -729,10 +725,6 @@ def _tensors(value: Any) -> tuple[Tensor, ...]:
 
 def _by_line(value: Any) -> dict[str, dict[int, Any]]:
     return {path: {int(line): _plain(item) for line, item in lines.items()} for path, lines in value.items()}
-
-
-def _stacks(value: Any) -> dict[str, tuple[Frame, ...]]:
-    return {thread: _frames(frames) for thread, frames in value.items()}
 
 
 _DECODERS: Mapping[str, Any] = {
@@ -750,8 +742,8 @@ _DECODERS: Mapping[str, Any] = {
     "values": _by_line,
     "orders": _by_line,
     "early": lambda value: {path: tuple(lines) for path, lines in value.items()},
-    "stacks": _stacks,
-    "sketches": _sketches,
+    "stacks": lambda value: {thread: _frames(frames) for thread, frames in value.items()},
+    "sketches": lambda value: {name: tuple(sums) for name, sums in value.items()},
 }
 
 
