@@ -598,10 +598,6 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Value:
     return unknown(frame.key(node), function)
 
 
-def _await(frame: Frame, node: ast.Await) -> Value:
-    return evaluate(frame, node.value)
-
-
 def _yield(frame: Frame, node: ast.Yield) -> Value:
     frame.yielded.append(evaluate(frame, node.value))
     frame.effects.append(Yielded())
@@ -626,7 +622,7 @@ def consume(frame: Frame, value: Value) -> None:
         frame.effects.append(dataclasses.replace(reference.call, yields=[]))
 
 
-def _starred(frame: Frame, node: ast.Starred) -> Value:
+def _inside(frame: Frame, node: ast.Await | ast.Starred) -> Value:
     return evaluate(frame, node.value)
 
 
@@ -661,8 +657,8 @@ def _path(node: ast.expr) -> str:
 HANDLERS: Handlers = {
     ast.Constant: _constant, ast.JoinedStr: _text, ast.Name: _name, ast.Attribute: _attribute,
     ast.Subscript: _subscript, ast.BinOp: _binary, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
-    ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from,
-    ast.Starred: _starred,
+    ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _inside, ast.Yield: _yield, ast.YieldFrom: _yield_from,
+    ast.Starred: _inside,
 }  # fmt: skip
 
 

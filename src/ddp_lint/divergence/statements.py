@@ -729,7 +729,7 @@ def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
 def _called_in(statement: ast.stmt) -> frozenset[str]:
     """The last parts of the names that a statement calls."""
     calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
-    return frozenset(dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "") for call in calls)
+    return frozenset(last_part(call.func) for call in calls)
 
 
 #: What lets one rank alone in where something else went wrong before: files lie where all ranks see them, mostly.
@@ -849,7 +849,7 @@ def _is_context_event(call: ast.Call, effects: list[Effect]) -> bool:
     """A framework's context manager has its event where it ends."""
     if not effects or not isinstance(effects[-1], EventStep):
         return False
-    name = dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
+    name = last_part(call.func)
     return effects[-1].event.op == name or name.endswith("_first")
 
 
