@@ -83,25 +83,15 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if operation in (ast.Eq, ast.NotEq) and _is_text_and_number(*values):
         return constant(operation is ast.NotEq)
     left, right = _as_numbers(*values)
-    values = [left, right]
-    if right.constant == Known(None) and (with_none := _with_none(frame, node, left)) is not None:
-        return with_none
-    if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
-        lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
-        return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
-    settled = _alone(node, operation, left, right) or _whether_kept(frame, node, left)
-    settled = settled or _is_entry(operation, left, right) or _within_size(operation, left, right)
-    if (settled := settled or _is_any_of(frame, node, left, right)) is not None:
+    if (settled := _settled(frame, node, left, right)) is not None:
         return settled
     left, right = _of_the_last(left, right)
-    values = [left, right]
-    if left.constant is not None and right.constant is None and left.varies is None and right.varies is None:
-        left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
-        values = [left, right] if operation not in (ast.In, ast.NotIn) else values
-        left, right = values
+    contains = operation in (ast.In, ast.NotIn)
     uniform = left.varies is None and right.varies is None
+    if uniform and left.constant is not None and right.constant is None and not contains:
+        left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
     opposite = (_OPPOSITE_IF_UNIFORM if uniform else _OPPOSITE).get(operation, operation)
-    key = ("compare", opposite.__name__, _keys(values))
+    key = ("compare", opposite.__name__, _keys([left, right]))
     lacking = _lacking(frame, node, left, right)
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
     alike = lacking is None and (
@@ -110,7 +100,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         or _asks_for_form(node, opposite, right)
         or _asks_for_process(node)
         or _asks_which_object(operation, left, right)
-        or (operation in (ast.In, ast.NotIn) and right.varies is not None and right.varies.cause == "memory")
+        or (contains and right.varies is not None and right.varies.cause == "memory")
     )
     if alike:
         return unknown(key)
@@ -119,13 +109,30 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if opposite is ast.Eq and against and result.varies and result.varies.cause == "data":
         # Its own number against what all have: mostly whether all have the same, to which they find one answer.
         result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
-    if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
+    if contains and left.varies is not None and result.open and left.varies.cause == "rank":
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
         result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
     if opposite is not operation:
         return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
+
+
+def _settled(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Value | None:
+    """The outcome where more than the two values decides it: how they were made, what is missing, or what is asked."""
+    operation = type(node.ops[0])
+    if right.constant == Known(None) and (with_none := _with_none(frame, node, left)) is not None:
+        return with_none
+    if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
+        lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
+        return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
+    return (
+        _alone(node, operation, left, right)
+        or _whether_kept(frame, node, left)
+        or _is_entry(operation, left, right)
+        or _within_size(operation, left, right)
+        or _is_any_of(frame, node, left, right)
+    )
 
 
 def _with_none(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
