@@ -17,6 +17,7 @@ from ddp_lint.findings import Finding, Span
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import FunctionNode, first_line, last_line
 
 _HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 #: What a checkout that nobody vouches for must not decide: a program that git asks what has changed, hooks, and that a
@@ -30,7 +31,6 @@ _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
 _PATIENCE = 300
 _OWN = ("local", "worktree")
 _EVERY = range(1, 10**9)
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,8 +256,7 @@ def _used(function: FunctionNode) -> Iterator[str]:
 
 def _range(node: ast.stmt) -> range:
     """The lines of a statement, with its decorators."""
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-    return range(first, (node.end_lineno or node.lineno) + 1)
+    return range(first_line(node), last_line(node) + 1)
 
 
 def _meets(lines: range, changed: Iterable[range]) -> bool:

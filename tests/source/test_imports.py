@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_lint.source.imports import imports_in
+from ddp_lint.source.imports import imports_in, of_self
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,8 @@ from ddp_lint.source.imports import imports_in
 )
 def test_imports_at_starts_of_lines(text: str, found: list[tuple[str, str]]) -> None:
     assert list(imports_in(text)) == found
+
+
+@pytest.mark.parametrize(("name", "attribute"), [("self.x", "x"), ("self.x.y", ""), ("self", ""), ("other.x", "")])
+def test_attributes_of_the_own_object(name: str, attribute: str) -> None:
+    assert of_self(name) == attribute

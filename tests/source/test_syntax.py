@@ -7,7 +7,17 @@ import pathlib
 
 import pytest
 
-from ddp_lint.source.syntax import below, statements, statements_in_order, walk
+from ddp_lint.source.syntax import (
+    below,
+    blocks_at,
+    calls_below,
+    first_line,
+    function_at,
+    last_line,
+    statements,
+    statements_in_order,
+    walk,
+)
 
 _OWN = sorted(pathlib.Path(__file__).parent.glob("*.py"))
 _ODD = """\
@@ -43,3 +53,49 @@ def test_all_nodes_in_the_order_of_ast(text: str) -> None:
     placed = [node for node in statements_in_order(tree) if hasattr(node, "lineno")]
     assert {*placed} == {node for node in found if hasattr(node, "lineno")}
     assert [(node.lineno, node.col_offset) for node in placed] == sorted((n.lineno, n.col_offset) for n in placed)
+
+
+_NESTED = """\
+@hook(
+    1)
+def f(x):
+    for y in x:
+        try:
+            g(y)
+        except E:
+            h(y)(y)
+    match x:
+        case [1]:
+            k()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "kinds"),
+    [
+        (1, ["FunctionDef"]),
+        (6, ["FunctionDef", "For", "Try", "Expr"]),
+        (8, ["FunctionDef", "For", "Try", "ExceptHandler", "Expr"]),
+        (11, ["FunctionDef", "Match", "match_case", "Expr"]),
+        (12, []),
+    ],
+)
+def test_the_blocks_around_a_line(line: int, kinds: list[str]) -> None:
+    assert [type(block).__name__ for block in blocks_at(ast.parse(_NESTED), line)] == kinds
+
+
+def test_the_lines_of_a_block() -> None:
+    function = ast.parse(_NESTED).body[0]
+    assert (first_line(function), last_line(function)) == (1, 11)
+    case = blocks_at(function, 11)[1]
+    assert (first_line(case), last_line(case)) == (10, 11)
+
+
+def test_a_function_begins_below_its_decorators() -> None:
+    tree = ast.parse(_NESTED)
+    assert function_at(tree, 1) is None and function_at(tree, 3) is function_at(tree, 11) is tree.body[0]
+
+
+def test_calls_of_what_a_call_returns_are_calls() -> None:
+    calls = calls_below(ast.parse("h(y)(y)"))
+    assert [ast.unparse(call) for call in calls] == ["h(y)(y)", "h(y)"]

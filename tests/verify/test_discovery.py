@@ -573,7 +573,7 @@ def chooses():
         (
             "main",
             (3, 5),
-            "rank 1 is out of the loop `for batch in loader` (line 2), rank 0 is in it: the ranks go round it a "
+            "rank 1 is out of the loop `for batch in loader` (line 2), rank 0 is in it: the ranks repeat it a "
             "different number of times",
         ),
         (
@@ -586,7 +586,7 @@ def chooses():
         (
             "epochs",
             (27, 0),
-            "rank 1 is out of the loop `for batch in loader` (line 26), rank 0 is in it: the ranks go round it a "
+            "rank 1 is out of the loop `for batch in loader` (line 26), rank 0 is in it: the ranks repeat it a "
             "different number of times",
         ),
         ("main", (3, 4), ""),
@@ -649,7 +649,7 @@ def test_a_rank_that_begins_with_another_round(tmp_path: pathlib.Path) -> None:
     ]
     (found,) = discover([run(*events, outcome="hang", how=["completed", "stalled"])], [])
     assert found.cause == (
-        "rank 0 is out of the loop `for epoch in range(first, 9)` (line 40), rank 1 is in it: the ranks go round it a "
+        "rank 0 is out of the loop `for epoch in range(first, 9)` (line 40), rank 1 is in it: the ranks repeat it a "
         "different number of times; `epoch` of the loop `for epoch in range(first, 9)` (line 40) is 2 on rank 0 and 0 "
         "on rank 1"
     )
@@ -681,7 +681,7 @@ def test_a_loop_in_what_is_called_may_be_gone_round_alike_and_skip_the_call(tmp_
     ]
     (found,) = discover([run(*([one] for one in calls), outcome="hang", how=["stalled"] * 2)], [])
     assert found.cause == (
-        "rank 1 is out of the loop `for expert in experts` (line 106), rank 0 is in it: the ranks go round it a "
+        "rank 1 is out of the loop `for expert in experts` (line 106), rank 0 is in it: the ranks repeat it a "
         "different number of times, or line 109 runs in other rounds on each rank, behind `if chosen.any()` (line 108)"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -157,6 +158,15 @@ def test_an_event_at_the_findings_line_confirms(path: str, oracle: str, event: E
     assert verdict(at(code, HEAD), run([count, here], [count])).verdict is Verdict.CONFIRMED
     other = verdict(at(code, HEAD), run([count, elsewhere], [count]))
     assert other.verdict is not Verdict.CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [((1.0, 2.0), Verdict.CONFIRMED), ((1.0, 1.0), Verdict.REFUTED), ((math.nan, math.nan), Verdict.REFUTED)],
+)
+def test_ranks_that_read_another_number_disagree(path: str, read: tuple[float, float], expected: Verdict) -> None:
+    ranks = [[lines(path, {HEAD: 1}), Sync(cause="item", value=one, frames=frames(path, HEAD))] for one in read]
+    assert verdict(at(rule_with("metric"), HEAD), run(*ranks)).verdict is expected
 
 
 def test_gradients_of_models_that_are_averaged_by_hand_decide_nothing(path: str) -> None:

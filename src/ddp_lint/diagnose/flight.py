@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.diagnose.records import Diagnosis, Quote, is_library, of_ranks
+from ddp_lint.diagnose.records import Diagnosis, Quote, is_library
 from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify import match
 from ddp_lint.verify.match import Ending, Mismatch
 from ddp_lint.verify.trace import Collective, Frame, Tensor
+from ddp_lint.verify.wording import of_ranks
 
 _LARGEST = 256 << 20
 _PEEK = 1 << 16
@@ -261,7 +262,7 @@ def _kept(frames: tuple[tuple[str, int, str], ...]) -> tuple[Frame, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Flight:
-    """The dumps of a job aligned: where its groups part, and the last rows of the group that does so first."""
+    """The dumps of a job aligned: where its groups diverge, and the last rows of the group that does so first."""
 
     dumps: tuple[Dump, ...]
     mismatches: tuple[Mismatch, ...] = ()

@@ -7,9 +7,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ddp_lint.diagnose.records import Diagnosis, Event, Quote, Reading, Stack, Work, of_ranks, site_of
+from ddp_lint.diagnose.records import Diagnosis, Event, Quote, Reading, Stack, Work, site_of, usual_place
 from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify.trace import Frame
+from ddp_lint.verify.wording import of_ranks
 
 _IN_COLLECTIVE = re.compile(r"torch/distributed/|_engine_run_backward|nccl|gloo", re.IGNORECASE)
 _PROGRESS = re.compile(r"\d+%\||\d+/\d+ \[|(?:it|examples|batch|s)/s|\.\.\.\s*$")
@@ -190,8 +191,7 @@ def _who_was_late(
     apart = _apart([*waited, *late.values()])
     if apart is not None:
         return apart.rank, apart.site.user, "uneven-inputs" if _left_a_loop(apart, waited, late) else "rank-conditional"
-    here = Counter(e.site.user for e in waited if e.site.user)
-    common = here.most_common(1)[0][0] if here else None
+    common = usual_place(waited)
     if not late:
         return _minority(waited)
     same = [rank for rank, e in late.items() if e.site.user == common]
@@ -382,8 +382,7 @@ def _last_words(rank: int | None, reading: Reading, speaking: set[int | None]) -
 def _place_of(rank: int | None, events: Sequence[Event]) -> Frame | None:
     located = [e for e in events if e.site.user and e.role in ("secondary", "hang", "own")]
     its = [e for e in located if rank is not None and e.rank == rank]
-    places = Counter(e.site.user for e in its or located)
-    return places.most_common(1)[0][0] if places else None
+    return usual_place(its or located)
 
 
 def waits_text(works: Iterable[Work]) -> str:

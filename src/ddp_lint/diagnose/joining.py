@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from ddp_lint.findings import Finding
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
+from ddp_lint.source.syntax import function_at, last_line
 from ddp_lint.verify.trace import Frame
 
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv", "build", "dist"}
@@ -85,37 +87,30 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 def locate(frames: Iterable[Frame], tree: Tree) -> list[Local]:
     """The frames that the tree holds, in their order."""
-    found, regions = [], {}
+    found, parsed = [], functools.cache(_parsed)
     for frame in frames:
         path = tree.find(frame.path)
-        if path is None:
-            continue
-        if path not in regions:
-            regions[path] = _functions(path)
-        region = _around(frame.line, regions[path])
-        if region is not None:
+        region = _around(frame.line, *parsed(path)) if path is not None else None
+        if path is not None and region is not None:
             found.append(Local(frame, path, region))
     return found
 
 
-def _functions(path: pathlib.Path) -> list[tuple[int, int]]:
+def _parsed(path: pathlib.Path) -> tuple[ast.Module, int]:
+    """A file and how many lines it has, none where it cannot be parsed."""
     try:
         text = SourceFile.read(path, str(path)).text
-        nodes = ast.walk(parse(text))
+        return parse(text), text.count("\n") + 1
     except (Unreadable, CannotParse):
-        return []
-    functions = [
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in nodes
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
-    return [(1, text.count("\n") + 1), *functions]
+        return ast.Module([], []), 0
 
 
-def _around(line: int, regions: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The innermost function; None for a line that the file does not have: another version of it."""
-    inside = [region for region in regions if region[0] <= line <= region[1]]
-    return min(inside, key=lambda region: region[1] - region[0], default=None)
+def _around(line: int, tree: ast.Module, lines: int) -> tuple[int, int] | None:
+    """The innermost function, else the file; None for a line that the file does not have: another version of it."""
+    function = function_at(tree, line)
+    if function is not None:
+        return function.lineno, last_line(function)
+    return (1, lines) if line <= lines else None
 
 
 def join(frames: Sequence[Frame], root: pathlib.Path, codes: Sequence[str], *, diverged: bool) -> Joined | None:

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.diagnose import hangs
 from ddp_lint.diagnose.mismatch import diverged
-from ddp_lint.diagnose.records import Diagnosis, End, Event, Quote, Reading, first_line, of_ranks, site_of
+from ddp_lint.diagnose.records import Diagnosis, End, Event, Quote, Reading, first_line, site_of, usual_place
 from ddp_lint.knowledge.signatures import meets_all_ranks, signature
 from ddp_lint.verify.trace import Frame
+from ddp_lint.verify.wording import of_ranks
 
 #: Errors that often follow from what was before them: they count only where nothing else does.
 _WEAK = frozenset({"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "cuda-kernel"})
@@ -197,9 +198,7 @@ class _Cases:
 
     def _last_place(self, rank: int | None) -> Frame | None:
         """Where the other ranks met the loss of this one: the collective that it did not reach."""
-        waiting = [e for e in self.events if e.rank != rank and e.site.user and e.role in ("secondary", "hang")]
-        places = Counter(e.site.user for e in waiting)
-        return places.most_common(1)[0][0] if places else None
+        return usual_place(e for e in self.events if e.rank != rank and e.role in ("secondary", "hang"))
 
     # ---- the ranks did different things, or a rank waited
 
@@ -333,13 +332,12 @@ class _Cases:
             return None
         remote = [e for e in victims if "remote=[" in e.text]
         event = (remote or [e for e in victims if e.shaped] or victims)[0]
-        places = Counter(e.site.user for e in victims if e.site.user)
         host = event.kind == "store-peer-closed" and (
             remote or any(e.known and e.known.id.startswith("store") for e in victims)
         )
         silent = self._silent({e.rank for e in victims})
         rank = silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None
-        return Diagnosis.of(event, rank=rank, place=places.most_common(1)[0][0] if places else None, sure="low")
+        return Diagnosis.of(event, rank=rank, place=usual_place(victims), sure="low")
 
     def _silent(self, speaking: set[int | None]) -> int | None:
         """The one rank that says nothing while all others complain."""
@@ -466,8 +464,7 @@ def _differ_by_a_prefix(text: str) -> bool:
 
 
 def _code_of(event: Event) -> int:
-    codes = {"sigkill": -9, "sigsegv": -11, "sigbus": -7, "sigabrt": -6, "sigill": -4}
-    return codes.get(event.known.id, 1) if event.known else 1
+    return next((code for code, name in _SIGNALS.items() if event.known and name == event.known.id), 1)
 
 
 def _once(quotes: Iterable[Quote]) -> list[Quote]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ddp_lint.knowledge.signatures import Signature, verdict
@@ -28,12 +29,6 @@ _PLUMBING = re.compile(
 
 def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def of_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`; `ranks 0, 2`; of many the first six, and how many more there are."""
-    shown = ", ".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
-    return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
 class Quote(NamedTuple):
@@ -114,6 +109,12 @@ def site_of(frames: tuple[Frame, ...]) -> Site:
         (f for f in frames if "-packages" in f.path and not _PLUMBING.search(f.path.rpartition("-packages")[2])), None
     )
     return Site(user, library)
+
+
+def usual_place(events: Iterable[Event]) -> Frame | None:
+    """The line of the user's code that most of some events are at."""
+    places = Counter(event.place for event in events if event.place is not None)
+    return places.most_common(1)[0][0] if places else None
 
 
 @dataclasses.dataclass(eq=False)

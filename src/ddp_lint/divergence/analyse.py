@@ -40,7 +40,7 @@ from ddp_lint.project import Asked, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children, inside
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import first_name, nested, positional, statements, walk
+from ddp_lint.source.syntax import FunctionNode, first_name, nested, positional, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -449,7 +449,7 @@ def roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
         for child in nested(node):
             if isinstance(child, ast.ClassDef):
                 stack.append((child, summaries.linker.class_ref(child, facts), f"{child.name}.", None))
-            elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            elif isinstance(child, FunctionNode):
                 function = _as_root(child, facts, owner, around)
                 own = {first_name(child): function.receiver} if function.receiver is not None else around
                 stack.append((child, None, f"{prefix}{child.name}.", own))
@@ -467,7 +467,7 @@ def _can_part(node: ast.AST) -> bool:
 
 
 def _as_root(
-    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    node: FunctionNode,
     facts: ModuleFacts,
     owner: ClassRef | None,
     around: dict[str, Value] | None,
@@ -488,7 +488,7 @@ def hooked(of: ClassRef, summaries: Summaries, called: set[str]) -> Iterator[Roo
     """Inherited methods that call one of these methods which the class defines itself."""
     linker = summaries.linker
     own = set(linker.members(of))
-    inherited: dict[str, tuple[ClassRef, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    inherited: dict[str, tuple[ClassRef, FunctionNode]] = {}
     for base in linker.linearised(of)[0][1:]:
         for name, node in linker.members(base).items():
             if name not in own:

@@ -235,7 +235,7 @@ class _Builder:
         varies = condition.varies
         if varies is None or not condition.open or varies.call_depth >= depth:
             return condition
-        if not self._whole and varies.cause in ("rank", "membership"):
+        if not self._whole and varies.by_rank_or_place:
             return condition
         return Condition((("settled", condition.text, condition.truths[0]),) * len(condition.truths), condition.text)
 

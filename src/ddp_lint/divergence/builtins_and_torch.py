@@ -205,7 +205,7 @@ def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Val
         *(value for key, value in arguments.keywords.items() if key == "size"),
     ]
     parts = [part for size in sizes for part in (size.items or (size,))]
-    varies = next((p.varies for p in parts if p.varies is not None and p.varies.cause == "rank"), None)
+    varies = next((p.varies for p in parts if p.by_rank), None)
     if varies is None:
         return passed_on(frame, node, arguments.values)
     return dataclasses.replace(unknown(frame.key(node), ref.Instance(SIZED)), varies=varies)
@@ -221,7 +221,7 @@ def _range(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _is_place(value: Value) -> bool:
-    return value.varies is not None and value.varies.cause == "rank" and not value.open
+    return value.by_rank and not value.open
 
 
 #: A number of elements that is a multiple of it falls to as many ranks as jobs mostly have.

@@ -66,7 +66,7 @@ class Callers(Generic[R]):
         kept = self._places(root, function, (full for full, _ in contexts))
         if kept is None:
             return found
-        by_rank = (p for p in found if _place(p) in kept and p.cause in ("rank", "membership"))
+        by_rank = (p for p in found if _place(p) in kept and p.by_rank_or_place)
         doubted = [p for p in by_rank if p.branch is not None]  # what an argument makes, no other call makes up for
         if doubted:
             # What depends on the name of a parameter alone is none of what a caller could compensate.

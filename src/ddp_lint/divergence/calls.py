@@ -71,8 +71,6 @@ from ddp_lint.source.syntax import defaults, positional
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
 #: Methods by which an object is given one more number, to average it.
 _METERING: Final = frozenset({"update", "add", "push"})
-#: Methods by which an object of a framework makes a model one of its own.
-_SETS_UP: Final = frozenset({"setup", "setup_module"})
 #: Arguments that say how a call shows what it does: ``tzip(xs, ys, disable=rank != 0)``.
 _OF_DISPLAY: Final = frozenset({"disable", "verbose", "quiet", "silent", "desc", "leave", "position", "show_progress"})
 #: Methods that a computed name is tried for.
@@ -477,7 +475,7 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
         source = knows.source("method", f"{method.of}.{method.name}")
         if source is not None and happens(source, arguments):
             return from_source(frame, source, arguments.values, node)
-        if method.of == ref.ON_ONE_DEVICE.of and method.name in _SETS_UP:
+        if method.of == ref.ON_ONE_DEVICE.of and method.name in knows.wrapping_methods:
             return unknown(frame.key(node), ref.ON_ONE_DEVICE)
         if not method.guessed:
             if method.name in RETURNING_MODULE:

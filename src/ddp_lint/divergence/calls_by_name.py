@@ -44,7 +44,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
 from ddp_lint.project.parts import children
-from ddp_lint.source.syntax import names_in, walk
+from ddp_lint.source.syntax import calls_below, names_in
 
 #: Classes, one of which an object may be of.
 _WAYS = 8
@@ -93,7 +93,7 @@ def _is_of_model_alone(frame: Frame, loss: ast.expr) -> bool:
     parts = [loss]
     while parts:
         part = parts.pop()
-        called |= {n.func.id for n in walk(part) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        called |= {n.func.id for n in calls_below(part) if isinstance(n.func, ast.Name)}
         new = names_in(part) - names
         names |= new
         parts += [n.value for n in assigned if any(dotted(target) in new for target in n.targets)]

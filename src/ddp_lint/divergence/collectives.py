@@ -176,7 +176,7 @@ def _may_be_no_member(frame: Frame, group: Value | None, node: ast.expr | None) 
         return False
     tests = [atom for test in frame.path for atom in test.atoms()]
     asks = ("truth", Symbol((("compare", "Is", (group.key, constant(None).key)), tuple(set(group.components)))))
-    placed = any(atom.open and atom.varies is not None and atom.varies.cause == "rank" for atom in tests)
+    placed = any(atom.open and atom.by_rank for atom in tests)
     return placed and any(asks in atom.truths for atom in tests)
 
 
@@ -188,7 +188,7 @@ def _is_kept_by_some(frame: Frame, group: Value | None, node: ast.expr | None) -
     varies = group.varies if group is not None else None
     if group is None or varies is None or isinstance(group.reference, ref.GroupRef):
         return False
-    kept = varies.cause in ("rank", "membership") and (group.kind == "set" or Known(None) in group.components)
+    kept = varies.by_rank_or_place and (group.kind == "set" or Known(None) in group.components)
     return kept or varies.cause == "host"
 
 
@@ -313,7 +313,7 @@ def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
     """Why each rank makes a group of other members, where it names those of its own group alone."""
     ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
     varies = ranks.varies if ranks is not None else None
-    return varies if varies is not None and varies.cause in ("rank", "membership") else None
+    return varies if varies is not None and varies.by_rank_or_place else None
 
 
 def happens(entry: Collective | Source, arguments: Arguments) -> bool:

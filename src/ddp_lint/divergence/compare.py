@@ -490,7 +490,7 @@ class Comparison:
     def _is_for_good(self, side: Side, loop: Loop) -> bool:
         """Did the rank pass by the events because of its number, as it will in each round?"""
         last = self._last_in(loop, side)
-        return last is not None and last.varies is not None and last.varies.cause == "rank" and not last.open
+        return last is not None and last.by_rank and not last.open
 
     def _depends_on_data(self, side: Side, loop: Loop) -> bool:
         """Did the rank pass by the events because of its own batches, of which perhaps none leads to them?"""

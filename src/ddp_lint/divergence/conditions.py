@@ -84,25 +84,15 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if operation in (ast.Eq, ast.NotEq) and _is_text_and_number(*values):
         return constant(operation is ast.NotEq)
     left, right = _as_numbers(*values)
-    values = [left, right]
-    if right.constant == Known(None) and (with_none := _with_none(frame, node, left)) is not None:
-        return with_none
-    if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
-        lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
-        return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
-    settled = _alone(node, operation, left, right) or _whether_kept(frame, node, left)
-    settled = settled or _is_entry(operation, left, right) or _within_size(operation, left, right)
-    if (settled := settled or _is_any_of(frame, node, left, right)) is not None:
+    if (settled := _settled(frame, node, left, right)) is not None:
         return settled
     left, right = _of_the_last(left, right)
-    values = [left, right]
-    if left.constant is not None and right.constant is None and left.varies is None and right.varies is None:
-        left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
-        values = [left, right] if operation not in (ast.In, ast.NotIn) else values
-        left, right = values
+    contains = operation in (ast.In, ast.NotIn)
     uniform = left.varies is None and right.varies is None
+    if uniform and left.constant is not None and right.constant is None and not contains:
+        left, right, operation = right, left, _MIRRORED.get(operation, operation)  # ``3 < x`` is ``x > 3``
     opposite = (_OPPOSITE_IF_UNIFORM if uniform else _OPPOSITE).get(operation, operation)
-    key = ("compare", opposite.__name__, _keys(values))
+    key = ("compare", opposite.__name__, _keys([left, right]))
     lacking = _lacking(frame, node, left, right)
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
     alike = lacking is None and (
@@ -111,7 +101,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         or _asks_for_form(node, opposite, right)
         or _asks_for_process(node)
         or _asks_which_object(operation, left, right)
-        or (operation in (ast.In, ast.NotIn) and right.varies is not None and right.varies.cause == "memory")
+        or (contains and right.varies is not None and right.varies.cause == "memory")
     )
     if alike:
         return unknown(key)
@@ -120,13 +110,30 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if opposite is ast.Eq and against and result.varies and result.varies.cause == "data":
         # Its own number against what all have: mostly whether all have the same, to which they find one answer.
         result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
-    if operation in (ast.In, ast.NotIn) and left.varies is not None and result.open and left.varies.cause == "rank":
+    if contains and left.varies is not None and result.open and left.varies.cause == "rank":
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
         result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
     if opposite is not operation:
         return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
+
+
+def _settled(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Value | None:
+    """The outcome where more than the two values decides it: how they were made, what is missing, or what is asked."""
+    operation = type(node.ops[0])
+    if right.constant == Known(None) and (with_none := _with_none(frame, node, left)) is not None:
+        return with_none
+    if left.kind == GRADIENTS and left.test is not None and _asks_for_any(operation, right):
+        lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
+        return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
+    return (
+        _alone(node, operation, left, right)
+        or _whether_kept(frame, node, left)
+        or _is_entry(operation, left, right)
+        or _within_size(operation, left, right)
+        or _is_any_of(frame, node, left, right)
+    )
 
 
 def _with_none(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
@@ -181,7 +188,7 @@ def _is_any_of(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Va
         return None
     if left.open or right.constant is not None:
         return None
-    if left.varies is None or left.varies.cause != "rank" or not any(map(_names_the_last, listed.elts)):
+    if not left.by_rank or not any(map(_names_the_last, listed.elts)):
         return None
     asked: list[ast.expr] = [ast.copy_location(ast.Compare(node.left, [ast.Eq()], [e]), node) for e in listed.elts]
     either = _boolean(frame, ast.copy_location(ast.BoolOp(ast.Or(), asked), node))
@@ -332,7 +339,7 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
 def _whether_kept(frame: Frame, node: ast.Compare, left: Value) -> Value | None:
     """``getattr(self, "group", None) is None``: either all ranks have the attribute or none has it."""
     default = node.comparators[0]
-    if left.varies is None or left.varies.cause != "rank" or not isinstance(default, ast.Constant):
+    if not left.by_rank or not isinstance(default, ast.Constant):
         return None
     asked = assigned_once(frame, node.left)
     if not isinstance(asked, ast.Call):
@@ -367,7 +374,7 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
     with_none = operation in (ast.Is, ast.Eq) and right.constant == Known(None)
     if with_none and result.open and not left.open and not any(isinstance(c, Known) for c in left.components):
         return True  # another object on each rank, none of which is known to be missing
-    if with_none and left.kind == "item" and left.varies is not None and left.varies.cause == "rank":
+    if with_none and left.kind == "item" and left.by_rank:
         return True  # what a list holds for this rank, which holds something for each
     if right.constant == Known(0) and (left.kind == TOTAL or follows_from_extent(left)):
         return True
@@ -419,7 +426,7 @@ def _is_text_and_number(left: Value, right: Value) -> bool:
 def _as_numbers(left: Value, right: Value) -> tuple[Value, Value]:
     """``os.environ["RANK"] == "0"``: the environment holds text, the worlds know numbers."""
     for one, other in ((left, right), (right, left)):
-        if one.varies is None or one.varies.cause != "rank" or other.constant is None:
+        if not one.by_rank or other.constant is None:
             continue
         text = other.constant.value
         texts = text if isinstance(text, tuple) else (text,)

@@ -23,14 +23,24 @@ from ddp_lint.project.parts import (
     unnoted,
 )
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import Definition, defaults, first_name, names_in, parameters, positional, statements, walk
+from ddp_lint.source.syntax import (
+    Definition,
+    FunctionNode,
+    defaults,
+    first_name,
+    names_in,
+    parameters,
+    positional,
+    statements,
+    walk,
+)
 
 
 @kept_by_class
 def handing_over(node: ast.ClassDef) -> dict[str, list[ast.Call]]:
     """The calls in a class that get one of its objects' attributes first, by the attribute: ``shard(self.model)``."""
     found: dict[str, list[ast.Call]] = {}
-    methods = (method for method in node.body if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    methods = (method for method in node.body if isinstance(method, FunctionNode))
     for call in (n for method in methods for n in inside(method) if isinstance(n, ast.Call)):
         given = call.args[0] if call.args else None
         if isinstance(given, ast.Attribute) and getattr(given.value, "id", "") == "self":
@@ -135,7 +145,7 @@ def rebound_in(tree: ast.Module) -> dict[str, str]:
     them to True or False and back, else 'assigned'."""
     found: dict[str, str] = {}
     functions = (node for part in rebinding(tree) for node in statements(part))
-    for function in (node for node in functions if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))):
+    for function in (node for node in functions if isinstance(node, FunctionNode)):
         nodes = list(children(function))
         names = {name for child in nodes if isinstance(child, ast.Global) for name in child.names}
         for child in nodes if names else ():
@@ -154,7 +164,7 @@ def rebound_in(tree: ast.Module) -> dict[str, str]:
     return found
 
 
-def _how(statement: ast.AST, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _how(statement: ast.AST, function: FunctionNode) -> str:
     if isinstance(statement, ast.AugAssign):
         return "counted"
     value = getattr(statement, "value", None)
@@ -180,7 +190,7 @@ def declared_in_body(node: ast.ClassDef) -> Mapping[str, ast.expr]:
     return {s.target.id: s.annotation for s in declared if isinstance(s.target, ast.Name)}
 
 
-Stores = Sequence[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]
+Stores = Sequence[tuple[FunctionNode, ast.expr]]
 
 
 @kept_by_node(16384)
@@ -193,8 +203,8 @@ def attributes_in(function: ast.AST) -> frozenset[str]:
 @kept_by_class
 def stores_in(node: ast.ClassDef) -> Mapping[str, Stores]:
     """`self.x = value` in the methods of a class, `__init__` first."""
-    found: dict[str, list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.expr]]] = {}
-    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(m)]
+    found: dict[str, list[tuple[FunctionNode, ast.expr]]] = {}
+    methods = [m for m in node.body if isinstance(m, FunctionNode) and positional(m)]
     for method in sorted(methods, key=lambda m: m.name != "__init__"):
         for attribute, value in _stored_first(method).items():
             found.setdefault(attribute, []).append((method, value))
@@ -208,7 +218,7 @@ def stores_of(node: ast.ClassDef, attribute: str) -> Stores:
         return stores_in(node).get(attribute, ())
 
 
-def _stored_first(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str, ast.expr]:
+def _stored_first(method: FunctionNode) -> Mapping[str, ast.expr]:
     """What a method assigns to each attribute of its object at first."""
     this, found = first_name(method), dict[str, ast.expr]()
     for child in inside(method):
@@ -236,7 +246,7 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
     has had none; a number of calls is none."""
     found = set[str]()
     for method in node.body:
-        if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or method.name not in _ADDING:
+        if not isinstance(method, FunctionNode) or method.name not in _ADDING:
             continue
         given = {parameter.arg for parameter in parameters(method)}
         for child in inside(method):
@@ -257,12 +267,12 @@ def keyed_by_batches(node: ast.ClassDef) -> frozenset[str]:
     loop over ``zip(batch["dataset"], scores)``."""
     found = set[str]()
     for method in node.body:
-        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(method):
+        if isinstance(method, FunctionNode) and positional(method):
             found.update(_keyed_in(method, first_name(method)))
     return frozenset(found)
 
 
-def _keyed_in(method: ast.FunctionDef | ast.AsyncFunctionDef, this: str) -> Iterator[str]:
+def _keyed_in(method: FunctionNode, this: str) -> Iterator[str]:
     entries = [n for n in inside(method) if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Attribute)]
     own = [n for n in entries if isinstance(n.value, ast.Attribute) and getattr(n.value.value, "id", "") == this]
     if not own:
@@ -296,17 +306,17 @@ def _names_of_fields(target: ast.expr, over: ast.expr, batches: set[str]) -> Ite
 
 
 @kept_by_class
-def entering(node: ast.ClassDef) -> Mapping[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]]:
+def entering(node: ast.ClassDef) -> Mapping[str, tuple[FunctionNode, ...]]:
     """The methods that add a key to a dictionary in an attribute under a condition."""
-    found: dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]] = {}
+    found: dict[str, tuple[FunctionNode, ...]] = {}
     for method in node.body:
-        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and positional(method):
+        if isinstance(method, FunctionNode) and positional(method):
             for name in sorted(_entered_in(method, first_name(method))):
                 found[name] = (*found.get(name, ()), method)
     return found
 
 
-def _entered_in(method: ast.FunctionDef | ast.AsyncFunctionDef, this: str) -> set[str]:
+def _entered_in(method: FunctionNode, this: str) -> set[str]:
     branches = (n for n in inside(method) if isinstance(n, ast.If))
     entries = (n for branch in branches for n in children(branch) if isinstance(n, ast.Subscript))
     own = (n.value for n in entries if isinstance(n.slice, ast.Constant) and isinstance(n.value, ast.Attribute))
@@ -316,7 +326,7 @@ def _entered_in(method: ast.FunctionDef | ast.AsyncFunctionDef, this: str) -> se
 @kept_by_node(1024)
 def given_by_name(node: ast.ClassDef) -> frozenset[str]:
     """The names of all arguments that the methods of a class give by name."""
-    methods = [m for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    methods = [m for m in node.body if isinstance(m, FunctionNode)]
     below = (child for method in methods for child in children(method))
     return frozenset(child.arg for child in below if isinstance(child, ast.keyword) and child.arg)
 
@@ -331,7 +341,7 @@ def stored_by(method: Definition) -> dict[str, None]:
     return dict.fromkeys(part.attr for part in names)
 
 
-def plainly_kept(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef, what: str) -> dict[str, str]:
+def plainly_kept(of: ast.ClassDef, constructor: FunctionNode, what: str) -> dict[str, str]:
     """The parameters from which a constructor computes an attribute (``self.runs = main or shared``), and which it
     keeps as they are in another one that nothing else sets (``self.shared = shared``): that one by the parameter."""
     values = [value for method, value in stores_of(of, what) if method is constructor]
@@ -343,7 +353,7 @@ def plainly_kept(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunct
 
 
 @kept_by_node(4096)
-def _attributes_set_to(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Mapping[str, Sequence[str]]:
+def _attributes_set_to(method: FunctionNode) -> Mapping[str, Sequence[str]]:
     """The attributes of its object that a method sets to a name as it is, by that name."""
     found: dict[str, list[str]] = {}
     for attribute, value in _stored_first(method).items():
@@ -352,7 +362,7 @@ def _attributes_set_to(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Mappin
     return found
 
 
-def refusals(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+def refusals(of: ast.ClassDef, constructor: FunctionNode) -> list[ast.stmt]:
     """The statements of a constructor, and of methods that it calls without arguments, which raise for settings that
     it alone stores: ``if self.sharded and self.compiled: raise ValueError(...)``."""
     this = first_name(constructor)
@@ -363,13 +373,13 @@ def refusals(of: ast.ClassDef, constructor: ast.FunctionDef | ast.AsyncFunctionD
     return [line for line in lines if isinstance(line, ast.If) and _refuses(of, line, this)]
 
 
-def _own_method(of: ast.ClassDef, line: ast.stmt, this: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def _own_method(of: ast.ClassDef, line: ast.stmt, this: str) -> FunctionNode | None:
     """The method that a ``self.check()`` calls."""
     call = line.value if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call) else None
     func = call.func if call is not None and not call.args and not call.keywords else None
     if not isinstance(func, ast.Attribute) or getattr(func.value, "id", "") != this:
         return None
-    methods = (m for m in of.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef)) and m.name == func.attr)
+    methods = (m for m in of.body if isinstance(m, FunctionNode) and m.name == func.attr)
     return next((m for m in methods if first_name(m) == this), None)
 
 
@@ -396,7 +406,7 @@ def returns_pairs(function: ast.AST) -> bool:
     return all(not isinstance(value, ast.Tuple) or len(value.elts) == 2 for value in values)
 
 
-def unpacked_in(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Iterator[tuple[ast.Call, int]]:
+def unpacked_in(function: FunctionNode, name: str) -> Iterator[tuple[ast.Call, int]]:
     """The calls that give a name of a function one of several values, with its place among them."""
     for node in inside(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

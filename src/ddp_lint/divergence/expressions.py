@@ -112,7 +112,7 @@ def passed_on(frame: Frame, node: ast.AST, parts: Sequence[Value], key: Hashable
     agreed = False
     for part in parts:
         agreed = agreed or part.agreed
-        if part.varies is not None and part.open and part.varies.cause not in ("rank", "membership"):
+        if part.varies is not None and part.open and not part.varies.by_rank_or_place:
             return divergent(key, part.varies, even=follow_from_sizes(parts))
     return unknown(key, agreed=agreed)
 
@@ -580,7 +580,7 @@ def _dictionary(frame: Frame, node: ast.Dict) -> Value:
 
 def of_ranks(value: Value, elements: list[Value]) -> Value:
     """A list of numbers that follow from the rank: another list on each rank, as long on all of them."""
-    varies = next((e.varies for e in elements if e.varies is not None and e.varies.cause == "rank"), None)
+    varies = next((e.varies for e in elements if e.by_rank), None)
     return dataclasses.replace(value, varies=varies) if varies is not None and value.varies is None else value
 
 
@@ -596,10 +596,6 @@ def unordered(frame: Frame, node: ast.AST) -> Value:
 def _lambda(frame: Frame, node: ast.Lambda) -> Value:
     function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=visible(frame, node))
     return unknown(frame.key(node), function)
-
-
-def _await(frame: Frame, node: ast.Await) -> Value:
-    return evaluate(frame, node.value)
 
 
 def _yield(frame: Frame, node: ast.Yield) -> Value:
@@ -626,7 +622,7 @@ def consume(frame: Frame, value: Value) -> None:
         frame.effects.append(dataclasses.replace(reference.call, yields=[]))
 
 
-def _starred(frame: Frame, node: ast.Starred) -> Value:
+def _inside(frame: Frame, node: ast.Await | ast.Starred) -> Value:
     return evaluate(frame, node.value)
 
 
@@ -661,8 +657,8 @@ def _path(node: ast.expr) -> str:
 HANDLERS: Handlers = {
     ast.Constant: _constant, ast.JoinedStr: _text, ast.Name: _name, ast.Attribute: _attribute,
     ast.Subscript: _subscript, ast.BinOp: _binary, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
-    ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _await, ast.Yield: _yield, ast.YieldFrom: _yield_from,
-    ast.Starred: _starred,
+    ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _inside, ast.Yield: _yield, ast.YieldFrom: _yield_from,
+    ast.Starred: _inside,
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import function_at, walk
+from ddp_lint.source.syntax import calls_below, function_at, walk
 
 #: Calls that only wait: where a file is missing, they wait for the rank that creates it.
 _WAITS = frozenset({"barrier", "monitored_barrier", "rendezvous"})
@@ -81,7 +81,7 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
         return node is not None
     if _asks_for_what_was_made(facts, node):
         return True
-    calls = [part for statement in arm for part in walk(statement) if isinstance(part, ast.Call)]
+    calls = [part for statement in arm for part in calls_below(statement)]
     making = [call for call in calls if _makes(call)]
     # What is made behind the wait is made when every rank has looked. A ``with main_process_first():`` waits behind
     # its body, too.
@@ -105,7 +105,7 @@ def _waits_first(call: ast.Call, mismatch: Mismatch, facts: ModuleFacts) -> bool
     helper = function_at(facts.tree, wait.span.line)
     if helper is None or getattr(helper, "name", "") != last_part(call.func):
         return False
-    before = (part for part in walk(helper) if isinstance(part, ast.Call) and part.lineno < wait.span.line)
+    before = (part for part in calls_below(helper) if part.lineno < wait.span.line)
     return not any(_makes(part) and last_part(part.func) not in _ASKS for part in before)
 
 
@@ -149,7 +149,7 @@ def _is_locked(tree: ast.Module, line: int) -> bool:
 
 def _names_in(node: ast.AST) -> set[str]:
     """The variables that an expression consists of: names that are no part of what is called."""
-    called = {id(part.func) for part in walk(node) if isinstance(part, ast.Call)}
+    called = {id(part.func) for part in calls_below(node)}
     paths = (part for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)) and id(part) not in called)
     return {name for part in paths if (name := dotted_ast(part))}
 

@@ -73,7 +73,7 @@ class Group:
 
     def may_be_chosen_by(self, condition: Condition) -> bool:
         """Can the ranks for which the condition holds be just the members? Nobody makes a group of a single rank."""
-        if not self.computed or condition.varies is None or condition.varies.cause != "rank":
+        if not self.computed or not condition.by_rank:
             return False
         if condition.open or self.computed == "neighbours":
             return condition.open or condition.truths[0] == condition.truths[1]
@@ -238,7 +238,7 @@ def can_diverge(varies: Variation, group: Group) -> bool:
     """
     if varies.cause in ("data", "length", "exception", "failure") and group.axis in _SHARING:
         return False  # ranks that share a batch fail alike, too
-    if varies.cause not in ("rank", "membership") or group.is_world:
+    if not varies.by_rank_or_place or group.is_world:
         return True
     if varies.cause == "membership":
         return False

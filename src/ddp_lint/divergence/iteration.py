@@ -67,7 +67,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import ASPECTS
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import names_in, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
 
 #: What a collection is named after that holds no batches: loaders by data set, evaluators, metrics by name.
 _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|key|split|set)s?$")
@@ -189,7 +189,7 @@ def _share(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | a
         over = iterated(source) if _called(source) == "enumerate" else source
         if number is None or (over is not None and dealt_evenly(frame, over, number)):
             continue
-        if any((varies := evaluate(frame, side).varies) and varies.cause == "rank" for side in sides):
+        if any(evaluate(frame, side).by_rank for side in sides):
             return own_share(frame, node)
     return None
 
@@ -234,7 +234,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         )
     if of_batches(iterable.varies) and iterable.open and _is_field(node):
         return divergent((FIELD, frame.key(node)), iterable.varies)
-    if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not _is_rank(iterable):
+    if isinstance(target, ast.Name) and _NO_BATCH.search(target.id.lower()) and not iterable.by_rank:
         return unknown((ELEMENT, frame.key(node)), held_in(iterable.items or ()))
     if isinstance(node, ast.Call) and dotted(node.func) == "range" and (len(node.args) == 1 or iterable.varies is None):
         # ranks that go round together count alike
@@ -310,10 +310,6 @@ def _zipped(frame: Frame, node: ast.Call, targets: Sequence[ast.expr | None]) ->
     return dataclasses.replace(unknown((ELEMENT, frame.key(node))), items=items)
 
 
-def _is_rank(value: Value) -> bool:
-    return value.varies is not None and value.varies.cause == "rank"
-
-
 def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None) -> Condition | None:
     """How often a loop over the iterable repeats, where ranks may differ in it."""
     text, iterable = frame.text(node), _numbered(iterable)
@@ -382,7 +378,7 @@ def _within(loop: ast.While) -> Iterator[ast.AST]:
 def _asked(frame: Frame, test: ast.expr) -> Iterator[ast.expr]:
     """A test, and what the functions of the project return that it calls."""
     yield test
-    for call in (node for node in walk(test) if isinstance(node, ast.Call)):
+    for call in calls_below(test):
         function = evaluate(frame, call.func).reference
         if isinstance(function, ref.FunctionRef):
             yield from (n.value for n in inside(function.node) if isinstance(n, ast.Return) and n.value is not None)
@@ -390,14 +386,14 @@ def _asked(frame: Frame, test: ast.expr) -> Iterator[ast.expr]:
 
 def _goes_deeper(frame: Frame, target: ast.AST | None) -> bool:
     """Does the function call itself for the elements, as one does that goes through a nested structure?"""
-    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) or target is None:
+    if not isinstance(frame.function, FunctionNode) or target is None:
         return False
     elements = names_in(target)
     return any(elements & names_in(argument) for argument in _given_again(frame.function))
 
 
 @kept_by_node(4096)
-def _given_again(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[ast.expr, ...]:
+def _given_again(function: FunctionNode) -> tuple[ast.expr, ...]:
     """The first arguments of a function's calls of itself."""
     calls = (n for n in inside(function) if isinstance(n, ast.Call) and n.args)
     return tuple(call.args[0] for call in calls if last_part(call.func) == function.name)

@@ -18,7 +18,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import names_in, walk
+from ddp_lint.source.syntax import FunctionNode, names_in, walk
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
@@ -66,7 +66,7 @@ def feeds_training(frame: Frame, node: ast.expr) -> bool:
 
     Outer loops go through epochs, folds or tasks, so only the innermost one around a `backward()` counts.
     """
-    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(frame.function, FunctionNode):
         return False
     if node not in _fed(frame.function):
         return False
@@ -79,7 +79,7 @@ def feeds_training(frame: Frame, node: ast.expr) -> bool:
 
 
 @kept_by_node(4096)
-def _fed(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[ast.AST]:
+def _fed(function: FunctionNode) -> frozenset[ast.AST]:
     """What the innermost loops of a function go through that call `backward` and use their elements in a call."""
     loops = [node for node in inside(function) if isinstance(node, ast.For) and _goes_backward(node)]
     fed = (loop for loop in loops if not any(_goes_backward(n) for n in children(loop) if isinstance(n, ast.For)))
@@ -373,7 +373,7 @@ def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     pieces = assigned_once(frame, dealt)
     if isinstance(pieces, ast.Subscript) and isinstance(pieces.slice, ast.Slice) and pieces.slice.upper is not None:
         return _is_multiple(frame, assigned_once(frame, pieces.slice.upper), frame.text(step))
-    if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(frame.function, FunctionNode):
         nodes = inside(frame.function)
         if any(_fills_up(n, frame.text(dealt)) for n in nodes) and any(_rounds(frame, n, step) for n in nodes):
             return True
@@ -404,7 +404,7 @@ def _rounds(frame: Frame, node: ast.AST, to: ast.expr) -> bool:
 def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
     """``files[rank * n : (rank + 1) * n]`` where n is rounded up, so that the last rank has fewer, or where that ends
     with the list, so that it has more; unless the list was filled up before."""
-    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(frame.function, FunctionNode):
         return False
     bounded = [part for bound in (bounds.lower, bounds.upper) if bound is not None for part in walk(bound)]
     sizes = [assigned_in(frame.function, part.id) for part in bounded if isinstance(part, ast.Name)]
@@ -416,7 +416,7 @@ def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
 def _takes_rest(frame: Frame, cut: ast.expr, upper: ast.expr | None) -> bool:
     """``end = len(files) if rank == world_size - 1 else start + n``: on one rank the end of what is cut, on the others
     another place."""
-    assert isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef))
+    assert isinstance(frame.function, FunctionNode)
     ends = assigned_in(frame.function, upper.id) if isinstance(upper, ast.Name) else [upper] if upper else []
     arms = [arm for end in ends for arm in ((end.body, end.orelse) if isinstance(end, ast.IfExp) else (end,))]
     whole = f"len({frame.text(cut)})"
@@ -426,7 +426,7 @@ def _takes_rest(frame: Frame, cut: ast.expr, upper: ast.expr | None) -> bool:
 def gives_rest(frame: Frame, node: ast.expr) -> bool:
     """``if rank >= n % world_size: mine.append(None)``: ranks that have got one element less get another one. `node` is
     the list, or a name for what goes through it."""
-    if not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(frame.function, FunctionNode):
         return False
     branches = [node for node in children(frame.function) if isinstance(node, ast.If) and _is_after_rest(node.test)]
     values = assigned_in(frame.function, node.id) if isinstance(node, ast.Name) and branches else []
@@ -503,7 +503,7 @@ def padded_to(frame: Frame, target: ast.expr, addition: ast.expr) -> ast.expr | 
 
 def assigned_once(frame: Frame, node: ast.expr) -> ast.expr:
     """The value of a name of the function that is assigned once; else the expression itself."""
-    if not isinstance(node, ast.Name) or not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(node, ast.Name) or not isinstance(frame.function, FunctionNode):
         return node
     values = assigned_in(frame.function, node.id)
     return values[0] if len(values) == 1 else node

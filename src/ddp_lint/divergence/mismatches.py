@@ -7,6 +7,7 @@ import enum
 from collections.abc import Iterable
 
 from ddp_lint.divergence.event_graph import Called, as_written
+from ddp_lint.divergence.values import BY_RANK_OR_PLACE
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 
 
@@ -97,6 +98,10 @@ class Mismatch:
     sees_nan: bool = False
     witness: tuple[RankTrace, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def by_rank_or_place(self) -> bool:
+        return self.cause in BY_RANK_OR_PLACE
 
     def with_similar(self, others: Iterable[Mismatch]) -> Mismatch:
         """This mismatch with labels at calls that one side misses for the same reason; a note counts those left out.

@@ -91,4 +91,4 @@ def _of(value: Value) -> object:
 
 def _is_of_rank(test: Test) -> bool:
     varies = test.varying()
-    return varies is not None and varies.cause in ("rank", "membership") and not varies.local_only
+    return varies is not None and varies.by_rank_or_place and not varies.local_only

@@ -11,7 +11,7 @@ from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source import notebook
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import below, walk
+from ddp_lint.source.syntax import FunctionNode, below, walk
 
 #: What a test or a notebook that several processes run says somewhere: how they are started, or which of them runs it.
 #: What is "distributed under the License" says nothing.
@@ -69,7 +69,7 @@ def _own(scope: ast.FunctionDef | ast.Module) -> Iterator[ast.AST]:
     while stack:
         node = stack.pop()
         yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if not isinstance(node, FunctionNode):
             stack += below(node)
 
 

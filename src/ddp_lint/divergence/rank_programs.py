@@ -45,7 +45,7 @@ def roles(graph: EventGraph) -> frozenset[int]:
 
 def _is_of_rank(choice: Choice) -> bool:
     varies = choice.condition.varies
-    return varies is not None and varies.cause in ("rank", "membership")
+    return varies is not None and varies.by_rank_or_place
 
 
 def _talk(one: _Reached, two: _Reached) -> bool:

@@ -14,6 +14,7 @@ from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, GroupSource, Rank, Source, Type
 from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts, methods_of
+from ddp_lint.source.syntax import FunctionNode
 
 #: Names that mean the rank on any object.
 _TELLING = re.compile(r"global_rank|local_rank|is_.*(zero|main|process|master)|process_index")
@@ -27,7 +28,7 @@ class Linker:
         self._classes: dict[int, ClassRef] = {}
         self._linearised: dict[ClassRef, Answered[tuple[list[ClassRef], tuple[str, ...]]]] = {}
         self._linearising: set[ClassRef] = set()
-        self._members: dict[ClassRef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._members: dict[ClassRef, dict[str, FunctionNode]] = {}
         self._names: dict[str, Answered[Reference]] = {}
         self._named_classes: dict[ClassRef, Answered[tuple[tuple[str, ...], frozenset[str]]]] = {}
         self._only_methods: dict[str, Answered[FunctionRef | None]] = {}
@@ -131,7 +132,7 @@ class Linker:
             return self.method(of, name)
         return None
 
-    def members(self, of: ClassRef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    def members(self, of: ClassRef) -> dict[str, FunctionNode]:
         if of not in self._members:
             self._members[of] = methods_of(of.node)
         return self._members[of]
@@ -172,7 +173,7 @@ class Linker:
                     of = self.class_ref(node, facts)
                     method = self.members(of).get(name)
                     found += [FunctionRef(method, facts, of, of=of)] if method is not None else []
-                elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+                elif isinstance(node, FunctionNode) and node.name == name:
                     return None
             if len(found) > 1:
                 return None
@@ -268,6 +269,11 @@ class Known:
         for (what, _), rank in self._all.ranks.items():
             if rank.on and what in ("attribute", "method") and _TELLING.search(rank.name):
                 self._loose.setdefault((what, rank.name), rank)
+        #: Names of methods by which an object of a framework wraps a model: ``fabric.setup(model)``.
+        named = ((*name.rpartition(".")[::2], entry.result) for name, entry in self.collectives.items())
+        self.wrapping_methods = frozenset(
+            method for of, method, result in named if of in self.types and any(map(self.is_parallel, result))
+        )
 
     def rank(self, what: str, name: str, on: str = "") -> Rank | None:
         """The entry for a call, method, environment variable, attribute or name; `on` is the receiver's class."""

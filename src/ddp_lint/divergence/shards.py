@@ -26,7 +26,7 @@ from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.framework_imports import SHARDING
 from ddp_lint.project.parts import called_on_self, children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import statements, walk
+from ddp_lint.source.syntax import calls_below, statements, walk
 
 #: What shards its first argument; keywords and calls that take the classes of the parts.
 _SHARDING: Final = frozenset({"fully_shard", "FSDP", "FullyShardedDataParallel"})
@@ -80,7 +80,7 @@ def _units_of(project: Project) -> Units:
         found |= _units_in(facts)
         text = facts.source.text
         if "deepspeed.initialize" in text and _ZERO_3.search(text) and "z3_leaf" not in text:
-            calls = (node for node in walk(facts.tree) if isinstance(node, ast.Call))
+            calls = calls_below(facts.tree)
             found |= Units(wholes=frozenset(call.func.id for call in calls if isinstance(call.func, ast.Name)))
     return found
 

@@ -14,11 +14,9 @@ from ddp_lint.divergence.values import Variation, divergent
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, kept_by_node
-from ddp_lint.source.syntax import first_name, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, first_name
 
 REGISTERING: Final = "signal.signal"
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def of_attribute(class_: ast.ClassDef, facts: ModuleFacts, name: str) -> Variation | None:
@@ -26,7 +24,7 @@ def of_attribute(class_: ast.ClassDef, facts: ModuleFacts, name: str) -> Variati
     for call in _registered(facts):
         handler = dotted(call.args[1]).rpartition(".")
         for method in class_.body:
-            if handler[0] == "self" and isinstance(method, Function) and method.name == handler[2]:
+            if handler[0] == "self" and isinstance(method, FunctionNode) and method.name == handler[2]:
                 this = first_name(method)
                 if f"{this}.{name}" in _stored(method):
                     return _heard(call, facts)
@@ -37,7 +35,7 @@ def of_variable(facts: ModuleFacts, name: str) -> Variation | None:
     """The same of a variable of the module, which a function registered for a signal sets."""
     for call in _registered(facts):
         for function in facts.tree.body:
-            if isinstance(function, Function) and function.name == dotted(call.args[1]):
+            if isinstance(function, FunctionNode) and function.name == dotted(call.args[1]):
                 rebinds = any(isinstance(child, ast.Global) and name in child.names for child in children(function))
                 if rebinds and name in _stored(function):
                     return _heard(call, facts)
@@ -73,17 +71,17 @@ def _registered(facts: ModuleFacts) -> Iterator[ast.Call]:
 
 @kept_by_node(512)
 def _candidates(tree: ast.Module) -> tuple[ast.Call, ...]:
-    calls = (node for node in walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
+    calls = (node for node in calls_below(tree) if len(node.args) == 2)
     return tuple(call for call in calls if dotted(call.func).endswith("signal"))
 
 
 @kept_by_node(1024)
-def _stored(function: Function) -> frozenset[str]:
+def _stored(function: FunctionNode) -> frozenset[str]:
     """Names and attributes that a function assigns."""
     return frozenset(_targets(function))
 
 
-def _targets(function: Function) -> Iterator[str]:
+def _targets(function: FunctionNode) -> Iterator[str]:
     for child in children(function):
         if isinstance(child, ast.Assign):
             yield from (dotted(target) for target in child.targets)

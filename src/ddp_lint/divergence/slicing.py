@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from ddp_lint.divergence.calls_by_name import CHANGING, is_agreement
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import first_name, walk
+from ddp_lint.source.syntax import FunctionNode, first_name, walk
 
 _BLOCKS = ("body", "orelse", "finalbody")
 #: Blocks that are no statements themselves.
@@ -36,7 +36,7 @@ _TELLING = re.compile(r"group|pg$|mesh|rank|main|master|primary|world|sync|distr
 _MOST = 60
 
 
-def storing(method: ast.FunctionDef | ast.AsyncFunctionDef, attribute: str) -> list[ast.stmt]:
+def storing(method: FunctionNode, attribute: str) -> list[ast.stmt]:
     """The body of a method without the statements that the attribute of its object does not depend on."""
     return _statements_of(method).deciding(f"{first_name(method)}.{attribute}")
 
@@ -174,7 +174,7 @@ def _beside(stores: list[_Statement], exits: list[_Statement]) -> list[_Statemen
 
 
 @kept_by_node(1024)
-def _statements_of(method: ast.FunctionDef | ast.AsyncFunctionDef) -> _Statements:
+def _statements_of(method: FunctionNode) -> _Statements:
     return _Statements(first_name(method), method.body)
 
 

@@ -76,7 +76,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import names_in, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
@@ -340,10 +340,10 @@ def _continue_after(
     frame: Frame, test: Test, yes: tuple[Names[Value], bool], no: tuple[Names[Value], bool], node: ast.AST
 ) -> None:
     if yes[1] and no[1]:
-        merged = _joined(frame, test, yes[0], no[0], node)
-        if no[0] is not frame.env:  # without an `else`, the names of thousands need not be copied
-            frame.env = no[0].gone_on_from(frame.env)
-        frame.env.update(merged)
+        if no[0] is frame.env:  # without an `else`, the names of thousands need not be copied
+            frame.env.update(_joined(frame, test, yes[0], no[0], node))
+        else:
+            frame.env = _join(frame, test, yes[0], no[0], node)
     elif yes[1] or no[1]:
         frame.env = yes[0] if yes[1] else no[0]
     else:
@@ -460,7 +460,7 @@ def _asks_whose_turn(node: ast.For | ast.AsyncFor, iterable: Value, branch: Bran
     """``peer == rank``, where the loop goes through all ranks of the group in which it is that"""
     varies = branch.test.varying()
     asked = next((n.test for n in node.body if isinstance(n, ast.If) and n.lineno == branch.span.line), None)
-    if varies is None or varies.cause not in ("rank", "membership") or not isinstance(asked, ast.Compare):
+    if varies is None or not varies.by_rank_or_place or not isinstance(asked, ast.Compare):
         return False
     group = varies.scope.removeprefix("group:") if varies.scope.startswith("group:") else ""
     equal = len(asked.ops) == 1 and isinstance(asked.ops[0], (ast.Eq, ast.NotEq))
@@ -660,7 +660,7 @@ def _tells_parent(handler: ast.ExceptHandler) -> bool:
 
 
 def _calls_of(call: ast.Call) -> Iterator[ast.Call]:
-    return (node for node in walk(call) if isinstance(node, ast.Call))
+    return calls_below(call)
 
 
 @kept_by_node(8192)
@@ -731,7 +731,7 @@ def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
 def _called_in(statement: ast.stmt) -> frozenset[str]:
     """The last parts of the names that a statement calls."""
     calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
-    return frozenset(dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "") for call in calls)
+    return frozenset(last_part(call.func) for call in calls)
 
 
 #: What lets one rank alone in where something else went wrong before: files lie where all ranks see them, mostly.
@@ -851,7 +851,7 @@ def _is_context_event(call: ast.Call, effects: list[Effect]) -> bool:
     """A framework's context manager has its event where it ends."""
     if not effects or not isinstance(effects[-1], EventStep):
         return False
-    name = dotted(call.func).rpartition(".")[2] or getattr(call.func, "attr", "")
+    name = last_part(call.func)
     return effects[-1].event.op == name or name.endswith("_first")
 
 
@@ -1004,7 +1004,7 @@ def _assert(frame: Frame, node: ast.Assert) -> None:
         frame.effects.append(Branch(test, [], [Leave("raise", "AssertionError")], frame.span(node)))
 
 
-def _function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def _function(frame: Frame, node: FunctionNode) -> None:
     closure = visible(frame, node)
     function = ref.FunctionRef(node, frame.facts, frame.owner, frame.receiver, closure=closure)
     value = unknown(("function", frame.key(node)), function)

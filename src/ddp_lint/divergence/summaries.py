@@ -75,7 +75,7 @@ from ddp_lint.project import Answered, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import first_name, parameters, positional
+from ddp_lint.source.syntax import FunctionNode, first_name, parameters, positional
 
 #: Different argument lists that one root has a function summarised for. Of those that follow only flags, groups,
 #: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
@@ -488,7 +488,7 @@ class Summaries:
 
     def attribute_after(self, method: FunctionRef, attribute: str) -> Value | None:
         """What a method leaves in an attribute of its object, likewise."""
-        assert isinstance(method.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        assert isinstance(method.node, FunctionNode)
         path = f"{first_name(method.node)}.{attribute}"
         env = general(self, method, heuristic=True)
         body = storing(method.node, attribute)
@@ -516,7 +516,7 @@ class Summaries:
     @staticmethod
     def _kept_by(method: FunctionRef, attribute: str) -> dict[str, str]:
         """The parameters of a constructor behind an attribute that are attributes as well: one flag, two names."""
-        assert isinstance(method.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        assert isinstance(method.node, FunctionNode)
         if method.owner is None or method.name != "__init__":
             return {}
         return plainly_kept(method.owner.node, method.node, attribute)

@@ -15,8 +15,7 @@ from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, dictionary, divergent, filled, is_new_container, unknown
 from ddp_lint.findings import Confidence
-from ddp_lint.project.facts import FunctionNode
-from ddp_lint.source.syntax import first_name
+from ddp_lint.source.syntax import FunctionNode, first_name
 
 #: A name for a dimension that the model sets, whatever the samples are: ``num_classes = logits.shape[1]``.
 _OF_LAYOUT = re.compile(r"(^|_)(classes|categories|channels|segments|heads|queries|feat(ure)?s?)$")

@@ -80,6 +80,9 @@ _HELD_HERE: Final = 2
 
 Component = Known | Symbol
 
+#: Causes of what the rank's own number decides: itself, or by the rank's place in a group ("membership").
+BY_RANK_OR_PLACE: Final = frozenset({"rank", "membership"})
+
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Variation:
@@ -109,6 +112,10 @@ class Variation:
         """Of a value that the knowledge names."""
         return cls(source.cause, source.description, "world", origin, Confidence.MEDIUM, aspect=source.aspect)
 
+    @property
+    def by_rank_or_place(self) -> bool:
+        return self.cause in BY_RANK_OR_PLACE
+
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Condition:
@@ -127,6 +134,11 @@ class Condition:
         """Whether it is that a handler has caught an exception."""
         first = self.truths[0]
         return isinstance(first, tuple) and first[:1] in (("raised",), ("refused",))
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether the rank's own number decides it."""
+        return self.varies is not None and self.varies.cause == "rank"
 
     @property
     def by_node(self) -> bool:
@@ -390,6 +402,11 @@ class Value:
     def same(self) -> bool:
         """True when it is the same on all ranks, known or not."""
         return self.varies is None
+
+    @property
+    def by_rank(self) -> bool:
+        """Does the rank's own number decide it?"""
+        return self.varies is not None and self.varies.cause == "rank"
 
     @property
     def made(self) -> bool:
@@ -792,8 +809,8 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
         both = [name for name in yes.entries if name in no.entries]
         held = {name: merge(test, yes.entries[name], no.entries[name], (key, name)) for name in both}
         return holding(divergent((GROWN, key), varies), entries=held)
-    if _holds_nothing(yes) is not _holds_nothing(no):
-        other = no if _holds_nothing(yes) else yes
+    if is_new_container(yes) is not is_new_container(no):
+        other = no if is_new_container(yes) else yes
         longer = other.constant is None and not other.agreed
     elif yes.kind == no.kind == GROWN:  # both arms add to it
         return filled(key, varies)
@@ -802,14 +819,9 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
     return divergent((GROWN, key), varies) if longer else None
 
 
-def _holds_nothing(value: Value) -> bool:
-    """Is it an empty list, tuple or dictionary that is written there?"""
-    return value.items == () or value.entries == {}
-
-
 def _is_empty(value: Value) -> bool:
     """Is it what a name holds before it holds an object: None, or an empty list?"""
-    return _is_none(value) or _holds_nothing(value)
+    return _is_none(value) or is_new_container(value)
 
 
 def is_numbered(value: Value) -> bool:
@@ -818,7 +830,7 @@ def is_numbered(value: Value) -> bool:
 
 
 def is_new_container(value: Value) -> bool:
-    """Is it a list or a dictionary that nothing was put into yet?"""
+    """Is it a list, a tuple or a dictionary that nothing was put into yet?"""
     return value.items == () or value.entries == {}
 
 

@@ -54,7 +54,7 @@ from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import Use, constructions
-from ddp_lint.source.syntax import first_name, parameters, positional, walk
+from ddp_lint.source.syntax import FunctionNode, first_name, parameters, positional, walk
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
@@ -194,7 +194,7 @@ class Variables:
             with self.following():
                 env = self._summaries.names_after(function)
             value = env.get(name) if env is not None else None
-            if value is not None and value.varies is not None and value.varies.cause == "rank" and not value.open:
+            if value is not None and value.by_rank and not value.open:
                 return value
         return None
 
@@ -352,9 +352,7 @@ class Variables:
         only = self._summaries.linker.only_class(name, of)
         return unknown(("declared", name), ref.Instance(only)) if only is not None else None
 
-    def _stored(
-        self, of: ClassRef, owner: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str, value: ast.expr
-    ) -> Value | None:
+    def _stored(self, of: ClassRef, owner: ClassRef, method: FunctionNode, name: str, value: ast.expr) -> Value | None:
         """The value of `self.name` after the method, evaluated for arguments unknown."""
         receiver = unknown(("object", of.node.name), ref.Instance(of))
         function = FunctionRef(method, owner.facts, owner, receiver, of, bare=True)
@@ -373,7 +371,7 @@ class Variables:
             return self._object_given(of, method, value.id, after) or after
         return after
 
-    def _flag_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
+    def _flag_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
         """What the project makes objects of the class with, for a flag of ``__init__`` that follows from the rank in
         each of these places: ``Trainer(is_main=rank == 0)``."""
         flag = next((a for a in parameters(method) if a.arg == name), None)
@@ -395,7 +393,7 @@ class Variables:
         made = self._summaries.linker.project.class_of(of.facts, of.node).name
         return _by_rank(self._passed(made, fields, name))
 
-    def _wrapped_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
+    def _wrapped_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
         """The wrapped model that every object of the class is made with: ``Trainer(model)`` after ``model =
         FSDP(model)``."""
         if method.name != "__init__" or not MODEL.search(name):
@@ -405,7 +403,7 @@ class Variables:
             return None
         return unknown(("wrapped", of.node.name, name), ref.Instance(wrappers[0]))
 
-    def _loader_given(self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Value | None:
+    def _loader_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
         """The loader that every object of the class is made with, where each of them ends with the rank's own data:
         ``Trainer(DataLoader(Shards(rank)))``."""
         if method.name != "__init__" or not is_loader_name(name):
@@ -415,9 +413,7 @@ class Variables:
         own = all(isinstance(loader, ref.Instance) and loader.streams for loader in found)
         return unknown(("given", of.node.name, name), found[0]) if found and own else None
 
-    def _object_given(
-        self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str, known_as: Value | None
-    ) -> Value | None:
+    def _object_given(self, of: ClassRef, method: FunctionNode, name: str, known_as: Value | None) -> Value | None:
         """The object of the project that every object of the class is made with: ``Trainer(Evaluator(cfg))``. It says
         more than an annotation, which may name a base class."""
         if method.name != "__init__":
@@ -442,9 +438,7 @@ class Variables:
         one = each[0] if all(other == each[0] for other in each) else objects
         return unknown(("given", of.node.name, name), one)
 
-    def _given(
-        self, of: ClassRef, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str
-    ) -> list[tuple[Frame, ast.expr]]:
+    def _given(self, of: ClassRef, method: FunctionNode, name: str) -> list[tuple[Frame, ast.expr]]:
         """What the project makes objects of the class with, for a parameter of ``__init__``, and where; nothing if a
         call does not show it."""
         made = self._summaries.linker.project.class_of(of.facts, of.node).name
@@ -498,7 +492,7 @@ _TESTS: Final = (ast.Compare, ast.UnaryOp, ast.BoolOp)
 def _by_rank(given: list[tuple[Frame, ast.expr]]) -> Value | None:
     """What all of these are, if each follows from the rank."""
     found = [evaluate(frame, assigned_once(frame, argument)) for frame, argument in given]
-    by_rank = [v for v in found if v.varies is not None and v.varies.cause == "rank" and not v.open]
+    by_rank = [v for v in found if v.by_rank and not v.open]
     return by_rank[0] if by_rank and len(by_rank) == len(found) else None
 
 
@@ -518,7 +512,7 @@ def _may_be_of_other_class(value: Value) -> bool:
 def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
     """The one class of wrappers that a model is made an object of in the function at hand, None for any other."""
     made: set[str] = set()
-    scope = frame.function if isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+    scope = frame.function if isinstance(frame.function, FunctionNode) else None
     if isinstance(argument, ast.Call):
         made.add(_made_by(frame, argument))
     elif isinstance(argument, ast.Name) and scope is not None:
@@ -553,13 +547,13 @@ def _made_by(frame: Frame, call: ast.Call) -> str:
     return _class_of(evaluate(frame, call)) if isinstance(callee, FunctionRef) else ""
 
 
-def _is_left(method: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr) -> bool:
+def _is_left(method: FunctionNode, value: ast.expr) -> bool:
     """Is it what a constructor leaves in the attribute in any case, also where that of a base class has set it?"""
     return method.name == "__init__" and id(value) in _set_last(method)
 
 
 @kept_by_node(4096)
-def _set_last(constructor: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[int]:
+def _set_last(constructor: FunctionNode) -> frozenset[int]:
     """The values (by identity) of its own statements from the last one on that calls another constructor."""
     calls = [any(map(_constructs, children(line))) for line in constructor.body]
     last = max((place for place, found in enumerate(calls) if found), default=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import pathlib
@@ -16,6 +15,7 @@ from ddp_lint.divergence.values import Condition
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.syntax import calls_below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,8 @@ def _not_analysed(path: pathlib.Path, project: Project) -> list[Explanation]:
 def _silent_calls(facts: ModuleFacts, line: int) -> list[Explanation]:
     """Calls on the line that are not known to communicate."""
     found = []
-    for node in ast.walk(facts.tree):
-        if isinstance(node, ast.Call) and node.func.lineno <= line <= (node.func.end_lineno or line):
+    for node in calls_below(facts.tree):
+        if node.func.lineno <= line <= (node.func.end_lineno or line):
             reason = "not known to communicate: the callee is not resolved, or neither it nor what it calls does"
             found.append(Explanation(span_of(facts, node), text_of(node.func), False, reason))
     return found

@@ -73,7 +73,7 @@ def _kind(difference: Difference, varies: Variation) -> Kind:
         return Kind.ORDER
     if difference.how == "rounds":
         return Kind.LOOP
-    if varies.cause not in ("rank", "membership"):
+    if not varies.by_rank_or_place:
         return Kind.CONDITION
     return Kind.IMPLICIT if event.implicit else Kind.BRANCH
 
@@ -119,11 +119,11 @@ def _doubts_of_call(event: Event, varies: Variation, test: str) -> Iterator[str]
         )
     if varies.confidence is Confidence.LOW:
         yield f"{test} may be the same on all ranks of the group"
-    if event.group.hidden and varies.cause in ("rank", "membership"):
+    if event.group.hidden and varies.by_rank_or_place:
         yield f"the ranks of the group are not known, and {test} may depend on it"
     if event.kind == "leave":
         yield "if a rank ends, the others wait only in later calls"
-    if event.kind == "group" and varies.cause not in ("rank", "membership"):
+    if event.kind == "group" and not varies.by_rank_or_place:
         yield f"{test} does not depend on the rank, and most groups are created by all ranks"
     if varies.cause == "order" and ("object" in event.op or event.op == "barrier" or event.streams):
         yield "it is the same call for every element"
@@ -199,7 +199,7 @@ def _without_sharding(difference: Difference) -> bool:
 
 
 def _ranks(difference: Difference, varies: Variation) -> tuple[str, str]:
-    if varies.cause in ("rank", "membership") and not difference.fork.condition.open:
+    if varies.by_rank_or_place and not difference.fork.condition.open:
         return worlds.WORLDS[difference.first.world].name, worlds.WORLDS[difference.second.world].name
     if varies.cause == "membership":
         return "a member", "another rank"
@@ -214,7 +214,7 @@ def _branch_text(difference: Difference, varies: Variation) -> str:
         return f"the order of this loop differs between ranks: `{text}` depends on {varies.description}"
     if _goes_round(difference):
         return f"ranks run this loop a different number of times: `{text}` depends on {varies.description}"
-    if varies.cause in ("rank", "membership") and not difference.fork.condition.open:
+    if varies.by_rank_or_place and not difference.fork.condition.open:
         return f"the ranks diverge here: `{text}`"
     return f"the ranks diverge here: `{text}` depends on {varies.description}"
 

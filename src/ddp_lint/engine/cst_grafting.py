@@ -16,6 +16,7 @@ import libcst as cst
 from ddp_lint.engine.parsing import tree_of
 from ddp_lint.project.facts import CannotParse
 from ddp_lint.source.module import Kept
+from ddp_lint.source.syntax import first_line
 
 #: Files whose trees are kept, the last that were checked.
 _KEPT = 8
@@ -67,7 +68,7 @@ def _outlines(body: list[ast.stmt], places: dict[int, int] | None, end: int = 2*
 
     found: list[_Outline] = []
     for node in reversed(body):
-        first = place(min(node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ())), 2**31))
+        first = place(first_line(node))
         if first is None:
             continue
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -19,7 +19,7 @@ from ddp_lint.knowledge.project_names import Names, wrapping
 from ddp_lint.project.facts import Definition, ModuleFacts
 from ddp_lint.project.words import words
 from ddp_lint.rules.triggers import Trait, Triggers
-from ddp_lint.source.syntax import statements
+from ddp_lint.source.syntax import FunctionNode, first_line, statements
 
 if TYPE_CHECKING:
     from ddp_lint.rules.base import Rule
@@ -158,10 +158,10 @@ class Concern:
         return self._known[node]
 
     def _of(self, node: Definition) -> int:
-        rules = self.in_lines(_start(node), node.end_lineno or node.lineno)
+        rules = self.in_lines(first_line(node), node.end_lineno or node.lineno)
         if any(self._by_trait.values()):
             inside = statements(node) if isinstance(node, ast.ClassDef) else (node,)
-            functions = (n for n in inside if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+            functions = (n for n in inside if isinstance(n, FunctionNode))
             rules |= _either(self._by_trait[trait] for function in functions for trait in traits(function))
         return rules
 
@@ -217,7 +217,7 @@ class _Parts:
 
     def _add_header(self, node: Definition, first: int, last: int) -> None:
         """A definition without its body: what it is called, its bases or parameters, its decorators."""
-        start = _start(node.body[0])
+        start = first_line(node.body[0])
         if not self._starts_line(node.body[0]):
             self._add_lines(first, last)
             return
@@ -234,7 +234,7 @@ class _Parts:
 
     def _starts_line(self, node: ast.stmt) -> bool:
         """Whether a statement is the first thing on its line: not the `pass` of ``): pass``."""
-        line = self._source[_start(node) - 1]
+        line = self._source[first_line(node) - 1]
         decorated = bool(getattr(node, "decorator_list", ()))
         return line.lstrip().startswith("@") if decorated else len(_indent(line)) == node.col_offset
 
@@ -247,7 +247,7 @@ def _units(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, int]]:
     unit: list[ast.stmt] = []
     first = last = 0
     for node in body:
-        start, end = _start(node), node.end_lineno or node.lineno
+        start, end = first_line(node), node.end_lineno or node.lineno
         if unit and start <= last:
             unit.append(node)
             last = max(last, end)
@@ -257,12 +257,6 @@ def _units(body: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, int]]:
         unit, first, last = [node], start, end
     if unit:
         yield unit, first, last
-
-
-def _start(node: ast.stmt) -> int:
-    """The first line of a statement, decorators included."""
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(d.lineno for d in decorators)])
 
 
 def _is_idle(node: ast.stmt) -> bool:

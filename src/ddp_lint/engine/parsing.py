@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.project.facts import TOO_LARGE, CannotParse, ModuleFacts, marks, parse
-from ddp_lint.source.syntax import below, nested
+from ddp_lint.source.syntax import below, first_line, nested
 
 #: CPython allows 200 brackets inside each other. A chain of 1,000 operators takes LibCST 0.3 s, with the square of it,
 #: and our own functions a few frames a level.
@@ -151,9 +151,7 @@ def check_depth(facts: ModuleFacts) -> None:
 
 def _header(node: ast.AST, inside: list[ast.AST]) -> tuple[int, int]:
     """The first and the last line of a statement without those in it; 0 and 0 where nothing shows."""
-    first: int = getattr(node, "lineno", 0)
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    first = min([first, *(decorator.lineno for decorator in decorators)])
+    first = first_line(node)
     last: int = getattr(inside[0] if inside else node, "lineno" if inside else "end_lineno", 0)
     return (first, last) if first and last >= first else (0, 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 from ddp_lint.project.parts import is_part, kept_by_node
 from ddp_lint.rules.triggers import Trait
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, walk
+from ddp_lint.source.syntax import FunctionNode, below, walk
 from ddp_lint.tensors.operations import is_log, names, writes
 
 _READS = {"item", "tolist", "allclose", "is_nonzero", "new_full", "full_like"}
@@ -30,7 +30,7 @@ _GROWING = {"append", "extend", "add"}
 _COLLECTIONS = (ast.List, ast.Tuple, ast.Dict, ast.ListComp, ast.DictComp)
 
 
-def traits(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]:
+def traits(function: FunctionNode) -> frozenset[Trait]:
     """The traits of a function, nested definitions included."""
     if is_part(function):  # the only ones that are needed again, where files change
         return _traits_of_part(function)
@@ -38,14 +38,14 @@ def traits(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]
 
 
 @kept_by_node(1024)
-def _traits_of_part(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[Trait]:
+def _traits_of_part(function: FunctionNode) -> frozenset[Trait]:
     return _Look(function).found
 
 
 class _Look:
     """One pass. Writes to names count at the end, when it is known which names hold numbers, lists or dicts only."""
 
-    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def __init__(self, function: FunctionNode) -> None:
         self._name = function.name
         self._found = {Trait.CONSTRUCTS} if self._name == "__init__" else set[Trait]()
         self._written: set[str] = set()

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, defaults, parameters, walk, yields
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, parameters, walk, yields
 
 _DEPTH = 3
 #: Calls below torch.cuda that wait for the first use of a GPU, or do nothing before it.
@@ -24,12 +24,12 @@ def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = 
     followed: `.cuda()`, `.to("cuda")`, ``device="cuda"``, `torch.cuda.synchronize`, an NCCL process group."""
     bodies = list(_executed(node))
     for body in bodies:
-        around = body if isinstance(body, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+        around = body if isinstance(body, FunctionNode) else None
         for part in walk(body):
             if touches_cuda(facts, part, around):
                 return part
     if depth:
-        for call in (n for body in bodies for n in walk(body) if isinstance(n, ast.Call)):
+        for call in (n for body in bodies for n in calls_below(body)):
             found = resolve(project, facts, call.func)
             if found is not None and found[1] is not node and uses_cuda(project, *found, depth - 1) is not None:
                 return call

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 import libcst as cst
 
 from ddp_lint.launch.helpers import Helper, helper_of
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, parse_expression
+from ddp_lint.project.facts import ModuleFacts, assigned_in, parse_expression
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import argument_at, first_name, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, first_name, parameters, walk
 from ddp_lint.source.wraps import argument
 
 #: What paths are made with.
@@ -89,7 +89,7 @@ class Accesses:
 
 @kept_by_node(4096)
 def _calls_of(function: ast.AST) -> tuple[ast.Call, ...]:
-    return tuple(node for node in walk(function) if isinstance(node, ast.Call))
+    return tuple(calls_below(function))
 
 
 def _text(mode: cst.BaseExpression | None) -> str:

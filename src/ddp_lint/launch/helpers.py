@@ -7,9 +7,10 @@ import dataclasses
 
 import libcst as cst
 
-from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.syntax import parameters, walk
+from ddp_lint.source.imports import of_self
+from ddp_lint.source.syntax import FunctionNode, parameters, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +42,10 @@ def helper_of(module: Module, call: cst.Call) -> Helper | None:
     project = module.project
     if project is None:
         return None
-    owner = module.class_of(call) if dotted(call.func).startswith("self.") else None
-    if owner is not None and isinstance(call.func, cst.Attribute) and dotted(call.func).count(".") == 1:
-        method = project.method(module.name_of(owner), call.func.attr.value)
+    name = of_self(dotted(call.func))
+    owner = module.class_of(call) if name else None
+    if owner is not None:
+        method = project.method(module.name_of(owner), name)
         return Helper(method[0].module, method[1]) if method is not None else None
     found = project.definition(module.callee(call))
     return Helper(found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None

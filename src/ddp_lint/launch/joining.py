@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import function_at, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at
 
 #: Files that name one of the calls; a project with more is a framework, whose own functions say little of one file.
 _FILES = 40
@@ -37,15 +37,15 @@ def _joining(project: Project, calls: frozenset[str]) -> list[str]:
 
 
 def _calls(facts: ModuleFacts, function: ast.FunctionDef, names: frozenset[str]) -> bool:
-    return any(isinstance(node, ast.Call) and facts.qualified(node.func) in names for node in walk(function))
+    return any(facts.qualified(node.func) in names for node in calls_below(function))
 
 
 def joining_call(facts: ModuleFacts, project: Project) -> ast.Call | None:
     """The first call in a file of a function of another one that joins the process group or starts ranks."""
     functions = joining_functions(project)
     last = {name.rpartition(".")[2] for name in functions}
-    for node in walk(facts.tree):
-        if isinstance(node, ast.Call) and last_part(node.func) in last:
+    for node in calls_below(facts.tree):
+        if last_part(node.func) in last:
             meaning = project.meaning(facts, node.func)
             if meaning in functions and meaning.rpartition(".")[0] != facts.name:
                 return node
@@ -69,7 +69,7 @@ def _spawned(project: Project) -> Iterator[str]:
 
 
 def _spawns(facts: ModuleFacts, project: Project) -> Iterator[ast.Call]:
-    for call in (n for n in walk(facts.tree) if isinstance(n, ast.Call)):
+    for call in calls_below(facts.tree):
         if last_part(call.func) == "spawn" and project.meaning(facts, call.func) == _SPAWN:
             yield call
 
@@ -79,7 +79,7 @@ def is_before_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around
     one that is called above that place alone."""
     if not facts.file.holds("spawn"):
         return False
-    calls = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and dotted_ast(n.func) == around.name]
+    calls = [n for n in calls_below(facts.tree) if dotted_ast(n.func) == around.name]
     for spawn in _spawns(facts, project):
         scope = function_at(facts.tree, spawn.lineno)
         above = [call] if scope is around else calls

@@ -19,7 +19,7 @@ from ddp_lint.project.parts import assigned_to
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.tensors.callers import sites_of
 
 _DEPTH = 4
@@ -139,7 +139,7 @@ def _is_set_to_rank(facts: ModuleFacts, name: str, section: str, depth: int) -> 
     """Whether functions of a file set an attribute of an object to the rank, and to nothing else but constants."""
     if not depth or f"{name} =" not in facts.file.text:
         return False
-    functions = (n for n in walk(facts.tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    functions = (n for n in walk(facts.tree) if isinstance(n, FunctionNode))
     given = [
         (function, node.value)
         for function in functions

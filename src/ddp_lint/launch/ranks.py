@@ -16,14 +16,14 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, parse_expression
+from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import below, defaults, function_at, statements, walk
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, function_at, statements, walk
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, sites_of
 
@@ -148,7 +148,7 @@ def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
 
 def _has_one_device(facts: ModuleFacts, project: Project) -> bool:
     """Whether a file makes trainers for one device alone: ``Fabric(accelerator="cuda", devices=1)``."""
-    calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call) and _last(n.func) in _TRAINERS)
+    calls = (n for n in calls_below(facts.tree) if _last(n.func) in _TRAINERS)
     made = [call for call in calls if "lightning" in project.meaning(facts, call.func).partition(".")[0]]
     given = [{keyword.arg: keyword.value for keyword in call.keywords} for call in made]
     return bool(given) and all(
@@ -170,8 +170,8 @@ def _is_one_device(count: ast.expr, facts: ModuleFacts) -> bool:
 def _world_sizes(tree: ast.AST) -> list[ast.expr]:
     return [
         keyword.value
-        for node in walk(tree)
-        if isinstance(node, ast.Call) and _last(node.func) in _SETS_WORLD
+        for node in calls_below(tree)
+        if _last(node.func) in _SETS_WORLD
         for keyword in node.keywords
         if keyword.arg == "world_size"
     ]
@@ -605,7 +605,7 @@ def all_ranks_call(site: CallSite, project: Project) -> bool:
         return False
     if is_before_ranks(site.facts, project, site.node, site.around):
         return False
-    before = (n for n in walk(site.around) if isinstance(n, ast.Call) and n.lineno <= site.node.lineno)
+    before = (n for n in calls_below(site.around) if n.lineno <= site.node.lineno)
     in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
     return not in_turn and not is_kept_to_one_rank(site.node, site.around) and _is_reached_by_all(site)
 
@@ -633,15 +633,15 @@ def _has_turns(function: FunctionNode, call: ast.Call) -> bool:
 
 
 def _has_barrier(statement: ast.stmt) -> bool:
-    calls = (n for n in walk(statement) if isinstance(n, ast.Call) and isinstance(statement, ast.If))
+    calls = (n for n in calls_below(statement) if isinstance(statement, ast.If))
     return any(last_part(call.func) in BARRIERS for call in calls)
 
 
 def _callers_here(site: CallSite) -> Iterator[CallSite]:
     """The calls that other functions of the file make of the one around a call."""
     name = site.around.name if site.around is not None else ""
-    for node in walk(site.facts.tree):
-        if isinstance(node, ast.Call) and dotted_ast(node.func) == name:
+    for node in calls_below(site.facts.tree):
+        if dotted_ast(node.func) == name:
             around = function_at(site.facts.tree, node.lineno)
             if around is not None and around is not site.around:
                 yield dataclasses.replace(site, node=node, around=around)
@@ -667,7 +667,7 @@ def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = Fa
                 one_rank = one_rank or first_rank_test(test, False, own)
             continue
         inside = one_rank
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(statement, FunctionNode):
             inside = any(ast.unparse(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):

@@ -64,6 +64,8 @@ _ABOVE = "super"
 #: By file, the names of the functions that can communicate (MODULE: the module's own statements). A file that is
 #: missing could not be read: nothing is known of it.
 Reach = Mapping[str, frozenset[str]]
+#: The number of a file, and what is in a table that it makes.
+_Table = tuple[int, frozenset[str]]
 
 
 def reach_of(files: Mapping[str, FileMentions], names: Names) -> Reach:
@@ -140,11 +142,8 @@ class _Graph:
         self._mentioned_by: dict[str, frozenset[str]] = {}
         self._held: dict[int, frozenset[str]] = {}
         #: By the name of a variable, the files that make a table of it, each with what is in it.
-        self._tables: dict[str, list[tuple[int, frozenset[str]]]] = collections.defaultdict(list)
-        self._meant_tables: dict[tuple[str, int], list[tuple[int, frozenset[str]]]] = {}
-        for place, file in enumerate(self._files):
-            for name, words in file.tables:
-                self._tables[name].append((place, frozenset(words)))
+        self._tables: dict[str, list[_Table]] = collections.defaultdict(list)
+        self._meant_tables: dict[tuple[str, int], list[_Table]] = {}
         self._shown_by_class: dict[int, frozenset[str]] = {}
         self._shown_by_name: dict[str, frozenset[str]] = {}
         #: For each file the names that its imports bind.
@@ -169,6 +168,7 @@ class _Graph:
     # ---- numbers
 
     def _number(self) -> None:
+        """Number the classes and the functions of all files, and collect the tables that the files make."""
         for place, file in enumerate(self._files):
             first = len(self._classes)
             self._classes += [_Class(c.name, place, c.bases, {}, frozenset(c.words)) for c in file.classes]
@@ -176,6 +176,8 @@ class _Graph:
                 self._named[class_.name].append(number)
             for function in file.functions:
                 self._add(function, place, first)
+            for name, words in file.tables:
+                self._tables[name].append((place, frozenset(words)))
 
     def _add(self, function: FunctionMentions, place: int, first_class: int) -> None:
         number = len(self._functions)

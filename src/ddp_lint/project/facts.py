@@ -12,10 +12,9 @@ from typing import Any
 from ddp_lint.project.parts import OUTLINE, PART, by_asker, kept_by_node, note_stores, unnoted
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
-from ddp_lint.source.syntax import first_name, statements
+from ddp_lint.source.syntax import FunctionNode, first_name, statements
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Definition = FunctionNode | ast.ClassDef
 
 
 class CannotParse(Exception):
@@ -203,7 +202,7 @@ def methods_of(class_: ast.ClassDef) -> dict[str, FunctionNode]:
 
 
 def _functions_of(class_: ast.ClassDef) -> Iterator[FunctionNode]:
-    return (n for n in _statements(class_.body) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return (n for n in _statements(class_.body) if isinstance(n, FunctionNode))
 
 
 def is_setter(function: FunctionNode) -> bool:

@@ -11,6 +11,7 @@ import itertools
 from typing import Any
 
 from ddp_lint.project.parts import classes_documented, docstring_of, is_part, parts_below
+from ddp_lint.source.syntax import first_line, last_line
 
 _PLACE = ("lineno", "col_offset", "end_lineno")
 
@@ -114,6 +115,4 @@ class _Comparison:
             return False
         if (one.lineno, one.end_lineno) != (other.lineno, other.end_lineno):
             return False
-        decorators: list[ast.expr] = getattr(one, "decorator_list", [])
-        first = min((one.lineno, *(decorator.lineno for decorator in decorators)))
-        return self._edited[first - 1] == self._edited[one.end_lineno or one.lineno]
+        return self._edited[first_line(one) - 1] == self._edited[last_line(one)]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge.frameworks import Kind, wrappers
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts, assigned_in
+from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.project import Project
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import argument_at, below, function_at, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, below, calls_below, function_at, parameters, walk
 
 #: Files that wrap, or call what returns a wrapped model; a project with more is a framework.
 _FILES = 60
@@ -82,7 +82,7 @@ def keywords_given(project: Project, kind: Kind) -> frozenset[str] | None:
 def _keywords_given(project: Project, kind: Kind) -> frozenset[str] | None:
     found: set[str | None] = set()
     for facts in _files(project, _wrapping_files(project, kind)):
-        for call in (n for n in walk(facts.tree) if isinstance(n, ast.Call)):
+        for call in calls_below(facts.tree):
             if project.meaning(facts, call.func) in _calls(kind):
                 found |= {keyword.arg for keyword in call.keywords} | ({None} if len(call.args) > 1 else set())
     return None if None in found else frozenset(filter(None, found))
@@ -174,7 +174,7 @@ def _calls_any(function: FunctionNode, names: frozenset[str]) -> bool:
 @kept_by_node(8192)
 def _called_in(function: ast.AST) -> frozenset[str]:
     """The last parts of the names of what a function calls."""
-    return frozenset(last_part(node.func) for node in walk(function) if isinstance(node, ast.Call))
+    return frozenset(last_part(node.func) for node in calls_below(function))
 
 
 def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrappings) -> list[_Found]:

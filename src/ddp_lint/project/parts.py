@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from ddp_lint.source.syntax import below, gives_object, statements
+from ddp_lint.source.syntax import FunctionNode, below, first_line, gives_object, statements
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -149,7 +149,7 @@ def parts_of(
     tree.__dict__["rebinding"] = rebinding
     end = 0
     for written, node in sorted(_functions(tree, recorder, inside), key=lambda found: found[1].lineno):
-        first = min(node.body[0].lineno, *(d.lineno for d in getattr(node.body[0], "decorator_list", ())), 2**31)
+        first = first_line(node.body[0])
         last = node.end_lineno or first
         if first <= max(end, node.lineno) or _head_end(node) >= first:
             rebinding.append(node)
@@ -213,7 +213,7 @@ def _without_docstrings(tree: ast.Module, lines: list[str]) -> list[str]:
     return lines
 
 
-def _head_end(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def _head_end(node: FunctionNode) -> int:
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
     parts = [*arguments, *node.args.defaults, *node.args.kw_defaults, node.returns]
     return max((part.end_lineno or 0 for part in parts if part is not None), default=node.lineno)
@@ -225,15 +225,13 @@ def _mark(node: ast.AST, recorder: Recorder, question: str) -> None:
     node.__class__ = PART_OF[node.__class__]
 
 
-def _functions(
-    node: ast.AST, recorder: Recorder, inside: str, prefix: str = ""
-) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _functions(node: ast.AST, recorder: Recorder, inside: str, prefix: str = "") -> Iterator[tuple[str, FunctionNode]]:
     """The functions of a module or a class, also those under an `if` or `try`; not those within functions."""
     stack: list[ast.AST] = list(getattr(node, "body", ()))
     parts: list[ast.AST] = []
     while stack:
         found = stack.pop()
-        if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(found, FunctionNode):
             parts.append(found)
             yield prefix + found.name, found
         elif isinstance(found, ast.ClassDef):
@@ -283,12 +281,17 @@ def touch(node: ast.AST) -> None:
     """Note that a result depends on all of a function, a class or a module: what is kept of it was made of that."""
     if node.__class__ in _PARTS:
         _body(node)
-        return
+    else:
+        _note(node, PART, after=ALL)
+
+
+def _note(node: ast.AST, kind: str, *, before: str = "", after: str = "") -> None:
+    """Note a question about a module, or about the classes of one name in it."""
     fields = node.__dict__
     recorder = fields.get("recorder")
     if recorder is not None and recorder.asked is not None:
         prefix, inside = fields["question"]
-        recorder.asked.add(f"{PART}:{prefix}{ALL}:{inside}")
+        recorder.asked.add(f"{kind}:{before}{prefix}{after}:{inside}")
 
 
 @contextlib.contextmanager
@@ -304,11 +307,7 @@ def unnoted(node: ast.AST) -> Iterator[None]:
 
 def note_stores(node: ast.ClassDef, attribute: str) -> None:
     """Note that a result depends on what the methods of a class assign to an attribute, and on nothing else of them."""
-    fields = node.__dict__
-    recorder = fields.get("recorder")
-    if recorder is not None and recorder.asked is not None:
-        prefix, inside = fields["question"]
-        recorder.asked.add(f"{STORES}:{prefix}{attribute}:{inside}")
+    _note(node, STORES, after=attribute)
 
 
 def digest_of_stores(tree: ast.Module, what: str) -> str:
@@ -337,7 +336,7 @@ def digest_derived(tree: ast.Module, what: str) -> str:
 
 def _plain(value: Any) -> Any:
     """What was derived, without places: functions by their names, since who looks into one depends on its part."""
-    if isinstance(value, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(value, FunctionNode):
         return value.name
     if isinstance(value, ast.AST):
         return ast.dump(value)
@@ -357,18 +356,14 @@ def _classes(tree: ast.Module, prefix: str) -> Iterator[ast.ClassDef]:
         if fields.get("question", ("",))[0] == prefix and isinstance(node, ast.ClassDef):
             with unnoted(node):
                 yield node
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        elif not isinstance(node, FunctionNode):
             stack += fields.get("parts", ())
 
 
 def calls_on_self(class_: ast.ClassDef, method: ast.AST) -> frozenset[str]:
     """Names of the methods that a method calls on its own object; '' for a computed name. The answer for all
     methods of the class is all that a result depends on."""
-    fields = class_.__dict__
-    recorder = fields.get("recorder")
-    if recorder is not None and recorder.asked is not None:
-        prefix, inside = fields["question"]
-        recorder.asked.add(f"{CALLS}:{prefix}:{inside}")
+    _note(class_, CALLS)
     with unnoted(class_):
         return called_on_self(method)
 
@@ -428,6 +423,7 @@ def kept_by_node(size: int, *, noted: Callable[[Any], Iterable[ast.AST]] | None 
 def kept_by_class(function: F) -> F:
     """Keep what one of `DERIVED` gives for a class; who gets it depends on that, and on nothing else of its methods."""
     assert function.__name__ in DERIVED
+    name = f"{function.__name__}."
 
     @functools.lru_cache(maxsize=4096)
     def kept(node: ast.ClassDef, version: int) -> Any:
@@ -436,12 +432,8 @@ def kept_by_class(function: F) -> F:
 
     @functools.wraps(function)
     def known(node: ast.ClassDef) -> Any:
-        fields = node.__dict__
-        recorder = fields.get("recorder")
-        if recorder is not None and recorder.asked is not None:
-            prefix, inside = fields["question"]
-            recorder.asked.add(f"{SUMS}:{function.__name__}.{prefix}:{inside}")
-        return kept(node, fields.get("version", 0))
+        _note(node, SUMS, before=name)
+        return kept(node, node.__dict__.get("version", 0))
 
     return cast("F", _as_cache(known, kept))
 

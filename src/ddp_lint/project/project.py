@@ -282,7 +282,7 @@ class Project:
             self._facts.move_to_end(path)
         else:
             self._keep(path, self._still_used(path) or self._read_for_all(path))
-        self._rest_on(self._bases[path])
+        self._note(self._bases[path])
         return self._facts[path]
 
     def _still_used(self, path: str) -> ModuleFacts | None:
@@ -848,7 +848,7 @@ class Project:
                 self._memories.setdefault(id(memo), memo)
         if found.work is not None:
             self.effort.use(found.work)
-        self._rest_on(found.basis)
+        self._note(found.basis)
         return found.value
 
     def _computed(self, compute: Callable[[], T]) -> tuple[T, Basis]:
@@ -864,10 +864,6 @@ class Project:
             for item in asked:
                 self._resting.setdefault(item, []).append(basis)
         return basis
-
-    def _rest_on(self, basis: Basis) -> None:
-        if self._recorder.asked is not None:
-            self._recorder.asked.add(basis)
 
     def dependencies(self, asked: set[Asked], shown: Iterable[str] = (), *, places: bool = False) -> dict[str, str]:
         """The questions behind what was recorded, each with the digest of its answer. `shown`: files, by their paths

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from ddp_lint.knowledge import canonical
 from ddp_lint.project.facts import (
     ClassFacts,
-    FunctionNode,
     ModuleFacts,
     assigned_in,
     parse_expression,
     statements_of,
 )
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import parameters
+from ddp_lint.source.syntax import FunctionNode, parameters
 
 if TYPE_CHECKING:
     from ddp_lint.project.project import Project
@@ -54,7 +53,7 @@ class Types:
         if self._project.class_facts(name) is not None:
             return name
         facts, function = self._project.definition(name) or (None, None)
-        if facts is not None and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if facts is not None and isinstance(function, FunctionNode):
             return self._of_return(function, facts, None, depth - 1)
         if owner and is_class_name(owner):
             method = self._project.method(owner, last)

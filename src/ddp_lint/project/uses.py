@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node, touch
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import below
+from ddp_lint.source.syntax import FunctionNode, below, first_line
 
 if TYPE_CHECKING:
     from ddp_lint.project.project import Project
@@ -57,7 +57,7 @@ def _places(facts: ModuleFacts, name: str) -> Iterator[_Place]:
     while stack:
         node, around, owner, above = stack.pop()
         if isinstance(node, ast.stmt):
-            place = bisect.bisect_left(lines, _first_line(node))
+            place = bisect.bisect_left(lines, first_line(node))
             if place == len(lines) or lines[place] > (node.end_lineno or node.lineno):
                 continue
         if isinstance(node, (ast.Attribute, ast.Name)):
@@ -65,7 +65,7 @@ def _places(facts: ModuleFacts, name: str) -> Iterator[_Place]:
                 yield node, around, owner, above
             if isinstance(node, ast.Name):
                 continue
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        elif isinstance(node, FunctionNode):
             around = node
         elif isinstance(node, ast.ClassDef):
             around, owner = None, node
@@ -91,7 +91,7 @@ class _Index:
         if node not in self._bodies:
             statements = set(body)
             besides = [each for each in below(node) if each not in statements]
-            self._bodies[node] = list(map(_first_line, body)), besides
+            self._bodies[node] = list(map(first_line, body)), besides
         firsts, besides = self._bodies[node]
         numbers = {bisect.bisect_right(firsts, line) - 1 for line in lines}
         return [*besides, *(body[number] for number in sorted(numbers) if number >= 0)]
@@ -101,11 +101,6 @@ class _Index:
 @kept_by_node(32)
 def _index(tree: ast.AST, text: str) -> _Index:
     return _Index(text)
-
-
-def _first_line(statement: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min((statement.lineno, *(decorator.lineno for decorator in decorators)))
 
 
 def constructions(project: Project, name: str, most: int) -> Sequence[tuple[ModuleFacts, Use, ast.Call]]:

@@ -107,6 +107,12 @@ def last_part(node: ast.AST | None) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+def of_self(name: str) -> str:
+    """`x` for the name ``self.x``, '' for any other: what a method calls an attribute of its own object."""
+    owner, _, attribute = name.partition(".")
+    return attribute if owner == "self" and "." not in attribute else ""
+
+
 #: Names in brackets end at the next bracket of any kind: one that is never closed is not looked for to the end.
 _FROM = re.compile(r"[ \t]*from\s+([.\w]+)\s+import\s+(\([^()#]*(?:#[^\n]*\n[^()#]*)*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)")
 _IMPORT = re.compile(r"[ \t]*import\s+([^\n#]*)")

@@ -6,8 +6,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 #: What has parameters.
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Definition = FunctionNode | ast.Lambda
+#: What holds statements or is one.
+Block = ast.stmt | ast.ExceptHandler | ast.match_case
+
+_PARTS = (ast.ExceptHandler, ast.match_case)
 
 #: Fields that never hold nodes, or contexts alone.
 _PLAIN = frozenset(
@@ -62,6 +67,11 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         found += below(item)
 
 
+def calls_below(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls in a node, those in nested functions included; itself, if it is one."""
+    return (part for part in walk(node) if isinstance(part, ast.Call))
+
+
 def names_in(node: ast.AST) -> frozenset[str]:
     """The names in a node, those in nested functions included."""
     return frozenset(part.id for part in walk(node) if isinstance(part, ast.Name))
@@ -97,11 +107,35 @@ def statements_in_order(node: ast.AST) -> Iterator[ast.AST]:
         stack += reversed(nested(item))
 
 
-def function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def first_line(node: ast.AST) -> int:
+    """The first line of a statement, a handler or a case: that of its first decorator, if it has any."""
+    if isinstance(node, ast.match_case):
+        node = node.pattern
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([getattr(node, "lineno", 0), *(decorator.lineno for decorator in decorators)])
+
+
+def last_line(node: ast.AST) -> int:
+    """The last line; of a handler or a case, which has no end in some trees, that of its body."""
+    last = node.body[-1] if isinstance(node, _PARTS) else node
+    end: int = getattr(last, "end_lineno", 0) or getattr(last, "lineno", 0)
+    return end
+
+
+def blocks_at(root: ast.AST, line: int) -> list[Block]:
+    """The statements below a node that a line is in, with their handlers and cases, the outermost first."""
+    found: list[Block] = []
+    inside: ast.AST | None = root
+    while inside is not None:
+        inside = next((node for node in nested(inside) if first_line(node) <= line <= last_line(node)), None)
+        found += [inside] if isinstance(inside, (ast.stmt, *_PARTS)) else []
+    return found
+
+
+def function_at(tree: ast.Module, line: int) -> FunctionNode | None:
     """The innermost function that a line is in."""
-    functions = (n for n in statements(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    around = (n for n in functions if n.lineno <= line <= (n.end_lineno or 0))
-    return max(around, key=lambda n: n.lineno, default=None)
+    around = (block for block in reversed(blocks_at(tree, line)) if isinstance(block, FunctionNode))
+    return next((function for function in around if function.lineno <= line), None)
 
 
 def positional(function: Definition) -> list[ast.arg]:

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeGuard
 
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, statements, walk
+from ddp_lint.source.syntax import FunctionNode, below, statements, walk
 
 _COMMENTS = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _TESTS = re.compile(r"\bisinstance\s*\(")
@@ -25,7 +25,6 @@ _MODEL = "module"
 _LOOKING: Final = frozenset({"isinstance", "hasattr", "getattr"})
 #: A string that holds this is the name of a module.
 _MODULE = "torch.distributed"
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_LINE_END = re.compile(rb"[^\r\n]")
 
 
@@ -85,7 +84,7 @@ def _outermost(tree: ast.AST) -> Iterator[ast.AST]:
     stack = [tree]
     while stack:
         for node in below(stack.pop()):
-            if isinstance(node, _FUNCTIONS):
+            if isinstance(node, FunctionNode):
                 yield node
             elif isinstance(node, ast.stmt):
                 stack.append(node)

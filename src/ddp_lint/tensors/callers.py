@@ -11,12 +11,12 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts, assigned_in, methods_of
+from ddp_lint.project.facts import ModuleFacts, assigned_in, methods_of
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import argument_at, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters, walk
 from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import is_factory, names
 
@@ -161,7 +161,7 @@ def _calls_of_objects(project: Project, facts: ModuleFacts) -> Iterator[tuple[st
         cls = project.class_of(facts, definition) if isinstance(definition, ast.ClassDef) else None
         functions = list(cls.methods.values()) if cls is not None else [definition]
         for function in functions:
-            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if not isinstance(function, FunctionNode):
                 continue
             for node in walk(function):
                 called = node.func if isinstance(node, ast.Call) else None
@@ -272,5 +272,5 @@ def _order_of(project: Project, first: str, second: str) -> str:
 
 def _first_call(function: ast.AST, name: str) -> int:
     """The line of the first call of a method in a function, 0 where there is none."""
-    calls = (n for n in walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+    calls = (n for n in calls_below(function) if isinstance(n.func, ast.Attribute))
     return min((n.lineno for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == name), default=0)

@@ -15,9 +15,10 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts, is_setter
 from ddp_lint.source import Module
-from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, defaults, statements, walk
+from ddp_lint.source.imports import dotted_ast, of_self
+from ddp_lint.source.syntax import below, calls_below, defaults, statements, walk
 from ddp_lint.source.wraps import unmoved
+from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 
 PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
@@ -172,7 +173,7 @@ class ModuleClass:
             cls, node = self.methods[name]
             if words_of(node.name) & names("branches", "evaluation"):
                 continue
-            gradient = how.gradient and not any(without_gradient(d, cls.facts) for d in node.decorator_list)
+            gradient = how.gradient and not body_without_gradient(node, cls.facts)
             reached[name] = Reached(how.chain, gradient, entry)
             for used, with_gradient in uses_of_self(node, cls.facts, self._memos):
                 queue.append((used, Reached((*how.chain, name), gradient and with_gradient, entry)))
@@ -259,7 +260,7 @@ class ModuleClasses:
             return True
         for each in cls.lineage:
             methods = [m for m in each.node.body if isinstance(m, ast.FunctionDef)]
-            used = {dotted_ast(n.func) for m in methods for n in walk(m) if isinstance(n, ast.Call)}
+            used = {dotted_ast(n.func) for m in methods for n in calls_below(m)}
             for method in methods:
                 for node in walk(method):
                     if isinstance(node, ast.Call) and self.may_have_buffers(node, each.facts, seen | {cls.name}):
@@ -328,16 +329,16 @@ _UNNEEDED = ("LayerNorm", "GroupNorm", "RMSNorm", "weight_norm", "spectral_norm"
 def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:
     """The attributes of `self` that a method reads so that backward may need them. It needs nothing that is compared,
     added, written in place, asked for its shape, or read where gradients are off."""
-    if any(without_gradient(d, facts) for d in method.decorator_list):
+    if body_without_gradient(method, facts):
         return frozenset()
     needed: set[str] = set()
     stack: list[tuple[ast.AST, bool]] = [(statement, True) for statement in method.body]
     while stack:
         node, counts = stack.pop()
-        if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
+        if isinstance(node, ast.With) and body_without_gradient(node, facts):
             continue
         name = dotted_ast(node) if isinstance(node, ast.Attribute) else ""
-        if name.startswith("self.") and name.count(".") == 1:
+        if of_self(name):
             needed |= {name} if counts and isinstance(getattr(node, "ctx", None), ast.Load) else set()
             continue
         # `self.mask[:n] == 0`, `x + self.shift`, `self.count.add_(1)`, `self.mask.shape`
@@ -359,12 +360,12 @@ def _unconditional_calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
         if isinstance(statement, (ast.For, ast.With)):
             yield from _unconditional_calls(statement.body)
         elif not isinstance(statement, (ast.If, ast.Try, ast.While)):
-            yield from (node for node in walk(statement) if isinstance(node, ast.Call))
+            yield from calls_below(statement)
 
 
 def _updates(step: ast.FunctionDef) -> bool:
     """Whether a training step runs the optimizer by itself."""
-    calls = (node.func for node in walk(step) if isinstance(node, ast.Call))
+    calls = (node.func for node in calls_below(step))
     return any(isinstance(f, ast.Attribute) and f.attr in names("training_steps", "updates") for f in calls)
 
 
@@ -387,11 +388,10 @@ def _own_attributes(cls: ModuleClass) -> Iterator[tuple[str, Attribute]]:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 given = by_default.get(node.value.id) if isinstance(node.value, ast.Name) else None
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    name = dotted_ast(target)
-                    if name.startswith("self.") and name.count(".") == 1:
+                    if name := of_self(dotted_ast(target)):
                         attribute = _attribute(given or node.value, method.name, cls)
                         if attribute is not None:
-                            yield name[5:], attribute
+                            yield name, attribute
             elif isinstance(node, ast.Call):
                 registered = _registered(node, method.name, cls)
                 if registered is not None:
@@ -446,19 +446,6 @@ def _registered(call: ast.Call, method: str, cls: ModuleClass) -> tuple[str, Att
     return str(call.args[0].value), Attribute(role, maker, value, method, cls.facts)
 
 
-def without_gradient(expression: ast.expr, facts: ModuleFacts) -> bool:
-    """Whether a decorator or a `with` item turns gradients off: ``torch.no_grad()``, ``torch.inference_mode``."""
-    callee = expression.func if isinstance(expression, ast.Call) else expression
-    name = canonical(facts.imports.resolve(dotted_ast(callee)) or "")
-    if name == "torch.set_grad_enabled":
-        return (
-            isinstance(expression, ast.Call)
-            and bool(expression.args)
-            and (isinstance(expression.args[0], ast.Constant) and expression.args[0].value is False)
-        )
-    return name in names("no_grad", "names")
-
-
 def uses_of_self(
     function: ast.FunctionDef, facts: ModuleFacts, memos: frozenset[str] = frozenset()
 ) -> list[tuple[str, bool]]:
@@ -469,7 +456,7 @@ def uses_of_self(
     stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(function.body)]
     while stack:
         node, gradient = stack.pop()
-        if isinstance(node, ast.With) and any(without_gradient(i.context_expr, facts) for i in node.items):
+        if isinstance(node, ast.With) and body_without_gradient(node, facts):
             gradient = False
         if isinstance(node, ast.If) and (trained := in_training(node)) is not None:
             stack.extend((n, gradient) for n in reversed(trained))
@@ -477,10 +464,9 @@ def uses_of_self(
         if isinstance(node, ast.If) and (_happens_once(node) or _fills_memo(node, memos)):
             stack.extend((n, gradient) for n in reversed(node.orelse))
             continue
-        if isinstance(node, ast.Attribute):  # also `checkpoint(self.block, x)`: a reference is as good as a call
-            name = dotted_ast(node)
-            if name.startswith("self.") and name.count(".") == 1:
-                found.append((name[5:] if isinstance(node.ctx, ast.Load) else _setter(name[5:]), gradient))
+        # Also `checkpoint(self.block, x)`: a reference is as good as a call.
+        if isinstance(node, ast.Attribute) and (name := of_self(dotted_ast(node))):
+            found.append((name if isinstance(node.ctx, ast.Load) else _setter(name), gradient))
         stack.extend((child, gradient) for child in reversed(list(below(node))))
     return found
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.project.parts import touch, unnoted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, nested, walk
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, nested, walk
 from ddp_lint.tensors.classes import in_training, is_module_class
 from ddp_lint.tensors.operations import names
 
@@ -245,7 +245,7 @@ class _Roots:
             name = f"{prefix}.{node.name}" if isinstance(node, _DEFINITIONS) and prefix else prefix
             if isinstance(node, ast.ClassDef):
                 owner, function = node, None
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            elif isinstance(node, FunctionNode):
                 part = part or node
                 yield node, function, owner, name, part
                 function = node
@@ -270,7 +270,7 @@ class _Roots:
             if self._project.meaning(self._facts, callee) in names("compile", "entries"):
                 yield self._compiled(decorator, f"`{function.name}`")
         asks = self._asks and _between(self._lines, function)
-        calls = (n for n in walk(function) if isinstance(n, ast.Call)) if asks else ()
+        calls = calls_below(function) if asks else ()
         for node in calls:
             asked = self._project.meaning(self._facts, node.func)
             if asked in names("branches", "tracing") and asked.endswith("compiling"):
@@ -341,7 +341,7 @@ def function_named(project: Project, name: str) -> Iterator[_Code]:
         return
     facts, rest = found
     node = facts.definitions.get(rest)
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(node, FunctionNode):
         yield _Code(f"{facts.name}.{rest}", facts, node, None)
     elif "." in rest:
         owner, _, method = name.rpartition(".")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.knowledge import frameworks
+from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, holding
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
 
@@ -37,11 +41,29 @@ def without_gradient(module: Module, node: cst.CSTNode) -> bool:
 def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:
     """``torch.no_grad()``, ``torch.inference_mode``, ``torch.set_grad_enabled(False)``, bare or called; whatever else
     is called no_grad."""
-    callee = expression.func if isinstance(expression, cst.Call) else expression
-    name = module.qualified(callee)
+    callee, args = (expression.func, expression.args) if isinstance(expression, cst.Call) else (expression, ())
+    false = any(dotted(arg.value) == "False" for arg in args)
+    return _is_off(module.qualified(callee), dotted(callee), false=false)
+
+
+def body_without_gradient(node: ast.With | FunctionNode, facts: ModuleFacts) -> bool:
+    """Whether a `with` or a decorator turns gradients off in the body of a statement."""
+    around = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
+    return any(_turns_off(expression, facts) for expression in around)
+
+
+def _turns_off(expression: ast.expr, facts: ModuleFacts) -> bool:
+    callee, args = (expression.func, expression.args) if isinstance(expression, ast.Call) else (expression, [])
+    false = any(isinstance(arg, ast.Constant) and arg.value is False for arg in args)
+    written = dotted_ast(callee)
+    return _is_off(canonical(facts.imports.resolve(written) or ""), written, false=false)
+
+
+def _is_off(name: str, written: str, *, false: bool) -> bool:
+    """By the canonical name of what is entered, and as it is written; `false`: it gets False."""
     if name == f"torch.{_SWITCH}":
-        return isinstance(expression, cst.Call) and any(dotted(a.value) == "False" for a in expression.args)
-    return name in names("no_grad", "names") or dotted(callee).rpartition(".")[2] in _NO_GRAD
+        return false
+    return name in names("no_grad", "names") or written.rpartition(".")[2] in _NO_GRAD
 
 
 def _switched_off(module: Module, function: cst.FunctionDef, node: cst.CSTNode) -> bool:

@@ -11,6 +11,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.imports import of_self
 from ddp_lint.source.tree import children, descendants, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors import operations
@@ -448,9 +449,9 @@ class Evaluator:
     def _project_call(self, node: cst.Call, operands: list[Value], state: State) -> Value:
         """A call of a function of the project, or of a method of the same object."""
         name = dotted(node.func)
-        own = self._owner is not None and name.startswith("self.") and name.count(".") == 1
+        own = self._owner is not None and bool(of_self(name))
         if own and self._owner is not None:
-            kept = self._keeping.of_method(self._owner, name[5:])
+            kept = self._keeping.of_method(self._owner, of_self(name))
         else:
             facts = self._module.facts
             kept = self._keeping.of_function(name, facts) if facts is not None and name else NOTHING

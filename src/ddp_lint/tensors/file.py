@@ -14,7 +14,8 @@ from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.syntax import statements, walk
 from ddp_lint.tensors.callers import CallSite, call_sites
-from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, method_key, without_gradient
+from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, method_key
+from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
 from ddp_lint.tensors.kept import Keeping
@@ -137,7 +138,7 @@ class TensorFile:
 def called_without_gradient(site: CallSite) -> bool:
     """Whether a call is below ``with torch.no_grad():`` in its function."""
     for block in statements(site.around) if site.around is not None else ():
-        off = isinstance(block, ast.With) and any(without_gradient(i.context_expr, site.facts) for i in block.items)
+        off = isinstance(block, ast.With) and body_without_gradient(block, site.facts)
         if off and any(node is site.node for node in walk(block)):
             return True
     return False

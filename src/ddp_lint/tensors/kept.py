@@ -9,10 +9,11 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import below, parameters, walk, yields
+from ddp_lint.source.imports import dotted_ast, of_self
+from ddp_lint.source.syntax import below, calls_below, parameters, walk, yields
 from ddp_lint.tensors import operations
-from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training, without_gradient
+from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training
+from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.operations import layer_kind, names
 
 #: Calls within each other that are read.
@@ -135,9 +136,9 @@ class Keeping:
         """A call as it stands in a file, in a method of `owner`; of a method of a tensor the tensor is the first
         argument."""
         written = dotted_ast(call.func)
-        if owner is not None and written.startswith("self.") and written.count(".") == 1:
-            attribute = owner.attribute(written[5:])
-            return self.of_attribute(attribute) if attribute is not None else self.of_method(owner, written[5:])
+        if owner is not None and (name := of_self(written)):
+            attribute = owner.attribute(name)
+            return self.of_attribute(attribute) if attribute is not None else self.of_method(owner, name)
         qualified = facts.qualified(call.func)
         if qualified.startswith("torch."):
             return Kept(same=0) if qualified in names("views", "functions") else _of_operation(qualified, call)
@@ -222,7 +223,7 @@ def _parts(made: ast.expr | None) -> Iterator[ast.expr]:
 
 def _appended(cls: ModuleClass, name: str) -> Iterator[ast.expr]:
     """What the class puts into a container afterwards: ``self.layers.append(A())``."""
-    for call in (node for node in walk(cls.node) if isinstance(node, ast.Call) and node.args):
+    for call in (node for node in calls_below(cls.node) if node.args):
         if dotted_ast(call.func) in (f"self.{name}.append", f"self.{name}.add_module", f"self.{name}.extend"):
             yield call.args[-1]
 
@@ -267,7 +268,7 @@ class _Reading:
         return tuple(self._start)
 
     def kept(self) -> Kept:
-        if any(without_gradient(d, self._facts) for d in self._function.decorator_list) or yields(self._function):
+        if body_without_gradient(self._function, self._facts) or yields(self._function):
             return NOTHING
         state = _State(dict(self._start))
         self._block(self._function.body, state)
@@ -316,7 +317,7 @@ class _Reading:
         state.become(arms)
 
     def _with(self, node: ast.With, state: _State) -> None:
-        if any(without_gradient(item.context_expr, self._facts) for item in node.items):
+        if body_without_gradient(node, self._facts):
             for name in _stored(node):
                 state.names.pop(name, None)
             return

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below, function_at
 from ddp_lint.verify.control_flow import (
     MOST,
     Gate,
@@ -19,7 +20,6 @@ from ddp_lint.verify.control_flow import (
     calls_at,
     conditions_above,
     divides,
-    functions_in,
     gates_before,
     handler_around,
     head,
@@ -45,7 +45,7 @@ _TO_ONE = ("reduce", "gather")
 def between(mismatch: Mismatch) -> str:
     """Of two calls that met and do not belong together: the conditions above the one that has some of its own; or the
     test of the rank in a function that it calls below conditions that test no rank."""
-    for one, other, here, there in _parted(present(mismatch.calls)):
+    for one, other, here, there in _stacks_apart(present(mismatch.calls)):
         if not here.in_function_of(there):
             continue
         conditions = [(text, asks) for text, arm, asks in conditions_above(here, there.line) if there.line not in arm]
@@ -61,7 +61,7 @@ def between(mismatch: Mismatch) -> str:
 
 def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
     """For calls that match by op and shape: the condition that one rank passed and another did not, and where."""
-    for one, _, here, _ in _parted(present(cells)):
+    for one, _, here, _ in _stacks_apart(present(cells)):
         met = Mismatch(Kind.ORDER, one.collective.group, -1, cells)
         text = between(met) or passed_by(met, ())
         return (text, here) if text else None
@@ -69,7 +69,7 @@ def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
 
 
 class LeftLoop(NamedTuple):
-    """A loop that the ranks go round a different number of times, by its line, and that in words."""
+    """A loop that the ranks repeat a different number of times, by its line, and that in words."""
 
     line: int
     text: str
@@ -80,7 +80,7 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
     group that met before. Of a rank that calls nothing more it is known that it has left all loops: which of several
     it left too early says the one that the other rank has begun again since the last call that they had in common."""
     calls = present(mismatch.calls)
-    for (rank, one), (other, _), here, there in _parted(calls):
+    for (rank, one), (other, _), here, there in _stacks_apart(calls):
         if here.in_function_of(there):
             loops = [loop for loop in loops_around(here) if there.line not in lines_of(loop.body)]
             before = earlier[-1].get(rank) if earlier else None
@@ -169,7 +169,7 @@ def unlike_root(mismatch: Mismatch) -> str:
 def joined(mismatch: Mismatch) -> str:
     """Of a rank that is through with its batches and answers in `Join` for what hooks into that, and one that calls
     something else inside of it."""
-    for (rank, one), (other, another), here, there in _parted(present(mismatch.calls)):
+    for (rank, one), (other, another), here, there in _stacks_apart(present(mismatch.calls)):
         if one.issued_by == "user" or another.issued_by != "user":
             continue
         inside = (node for node in ast.walk(tree_at(here)) if isinstance(node, ast.With) and node.lineno == here.line)
@@ -261,7 +261,7 @@ def made_of(mismatch: Mismatch) -> str:
         if inner is not None:
             asked = [node for node in asked if last_part(node.func) == inner.function] if wanted else []
         wanted = {name for node in asked for arg in node.args for name in names_of(arg)}
-        function = next((f for f in reversed(functions_in(tree_at(frame))) if frame.line in lines_of(f.body)), None)
+        function = function_at(tree_at(frame), frame.line)
         assigned = [n for n in ast.walk(function or tree_at(frame)) if isinstance(n, ast.Assign)]
         for node in sorted(assigned, key=lambda one: -one.lineno):
             made = set().union(*map(names_of, node.targets))
@@ -363,7 +363,7 @@ def polling(here: Frame) -> str:
     """For the line at which a rank waits: the loop around it that polls with `sleep`."""
     loops = [loop for loop in loops_around(here) if isinstance(loop, ast.While)]
     for loop in reversed(loops):
-        if any(isinstance(node, ast.Call) and last_part(node.func) == "sleep" for node in ast.walk(loop)):
+        if any(last_part(node.func) == "sleep" for node in calls_below(loop)):
             return f"it repeats `{head(loop)}` (line {loop.lineno}) again and again: its condition never becomes true"
     return ""
 
@@ -501,11 +501,11 @@ def _how_left(loop: Loop, here: Frame) -> str:
     if not ways and not endless:
         tests = tests_of(gates_before(here, in_round=True))
         skips = f"line {here.line} runs in other rounds on each rank, behind {tests}" if tests else ""
-        return ": " + ", or ".join(filter(None, ("the ranks go round it a different number of times", goes_on, skips)))
+        return ": " + ", or ".join(filter(None, ("the ranks repeat it a different number of times", goes_on, skips)))
     return ""
 
 
-def _parted(calls: Sequence[Call]) -> Iterator[tuple[Call, Call, Frame, Frame]]:
+def _stacks_apart(calls: Sequence[Call]) -> Iterator[tuple[Call, Call, Frame, Frame]]:
     """Each call with each other one, and the outermost frames in which their stacks differ, where both have one."""
     for one, other in itertools.permutations(calls, 2):
         here = _first_apart(one.collective.frames, other.collective.frames)

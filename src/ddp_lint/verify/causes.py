@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ddp_lint.verify.compare import Desync, of_ranks, spoken, updates
+from ddp_lint.verify.compare import Desync, updates
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.trace import (
     BY_HAND,
@@ -28,6 +28,7 @@ from ddp_lint.verify.trace import (
     Write,
 )
 from ddp_lint.verify.usage import kept_apart
+from ddp_lint.verify.wording import at_line, of_ranks, spoken
 
 
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -114,7 +115,7 @@ def _copied_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 def _began_alike(traces: Sequence[Trace], names: Sequence[str]) -> bool:
     """The ranks had equal parameters of these names before a wrapper could make them so."""
-    begun = [[e.digests for e in t.of(Hashes) if (e.what, e.when) == ("parameters", "before_wrap")] for t in traces]
+    begun = [[event.digests for event in trace.hashes("parameters", "before_wrap")] for trace in traces]
     held = [[one for one in of if one.keys() >= set(names)] for of in begun]
     return all(held) and all(len({one[name] for one in at}) == 1 for at in zip(*held, strict=False) for name in names)
 
@@ -170,24 +171,24 @@ def _kept_alone(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     loads = {trace.rank: site for trace in traces if (site := _loads_state(trace, desync)) is not None}
     site = next(iter(loads.values()), None)
     alone = site is not None and len(loads) < len(traces)
-    loaded = f"; only {of_ranks(loads)} loaded a state (line {site.line})" if site is not None and alone else ""
+    loaded = f"; only {of_ranks(loads)} loaded a state{at_line(site)}" if alone else ""
     return Cause.of("kept-alone", site, number=desync.update, names=f"{spoken(unlike)}{without}", loaded=loaded)
 
 
 def _kept_before(trace: Trace, desync: Desync) -> Hashes | None:
     """What the optimizer kept of this model before the step after which its replicas differ."""
-    looks = (event for event in trace.of(Hashes) if (event.what, event.when) == ("states", "before_step"))
-    return next((e for e in looks if desync.same_model(e) and e.step == desync.step - 1), None)
+    looks = (event for event in trace.hashes("states", "before_step") if desync.same_model(event))
+    return next((event for event in looks if event.step == desync.step - 1), None)
 
 
 def _loads_state(trace: Trace, desync: Desync) -> Frame | None:
-    calls = [c for c in trace.of(Call) if c.name == "load_state_dict" and c.arguments.get("optimizer")]
+    calls = [call for call in trace.calls("load_state_dict") if call.arguments.get("optimizer")]
     return next((call.site for call in reversed(calls) if call.step < desync.step), None)
 
 
 def _drawn_in_step(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """The optimizer is the user's own and draws random numbers, other ones on each rank."""
-    steps = [[c for c in trace.of(Call) if c.name == "draws" and c.step == desync.step - 1] for trace in traces]
+    steps = [[call for call in trace.calls("draws") if call.step == desync.step - 1] for trace in traces]
     drawn = [calls[0] for calls in steps if calls]
     site = drawn[0].site if drawn else None
     if site is None or len(drawn) < len(traces) or len({call.arguments["state"] for call in drawn}) == 1:
@@ -202,9 +203,8 @@ def _left_out_of_the_average(traces: Sequence[Trace], desync: Desync) -> Cause |
     if desync.wrap != BY_HAND or not desync.names or not averaged.keys().isdisjoint(desync.names) or not averaged:
         return None
     call = next(iter(averaged.values()))
-    line = f" (line {call.site.line})" if call.site is not None else ""
     names, others = spoken(desync.names), spoken(averaged)
-    return Cause.of("left-out-of-the-average", call.site, names=names, averaged=others, line=line)
+    return Cause.of("left-out-of-the-average", call.site, names=names, averaged=others, line=at_line(call.site))
 
 
 def _reduced_before_steps(trace: Trace) -> list[int]:
@@ -316,18 +316,17 @@ def _switched(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 def _joined_later(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """What differs became a part of the model after DDP was built."""
     added = {name for trace in traces for event in trace.of(Storage) for name in event.added}
-    built = next((c.site for t in traces for c in t.of(Call) if c.name == "DistributedDataParallel"), None)
+    built = next((call.site for trace in traces for call in trace.calls("DistributedDataParallel")), None)
     if desync.wrap != "ddp" or not desync.names or not added.issuperset(desync.names):
         return None
-    where = f" (line {built.line})" if built is not None else ""
     what = "became a part" if len(desync.names) == 1 else "became parts"
-    return Cause.of("joined-later", built, names=spoken(desync.names), became=what, where=where)
+    return Cause.of("joined-later", built, names=spoken(desync.names), became=what, where=at_line(built))
 
 
 def switched_cause(event: Switched) -> Cause:
     """What it means for DDP that these parameters are no longer what they were when it was built."""
-    where = f" in {event.site.function} (line {event.site.line})" if event.site is not None else ""
-    built = f" (line {event.built[0].line})" if event.built else ""
+    where = f" in {event.site.function}{at_line(event.site)}" if event.site is not None else ""
+    built = at_line(next(iter(event.built), None))
     switch, names = ("frozen", event.frozen) if event.frozen else ("thawed", event.thawed)
     return Cause.of(switch, event.site, names=spoken(names), built=built, where=where)
 
@@ -341,8 +340,8 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     backwards = [backward for trace in traces for backward in _backwards(trace, desync)]
     if not backwards or any(_averages(trace, desync) for trace in traces):
         return None
-    entered = [event for trace in traces for event in trace.of(Call) if _before(event, desync)]
-    skipped = next((event for event in entered if event.name == "no_sync"), None)
+    entered = (event for trace in traces for event in trace.calls("no_sync") if _before(event, desync))
+    skipped = next(entered, None)
     if skipped is not None:
         return Cause.of("under-no-sync", skipped.site)
     if _hooked(traces, desync):
@@ -373,7 +372,7 @@ def _edited(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 def _hooked(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """A communication hook of the user's own makes the gradients of a model under DDP."""
-    calls = (event for trace in traces for event in trace.of(Call) if event.name == "register_comm_hook")
+    calls = (call for trace in traces for call in trace.calls("register_comm_hook"))
     hook = next(calls, None) if desync.wrap == "ddp" else None
     if hook is None:
         return None

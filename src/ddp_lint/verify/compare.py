@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddp_lint.verify.trace import (
     BY_HAND,
@@ -266,6 +266,12 @@ def not_finite(traces: Iterable[Trace]) -> Iterator[tuple[int, Hashes, tuple[str
                 yield trace.rank, event, names
 
 
+def differ(one: float, other: float, relative: float = 1e-6, absolute: float = 1e-9) -> bool:
+    """Two numbers are not the same, but for rounding; NaN and NaN are."""
+    close = math.isclose(one, other, rel_tol=relative, abs_tol=absolute)
+    return not close and not (math.isnan(one) and math.isnan(other))
+
+
 @dataclasses.dataclass(frozen=True)
 class Deviation:
     """Parameters (or gradients) that differ from the single-process reference by more than rounding."""
@@ -298,17 +304,3 @@ def deviation(reference: Reference) -> Deviation | None:
 
 def _allowed(reference: Reference, name: str) -> float:
     return ROUNDING + ROUNDING_SHARE * reference.scale.get(name, 1.0)
-
-
-def of_ranks(ranks: Collection[int]) -> str:
-    """`rank 1`, `ranks 0, 2`."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def spoken(names: Iterable[str], limit: int = 3) -> str:
-    """`a, b, c and 4 more`."""
-    items = list(names)
-    if not items:
-        return "some of them"
-    head = ", ".join(items[:limit])
-    return head if len(items) <= limit else f"{head} and {len(items) - limit} more"

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.verify.finding_context import Guard
 from ddp_lint.verify.oracles.case import Case, real
 from ddp_lint.verify.sources import tree_of
 from ddp_lint.verify.trace import Samples, Trace
+from ddp_lint.verify.wording import how_often
 
 #: A number as `repr` writes it.
 _NUMBER = re.compile(r"-?(\d[\d.e+-]*|inf|nan)")
@@ -22,9 +24,8 @@ def unmet(case: Case) -> str:
     if not _came_near(case):
         if at.function:
             return f"no rank called `{at.function}`"
-        return (
-            "no rank ran this file" if not at.path.endswith(".py") or not _file_ran(case) else "no rank ran this line"
-        )
+        ran = at.path.endswith(".py") and any(case.recorded(trace, "counts") for trace in case.traces)
+        return f"no rank ran this {'line' if ran else 'file'}"
     guard = _first_unmet(case)
     if guard is not None:
         return _unmet_guard(case, guard)
@@ -37,7 +38,7 @@ def for_good(case: Case) -> bool:
     guard = _first_unmet(case) if _came_near(case) else None
     if guard is None or guard.wanted is None:
         return False
-    if any(_tested_early(trace, case, guard.line) for trace in case.traces):
+    if any(guard.line in case.recorded(trace, "early") for trace in case.traces):
         return True
     test, options = _parsed(case, guard)
     given = {node.value for node in ast.walk(test) if isinstance(node, ast.Attribute) and node.attr in options}
@@ -107,7 +108,7 @@ def _unlike_values(case: Case) -> str:
 def _equally_often(case: Case) -> str:
     """The condition that had both outcomes on each rank as often as on the others, but in another order."""
     for rank, text, line in outcomes(case):
-        orders = {_order(trace, case, line) for trace in case.traces}
+        orders = {case.recorded(trace, "orders").get(line, 0) for trace in case.traces}
         if rank is None and len(orders) > 1:
             return f"{text}, but in another order on each: that they were equally often is luck"
     return ""
@@ -137,11 +138,6 @@ def _fed_by(trace: Trace, path: str, line: int) -> Iterator[Samples]:
     for event in trace.of(Samples):
         if event.site is not None and (real(event.site.path), event.site.line) == (path, line):
             yield event
-
-
-def _order(trace: Trace, case: Case, line: int) -> int:
-    found: int = case.recorded(trace, "orders").get(line, 0)
-    return found
 
 
 def _left_by_luck(case: Case) -> str:
@@ -175,10 +171,6 @@ def _line_ran(trace: Trace, case: Case, line: int) -> bool:
     return any(case.line_counts(trace, (line,))) or _tested(trace, case, line) is not None
 
 
-def _file_ran(case: Case) -> bool:
-    return any(case.recorded(trace, "counts") for trace in case.traces)
-
-
 def _unmet_guard(case: Case, guard: Guard) -> str:
     if guard.wanted is None:
         return f"`{guard.text}` (line {guard.line}) was never entered"
@@ -187,11 +179,8 @@ def _unmet_guard(case: Case, guard: Guard) -> str:
     saw = f" ({', '.join(f'{name} = {value}' for name, value in values.items())})" if values else ""
     value = "false" if guard.wanted else "true"
     times = sum(map(sum, results))
-    return (
-        f"`{guard.text}` (line {guard.line}) was {value} all {times} times{saw}{_decided_by(case, guard)}"
-        if times
-        else (f"`{guard.text}` (line {guard.line}) was never tested")
-    )
+    was = f"{value} all {times} times{saw}{_decided_by(case, guard)}" if times else "never tested"
+    return f"`{guard.text}` (line {guard.line}) was {was}"
 
 
 def _decided_by(case: Case, guard: Guard) -> str:
@@ -216,8 +205,8 @@ def _parsed(case: Case, guard: Guard) -> tuple[ast.expr, Mapping[str, str]]:
 
 def _options(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(attribute, flag) of each option that the file gives an argparse parser."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and last_part(node.func) == "add_argument":
+    for node in calls_below(tree):
+        if last_part(node.func) == "add_argument":
             flags = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
             long = next((flag for flag in flags if flag.startswith("--")), "")
             given = next((word.value for word in node.keywords if word.arg == "dest"), None)
@@ -245,17 +234,8 @@ def _tested(trace: Trace, case: Case, line: int) -> tuple[int, int] | None:
     return found if any(found) else None
 
 
-def _tested_early(trace: Trace, case: Case, line: int) -> bool:
-    return line in case.recorded(trace, "early")
-
-
 def _spoken(result: tuple[int, int]) -> str:
     true, false = result
     if true and false:
         return f"true {how_often(true)} and false {how_often(false)}"
     return f"true {how_often(true)}" if true else f"false {how_often(false)}"
-
-
-def how_often(times: int) -> str:
-    """A number of times in words."""
-    return {0: "not at all", 1: "once", 2: "twice"}.get(times, f"{times} times")

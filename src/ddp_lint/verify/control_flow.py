@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.imports import last_part
-from ddp_lint.verify.sources import last_line, lines_of, tree_of
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, last_line, nested
+from ddp_lint.verify.sources import lines_of, tree_of
 from ddp_lint.verify.trace import Frame
 
 #: The largest number of conditions that are named: with more of them, any one could be the cause.
@@ -69,20 +70,14 @@ def rank_tests(path: str, line: int) -> str:
 def gates_before(frame: Frame, *, in_round: bool = False, below: bool = True) -> Iterator[Gate]:
     """The tests on the way to a line of its function (of the innermost loop around it), the outermost first: those
     that it is below (with `below`), and those before it that leave. With each whether it tests the rank."""
-    blocks = [tree_at(frame).body]
     found: list[ast.If] = []
-    while blocks:
-        body = blocks.pop()
-        for node in body:
-            if isinstance(node, ast.If) and last_line(node) < frame.line and _leaves(node):
-                found.append(node)
-            if frame.line not in lines_of([node]):
-                continue
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (in_round and _is_loop(node)):
-                found.clear()
-            if below and isinstance(node, ast.If):
-                found.append(node)
-            blocks.append(_children(node))
+    for block in (tree_at(frame), *blocks_at(tree_at(frame), frame.line)):
+        if isinstance(block, FunctionNode) or (in_round and _is_loop(block)):
+            found.clear()
+        elif below and isinstance(block, ast.If):
+            found.append(block)
+        tests = (node for node in nested(block) if isinstance(node, ast.If) and last_line(node) < frame.line)
+        found += filter(_leaves, tests)
     for test in found:
         yield f"`if {ast.unparse(test.test)}` (line {test.lineno})", _tests_rank(frame, test)
 
@@ -114,7 +109,7 @@ def functions_in(tree: ast.AST) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
-def _is_loop(node: ast.stmt) -> bool:
+def _is_loop(node: ast.AST) -> bool:
     return isinstance(node, ast.For | ast.While | ast.AsyncFor)
 
 
@@ -125,25 +120,21 @@ def _leaves(node: ast.If) -> bool:
 def loops_around(frame: Frame) -> list[Loop]:
     """The loops around a line in its function, the outermost first."""
     found: list[Loop] = []
-    body = list(tree_at(frame).body)
-    while body:
-        node = body.pop()
-        if frame.line in lines_of([node]):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.clear()
-            if isinstance(node, ast.For | ast.While) and frame.line in lines_of(node.body):
-                found.append(node)
-            body = _children(node)
+    for block in blocks_at(tree_at(frame), frame.line):
+        if isinstance(block, FunctionNode):
+            found.clear()
+        elif isinstance(block, ast.For | ast.While) and frame.line in lines_of(block.body):
+            found.append(block)
     return found
 
 
 def is_counted(loop: Loop) -> bool:
-    """`for epoch in range(...)` without another way out: ranks go round it alike."""
+    """`for epoch in range(...)` without another way out: all ranks repeat it as often."""
     return isinstance(loop, ast.For) and _is_range(loop.iter) and not any(ways_out(loop.body))
 
 
 def is_fixed(loop: Loop) -> bool:
-    """`for step in range(100)`: no rank can go round it more often."""
+    """`for step in range(100)`: no rank can repeat it more often."""
     return is_counted(loop) and isinstance(loop, ast.For) and not any(isinstance(n, ast.Name) for n in _bounds(loop))
 
 
@@ -152,16 +143,9 @@ def _bounds(loop: ast.For) -> list[ast.AST]:
     return [node for argument in arguments for node in ast.walk(argument)]
 
 
-def _children(node: ast.stmt) -> list[ast.stmt]:
-    """The statements of the bodies of another one."""
-    blocks = [getattr(node, name, ()) for name in ("body", "orelse", "finalbody")]
-    blocks += [part.body for name in ("handlers", "cases") for part in getattr(node, name, ())]
-    return [one for block in blocks for one in block]
-
-
 def handler_around(loop: Loop, line: int) -> ast.ExceptHandler | None:
     """What swallows an exception that is raised before a line of a loop."""
-    tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try) and line in lines_of(node.body)]
+    tries = (node for node in blocks_at(loop, line) if isinstance(node, ast.Try) and line in lines_of(node.body))
     handlers = (one for node in tries for one in node.handlers)
     return next((one for one in handlers if not any(isinstance(node, ast.Raise) for node in ast.walk(one))), None)
 
@@ -172,19 +156,19 @@ def head(loop: Loop) -> str:
     return f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
 
 
-def ways_out(body: Sequence[ast.stmt], own: bool = True) -> Iterator[ast.Break | ast.Return]:
+def ways_out(body: Sequence[ast.AST], own: bool = True) -> Iterator[ast.Break | ast.Return]:
     """The statements that leave a loop; `own`: a break here is not one of an inner loop."""
     for node in body:
         if isinstance(node, ast.Return) or (own and isinstance(node, ast.Break)):
             yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, FunctionNode | ast.ClassDef):
             continue
-        yield from ways_out(_children(node), own and not _is_loop(node))
+        yield from ways_out(nested(node), own and not _is_loop(node))
 
 
 def below_test(loop: Loop, way: ast.stmt) -> str:
     """The innermost test that a way out is below."""
-    tests = [n for n in ast.walk(loop) if isinstance(n, ast.If) and way.lineno in lines_of([*n.body, *n.orelse])]
+    tests = [node for node in blocks_at(loop, way.lineno) if isinstance(node, ast.If)]
     return f", below `if {ast.unparse(tests[-1].test)}` (line {tests[-1].lineno})" if tests else ""
 
 
@@ -193,7 +177,7 @@ def tree_at(frame: Frame) -> ast.Module:
 
 
 def calls_at(frame: Frame) -> list[ast.Call]:
-    return [node for node in ast.walk(tree_at(frame)) if isinstance(node, ast.Call) and node.lineno == frame.line]
+    return [node for node in calls_below(tree_at(frame)) if node.lineno == frame.line]
 
 
 def conditions_above(frame: Frame, other: int) -> Iterator[tuple[str, range, bool]]:
@@ -202,10 +186,8 @@ def conditions_above(frame: Frame, other: int) -> Iterator[tuple[str, range, boo
 
     Where both ways have an arm, and the other line is in neither, the test is not what makes them diverge.
     """
-    for node in ast.walk(tree_at(frame)):
-        if not isinstance(node, ast.If):
-            continue
-        if node.orelse and other not in lines_of([node]):
+    for node in blocks_at(tree_at(frame), frame.line):
+        if not isinstance(node, ast.If) or (node.orelse and other not in lines_of([node])):
             continue
         for arm, word in ((node.body, ""), (node.orelse, "the else of ")):
             lines = lines_of(arm) if arm else range(0)
@@ -217,8 +199,8 @@ def averaged_where(frame: Frame) -> str:
     """The test that decides whether `no_sync` is around a line: `with nullcontext() if last else model.no_sync():`,
     also by a name that is assigned."""
     tree = tree_at(frame)
-    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.With) and frame.line in lines_of(n.body)]
-    entered = [item.context_expr for block in blocks for item in block.items]
+    blocks = (block for block in blocks_at(tree, frame.line) if isinstance(block, ast.With))
+    entered = [item.context_expr for block in blocks if frame.line in lines_of(block.body) for item in block.items]
     names = {node.id for node in entered if isinstance(node, ast.Name)}
     made = [
         n.value for n in ast.walk(tree) if isinstance(n, ast.Assign) and names & set().union(*map(names_of, n.targets))

@@ -18,9 +18,3 @@ def cpu_limit(text: str, phase: str = "") -> str:
 def undecided(fact: str) -> str:
     """Why a CPU run with this fact decides nothing: the reason of an entry of `[undecided]`."""
     return str(table("backends")["undecided"][fact])
-
-
-def on_one_line(text: str, limit: int = 300) -> str:
-    """An error text on one line, cut after `limit` characters."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[:limit] + " ..."

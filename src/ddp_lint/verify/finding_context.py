@@ -10,13 +10,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 from ddp_lint.findings import Finding, Span
+from ddp_lint.source.syntax import Block, FunctionNode, blocks_at, first_line, last_line, nested
 from ddp_lint.verify.options import Watch
 
-_Block = ast.stmt | ast.ExceptHandler | ast.match_case
 _WORD = re.compile(r"[A-Za-z_]\w*")
 #: What is observed for one oracle alone.
 _WANTED_BY = {"graph_breaks": "graph_break", "streams": "streams", "files": "files"}
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,18 +72,18 @@ def situation(finding: Finding, lines: list[str]) -> Situation:
         tree = ast.parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError):
         return blank
-    chain = _chain(tree, finding.span.line)
+    chain = blocks_at(tree, finding.span.line)
     if not chain:
         return blank
     here = _header(chain[-1])
-    function = next((block for block in reversed(chain) if isinstance(block, _FUNCTIONS)), None)
+    function = next((block for block in reversed(chain) if isinstance(block, FunctionNode)), None)
     inside = chain[chain.index(function) :] if function else chain
     text = " ".join(lines[line - 1] for line in here if line <= len(lines))
     return Situation(
         finding,
         path,
         lines=frozenset(here),
-        ran=frozenset(_header(chain[-1].body[0]) if isinstance(chain[-1], _FUNCTIONS) else here),
+        ran=frozenset(_header(chain[-1].body[0]) if isinstance(chain[-1], FunctionNode) else here),
         guards=tuple(_guards(inside)),
         named=named,
         tests=frozenset(_tests(tree)) & {line for at, line in named if at == path},
@@ -122,54 +121,25 @@ def _named(finding: Finding) -> Iterator[tuple[str, int]]:
         yield from ((path, line) for line in range(span.line, min(span.end_line, span.line + 40) + 1))
 
 
-def _chain(tree: ast.Module, line: int) -> list[_Block]:
-    """The statements around a line, the outermost first."""
-    chain: list[_Block] = []
-    blocks: list[_Block] = list(tree.body)
-    while True:
-        found = next((block for block in blocks if _start(block) <= line <= _end(block)), None)
-        if found is None:
-            return chain
-        chain.append(found)
-        blocks = [*_inner(found)]
-
-
-def _inner(block: _Block) -> Iterator[_Block]:
-    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
-        yield from getattr(block, name, ())
-
-
-def _start(block: _Block) -> int:
-    if isinstance(block, ast.match_case):
-        return block.pattern.lineno
-    decorators = getattr(block, "decorator_list", ())
-    return min((node.lineno for node in decorators), default=block.lineno)
-
-
-def _end(block: _Block) -> int:
-    last = block.body[-1] if isinstance(block, ast.match_case) else block
-    return last.end_lineno or last.lineno
-
-
-def _loop(finding: Finding, chain: list[_Block]) -> Loop | None:
+def _loop(finding: Finding, chain: list[Block]) -> Loop | None:
     cause = finding.cause.place.line if finding.cause else 0
     for block in chain:
         if isinstance(block, (ast.For, ast.AsyncFor, ast.While)) and block.lineno == cause:
             first = block.body[0]
             while isinstance(first, (ast.With, ast.AsyncWith)):  # its line runs at the end of the block, too
                 first = first.body[0]
-            return Loop(cause, first.lineno, range(block.body[0].lineno, _end(block.body[-1]) + 1))
+            return Loop(cause, first.lineno, range(block.body[0].lineno, last_line(block.body[-1]) + 1))
     return None
 
 
-def _header(block: _Block) -> range:
+def _header(block: Block) -> range:
     """The lines of a simple statement, or those of a compound one down to its body."""
-    inner = next(_inner(block), None)
-    end = max(_start(block), _start(inner) - 1) if inner else _end(block)
-    return range(_start(block), end + 1)
+    start, inner = first_line(block), next(iter(nested(block)), None)
+    end = max(start, first_line(inner) - 1) if inner else last_line(block)
+    return range(start, end + 1)
 
 
-def _guards(chain: list[_Block]) -> Iterator[Guard]:
+def _guards(chain: list[Block]) -> Iterator[Guard]:
     for block, inner in itertools.pairwise(chain):
         if isinstance(block, (ast.If, ast.While)):
             taken = inner in block.body

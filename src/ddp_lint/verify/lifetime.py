@@ -48,10 +48,11 @@ def below(pid: int) -> set[int]:
     return found
 
 
-def end(pids: Iterable[int]) -> None:
+def end(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Send a signal to processes, those of them that are there and ours."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def remove_left_behind(parent: pathlib.Path) -> None:

@@ -2,11 +2,11 @@
 
 Collectives of one process group match in the order in which each member calls them, regardless of call sites. So the
 streams of one group are zipped: the first position at which op, shape, dtype, root, reduce op or buffer differ, or at
-which a member has nothing left to offer, is where the group parts. What follows a broken order in that group is its
+which a member has nothing left to offer, is where the group diverges. What follows a broken order in that group is its
 consequence and is not reported.
 
-The place where a group parts is not always the cause: an extra all_reduce on rank 0 pairs with rank 1's next one when
-the shapes agree, and only the last one hangs. So the streams are aligned again, on (op, shape, call site): the
+Where a group diverges is not always the cause: an extra all_reduce on rank 0 pairs with rank 1's next one when the
+shapes agree, and only the last one hangs. So the streams are aligned again, on (op, shape, call site): the
 `culprits` are the calls that some members made and others did not. Call sites are a hint, never a mismatch: two arms
 of a rank branch that call the same sequence are legal.
 """
@@ -35,7 +35,7 @@ _NOWHERE = Frame("", 0, "")
 
 
 class Kind(str, enum.Enum):
-    """What differs where a group parts."""
+    """What differs where a group diverges."""
 
     ORDER = "order"
     MISSING = "missing rank"

@@ -12,7 +12,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
-from ddp_lint.verify.trace import Call, Collective, Event, Exit, Phase, Raised
+from ddp_lint.verify.trace import Collective, Event, Exit, Phase, Raised
 
 #: Errors by which a program says that something outside of it is not there.
 _ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
@@ -116,7 +116,7 @@ def _of_rank(rank: RankOutcome) -> str:
     left = rank.trace.last(Exit)
     if left is not None and left.how == "os.exec":
         return f"the target becomes another program by os.exec*(){_at(left)}, which is not observed: run verify on that"
-    if rank.how == "exit" and rank.exit and not any(call.name == "init_process_group" for call in rank.trace.of(Call)):
+    if rank.how == "exit" and rank.exit and not any(rank.trace.calls("init_process_group")):
         return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}"
     return ""
 

@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddp_lint.knowledge.signatures import secondary
-from ddp_lint.verify.compare import of_ranks
-from ddp_lint.verify.cpu_limits import on_one_line
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.match import Ending, Kind, mismatches
 from ddp_lint.verify.options import Last, RankOutcome
 from ddp_lint.verify.spec import STALLED, Marks
 from ddp_lint.verify.trace import Call, Collective, Done, Event, Exit, Frame, Raised, Stall, Start, Trace
+from ddp_lint.verify.wording import of_ranks, on_one_line
 
 _FAULT_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _NO_PEER = "stuck in a call that no peer answers"
@@ -192,7 +191,8 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
     if bound or (_PORT_IN_USE.search(text) and not any(rank.trace.events for rank in ranks)):
         return "port_in_use", "the port of the rendezvous is in use; pass another --master-port or none"
     if ranks and all(rank.how == "completed" for rank in ranks):
-        return "completed", "completed" if any(map(_communicates, ranks)) else f"completed{_idle(ranks[0])}"
+        idle = "" if any(rank.trace.communicates for rank in ranks) else _idle(ranks[0])
+        return "completed", f"completed{idle}"
     if all(rank.how == "not_started" and not rank.trace.events for rank in ranks) and code != 0:
         return "launch_failed", f"torchrun could not start the ranks: {_error_line(text)}"
     causes = [rank for rank in ranks if rank.how not in ("completed", "stopped")]
@@ -224,12 +224,6 @@ def _describe_ends(ranks: list[RankOutcome]) -> str:
         f"rank{'s' * (len(same) > 1)} {' and '.join(str(rank.rank) for rank in same)} {same[0].message}"
         for same in alike.values()
     )
-
-
-def _communicates(rank: RankOutcome) -> bool:
-    """The rank made a process group."""
-    calls = rank.trace.of(Call)
-    return rank.trace.last(Collective) is not None or any(call.name == "init_process_group" for call in calls)
 
 
 def _idle(rank: RankOutcome) -> str:

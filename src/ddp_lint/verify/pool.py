@@ -213,8 +213,8 @@ class _Launch:
         hidden = {"CUDA_VISIBLE_DEVICES": "", _ON_CPU[0]: os.environ.get(*_ON_CPU)} if device == "cpu" else {}
         request = {"fork": fork, "arguments": self._torchrun(title), "environment": hidden}
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as told:  # it died: the first run finds that out
-            told.write(json.dumps(request).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # it died: the first run finds that out
+            pipe.write(json.dumps(request).encode() + b"\n")
 
     @property
     def ended(self) -> bool:
@@ -403,10 +403,7 @@ class _Run:
 
     def _end(self, number: signal.Signals) -> None:
         """Send a signal to the ranks that are left."""
-        for rank, pid in self._pids():
-            if not self.marks.has(rank, "exit"):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, number)
+        end((pid for rank, pid in self._pids() if not self.marks.has(rank, "exit")), number)
 
     def end_all(self) -> None:
         """End the ranks that are left, and what ranks started and left behind: each of them leads a process group."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.compare import large, of_ranks, spoken
+from ddp_lint.verify.compare import large
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Trace
+from ddp_lint.verify.wording import at_line, of_ranks, spoken
 
 #: Calls by which FSDP shards a model, and operations that hand one on.
 _SHARDS = ("fully_shard", "FullyShardedDataParallel")
@@ -47,8 +48,8 @@ def averages_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
         calls = (call for call in traces[0].of(Collective) if call.op == "all_reduce" and len(call.ranks) == 1)
         call = next((call for call in calls if any(t.name.endswith(".grad") for t in call.tensors)), None)
         return message, Cause.of("averages-alone-by-hand", call.site if call is not None else None)
-    built = next(filter(None, (_built(trace, ("DistributedDataParallel",)) for trace in traces)), None)
-    return message, Cause.of("averages-alone", built.site if built is not None else None)
+    built = next((call.site for trace in traces for call in trace.calls("DistributedDataParallel")), None)
+    return message, Cause.of("averages-alone", built)
 
 
 def averaged_flat(traces: Sequence[Trace]) -> list[Trace]:
@@ -110,38 +111,31 @@ def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
     having = [rank for rank, calls in loads.items() if calls]
     if not having or len(having) == len(traces) or any(map(_handed_on, traces)):
         return None
-    looks = [
-        next((e for e in trace.of(Hashes) if (e.what, e.when) == ("parameters", "before_wrap")), None)
-        for trace in traces
-    ]
+    looks = [next(trace.hashes("parameters", "before_wrap"), None) for trace in traces]
     held = [look for look in looks if look is not None]
     if len(held) < len(traces) or any("meta" in look.digests.values() for look in held):
         return None
     names = _unlike(held)
     if not names:
         return None
-    built = next(filter(None, (_built(trace, _SHARDS) for trace in traces)), None)
-    where = f" (line {built.site.line})" if built is not None and built.site is not None else ""
-    message = f"the ranks' shards are of different models: {spoken(names)} differed before FSDP{where} took its shards"
+    built = next((call.site for trace in traces for call in trace.calls(*_SHARDS)), None)
+    differed = f"{spoken(names)} differed before FSDP{at_line(built)} took its shards"
+    message = f"the ranks' shards are of different models: {differed}"
     return message, Cause.of("loaded-alone", loads[having[0]][0].site, ranks=of_ranks(having))
 
 
 def _before_sharding(trace: Trace) -> Iterator[Call]:
     """The calls by which what is sharded then, in one piece or in several, has got weights."""
-    sharded = {call.arguments.get("module") for call in trace.of(Call) if call.name in _SHARDS}
-    for call in trace.of(Call):
+    sharded = {call.arguments.get("module") for call in trace.calls(*_SHARDS)}
+    for call in trace.calls("load_state_dict", *_SHARDS):
         if call.name in _SHARDS:
             return
-        if call.name == "load_state_dict" and call.arguments.get("model") in sharded:
+        if call.arguments.get("model") in sharded:
             yield call
 
 
 def _handed_on(trace: Trace) -> bool:
     """The ranks shard nothing, or something is handed from one of them to the others before they train."""
-    built = _built(trace, _SHARDS)
+    built = next(trace.calls(*_SHARDS), None)
     synced = built is not None and bool(built.arguments.get("sync_module_states"))
     return built is None or synced or any(c.op in _HANDS_ON and c.step == 0 for c in trace.of(Collective))
-
-
-def _built(trace: Trace, names: tuple[str, ...]) -> Call | None:
-    return next((call for call in trace.of(Call) if call.name in names), None)

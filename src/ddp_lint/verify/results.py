@@ -14,7 +14,7 @@ from ddp_lint.verify.match import Cells, Kind, Mismatch, Row, mismatches, rows
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.outcome import aligned
 from ddp_lint.verify.replica_drift import averaged_flat
-from ddp_lint.verify.trace import Call, Collective, Start, Trace
+from ddp_lint.verify.trace import Collective, Start, Trace
 
 
 class Verdict(str, enum.Enum):
@@ -126,18 +126,17 @@ class Examined:
     @property
     def communicates(self) -> bool:
         """A rank made a process group or issued a collective."""
-        calls = (call for outcome in self.run.ranks for call in outcome.trace.of(Call))
-        return self.collectives or any(call.name == "init_process_group" for call in calls)
+        return any(trace.communicates for trace in self.traces)
 
     @property
     def collectives(self) -> bool:
         """A rank issued a collective."""
-        return any(outcome.trace.last(Collective) is not None for outcome in self.run.ranks)
+        return any(trace.last(Collective) is not None for trace in self.traces)
 
     @property
     def world(self) -> int:
         """Ranks of the whole job: more than were seen here when it spans several machines."""
-        starts = (outcome.trace.last(Start) for outcome in self.run.ranks)
+        starts = (trace.last(Start) for trace in self.traces)
         return max((start.world for start in starts if start), default=self.run.nproc)
 
 

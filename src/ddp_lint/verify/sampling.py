@@ -80,7 +80,7 @@ def unlike_parts(traces: Sequence[Trace]) -> Samples | None:
 
 def unlike_data(one: Samples, other: Samples) -> bool:
     """Equal indices are different samples on two ranks: no part of them is equal (what augments leaves
-    the labels), but for parts that are the same in all samples. Of a part that tells all samples apart one that is
+    the labels), but for parts that are the same in all samples. Of a part that distinguishes all samples one that is
     equal is enough: others may be padded to another length."""
     there = dict(zip(other.first, other.rows, strict=False))
     pairs = [

@@ -6,6 +6,7 @@ import ast
 
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.verify.target import Target, modules
 
 #: Functions that start ranks, by the last part of their name, with the packages that they come from.
@@ -26,7 +27,7 @@ def starts_own_ranks(target: Target) -> bool:
 
 
 def _starts_ranks(facts: ModuleFacts) -> bool:
-    calls = [node for node in ast.walk(facts.tree) if isinstance(node, ast.Call)]
+    calls = list(calls_below(facts.tree))
     return any(_starts(facts, call) for call in calls) or _calls_launcher(facts.tree, calls) or _processes(calls)
 
 
@@ -48,5 +49,5 @@ def _calls_launcher(tree: ast.Module, calls: list[ast.Call]) -> bool:
 def _processes(calls: list[ast.Call]) -> bool:
     """Processes are started, and a rank passes its number to init_process_group."""
     starts = any(last_part(c.func) == "Process" and any(k.arg == "target" for k in c.keywords) for c in calls)
-    tells = any(last_part(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
-    return starts and tells
+    named = any(last_part(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
+    return starts and named

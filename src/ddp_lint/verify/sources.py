@@ -7,6 +7,8 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
+from ddp_lint.source.syntax import last_line
+
 
 def tree_of(path: str) -> ast.Module:
     """A file; an empty one where it cannot be read or parsed."""
@@ -21,10 +23,6 @@ def tree_of(path: str) -> ast.Module:
 def _parsed(path: pathlib.Path, _changed: int) -> ast.Module:
     """Many frames of many calls are of one file. Raises OSError, SyntaxError, ValueError."""
     return ast.parse(path.read_bytes())
-
-
-def last_line(node: ast.stmt | ast.expr) -> int:
-    return node.end_lineno or node.lineno
 
 
 def lines_of(body: Sequence[ast.stmt]) -> range:

@@ -711,10 +711,6 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(item) for item in value) if isinstance(value, list) else value
 
 
-def _sketches(value: Any) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(sums) for name, sums in value.items()}
-
-
 def _frames(value: Any) -> tuple[Frame, ...]:
     return tuple(Frame(*item) for item in value)
 
@@ -729,10 +725,6 @@ def _tensors(value: Any) -> tuple[Tensor, ...]:
 
 def _by_line(value: Any) -> dict[str, dict[int, Any]]:
     return {path: {int(line): _plain(item) for line, item in lines.items()} for path, lines in value.items()}
-
-
-def _stacks(value: Any) -> dict[str, tuple[Frame, ...]]:
-    return {thread: _frames(frames) for thread, frames in value.items()}
 
 
 _DECODERS: Mapping[str, Any] = {
@@ -750,8 +742,8 @@ _DECODERS: Mapping[str, Any] = {
     "values": _by_line,
     "orders": _by_line,
     "early": lambda value: {path: tuple(lines) for path, lines in value.items()},
-    "stacks": _stacks,
-    "sketches": _sketches,
+    "stacks": lambda value: {thread: _frames(frames) for thread, frames in value.items()},
+    "sketches": lambda value: {name: tuple(sums) for name, sums in value.items()},
 }
 
 
@@ -772,6 +764,19 @@ class Trace:
 
     def last(self, kind: type[AnyEvent]) -> AnyEvent | None:
         return next(iter(collections.deque(self.of(kind), maxlen=1)), None)
+
+    def calls(self, *names: str) -> Iterator[Call]:
+        """The calls of some functions, in order."""
+        return (call for call in self.of(Call) if call.name in names)
+
+    def hashes(self, what: str, when: str) -> Iterator[Hashes]:
+        """The digests that were taken of some tensors at some moment of each step, in order."""
+        return (event for event in self.of(Hashes) if (event.what, event.when) == (what, when))
+
+    @property
+    def communicates(self) -> bool:
+        """The rank made a process group or issued a collective."""
+        return self.last(Collective) is not None or any(self.calls("init_process_group"))
 
     @property
     def ended(self) -> bool:

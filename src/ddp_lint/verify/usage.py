@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ddp_lint.knowledge import table
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.verify.control_flow import calls_at, functions_in, gates_before, names_of, rank_tests, tests_of, tree_at
 from ddp_lint.verify.sources import lines_of, tree_of
 from ddp_lint.verify.trace import Frame
@@ -85,7 +86,7 @@ def drawn_conditions(files: Sequence[str]) -> Iterator[Frame]:
 
 
 def _called(node: ast.AST) -> set[str]:
-    return {last_part(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
+    return {last_part(inner.func) for inner in calls_below(node)}
 
 
 def kept_apart(site: Frame) -> str:
@@ -93,13 +94,11 @@ def kept_apart(site: Frame) -> str:
     a test of the rank, and the test."""
     tree = tree_at(site)
     read = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.lineno == site.line}
-    kept = {node.attr for node in read} - {
-        last_part(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)
-    }
+    kept = {node.attr for node in read} - {last_part(node.func) for node in calls_below(tree)}
     for function in functions_in(tree):
         if function.name == "__init__" or site.line in lines_of(function.body) or not _updates(function, kept):
             continue
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_part(n.func) == function.name]
+        calls = [n for n in calls_below(tree) if last_part(n.func) == function.name]
         gates = [rank_tests(site.path, call.lineno) for call in calls]
         if gates and all(gates):
             what = ", ".join(sorted(kept & names_of(function)))
@@ -112,9 +111,8 @@ def _updated_apart(site: Frame, tree: ast.Module) -> str:
     read = {name for node in calls_at(site) for arg in node.args for name in names_of(arg)}
     updates = [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
+        for node in calls_below(tree)
+        if isinstance(node.func, ast.Attribute)
         and node.func.attr.startswith("update")
         and last_part(node.func.value) in read
     ]

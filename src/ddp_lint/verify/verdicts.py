@@ -23,6 +23,7 @@ from ddp_lint.verify.oracles.case import Case, Opinion, real
 from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.spec import STIMULI
 from ddp_lint.verify.trace import Clocked
+from ddp_lint.verify.wording import how_often
 
 #: Oracles of hazards in which the ranks take different ways: a condition seen with one value proves nothing for them.
 _DIVERGENCE = frozenset({"sequence", "stall"})
@@ -261,6 +262,6 @@ def _times(case: Case) -> str:
         (times,) = counts
         if not times:
             return f"the line ran on none of {len(case.counts)} ranks"
-        return f"the line ran {conditions.how_often(times)} on each of {len(case.counts)} ranks"
-    each = ", ".join(f"{conditions.how_often(count)} on rank {rank}" for rank, count in sorted(case.counts.items()))
+        return f"the line ran {how_often(times)} on each of {len(case.counts)} ranks"
+    each = ", ".join(f"{how_often(count)} on rank {rank}" for rank, count in sorted(case.counts.items()))
     return f"the line ran {each}"

@@ -91,7 +91,7 @@ def _missed(mismatch: Mismatch) -> str:
 
 
 def _forward(mismatch: Mismatch) -> str:
-    if mismatch.cause not in ("rank", "membership"):
+    if not mismatch.by_rank_or_place:
         return _condition(mismatch)
     hangs = f"it hangs {mismatch.when}" if mismatch.when else f"{mismatch.ranks[1]} never joins"
     if mismatch.exit is not None:
@@ -132,7 +132,7 @@ def _leaves(mismatch: Mismatch) -> str:
 
 
 def _leaver(mismatch: Mismatch) -> str:
-    if mismatch.cause in ("rank", "membership"):
+    if mismatch.by_rank_or_place:
         return mismatch.ranks[1]
     return "a rank that sees a NaN" if mismatch.sees_nan else f"if `{mismatch.condition}` differs, a rank"
 
@@ -171,7 +171,7 @@ def _argument(mismatch: Mismatch) -> str:
 def _group(mismatch: Mismatch) -> str:
     if mismatch.reason == "members":
         return f"{called(mismatch)} creates a different group on each rank, but every rank has to create every group"
-    if mismatch.cause not in ("rank", "membership"):
+    if not mismatch.by_rank_or_place:
         return _condition(mismatch)
     return f"{_only(mismatch)} calls {called(mismatch)}, but every rank of the world has to call it, member or not"
 
@@ -194,7 +194,7 @@ def _step(mismatch: Mismatch) -> str:
     if mismatch.rounds:
         after = "one hangs in the all_reduce of its backward" if backward else after
         return f"the loop over `{mismatch.condition}` runs a different number of times on each rank: {after}"
-    if mismatch.cause in ("rank", "membership") and mismatch.exit is None:
+    if mismatch.by_rank_or_place and mismatch.exit is None:
         return f"{_only(mismatch)} runs {what}: {after}"
     if mismatch.exit is not None:
         return f"{_leaver(mismatch)} {_leaves(mismatch)} and skips this {'backward' if backward else 'step'}: {after}"
@@ -226,7 +226,7 @@ def _outside(mismatch: Mismatch) -> str:
 
 
 def _forward_on_all(mismatch: Mismatch) -> str:
-    if mismatch.cause in ("rank", "membership"):
+    if mismatch.by_rank_or_place:
         return "evaluate on all ranks; under DDP a single rank may call the inner module, `model.module(...)`"
     return (
         "run it equally often on all ranks: on an input of zeros where a rank has none (times 0 into the loss), or "
@@ -253,7 +253,7 @@ def _together(mismatch: Mismatch) -> str:
         return "average the number over the ranks (all_reduce) before the step"
     if mismatch.rounds:
         return "give all ranks the same number of iterations (pad the shares), or wrap the loop in `Join`"
-    if mismatch.cause in ("rank", "membership"):
+    if mismatch.by_rank_or_place:
         return "run it on all ranks, outside the rank test"
     return "agree on the condition first (all_reduce it), then let all ranks run or skip it together"
 

@@ -17,7 +17,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.syntax import nested
+from ddp_lint.source.syntax import blocks_at
 from ddp_lint.tensors.operations import words_of
 
 #: What a test of ranks that part is named after.
@@ -84,14 +84,7 @@ def by_exception(mismatch: Mismatch) -> bool:
 
 def _names_around(line: int, tree: ast.Module) -> list[str]:
     """The names of the functions that the line lies in."""
-    names: list[str] = []
-    stack: list[ast.AST] = [tree]
-    while stack:
-        # A handler or a case has no end in some trees: what is below it is looked at.
-        inside = (node for node in nested(stack.pop()) if line <= (getattr(node, "end_lineno", None) or line))
-        stack += (found := [node for node in inside if getattr(node, "lineno", line) <= line])
-        names += (node.name for node in found if isinstance(node, ast.FunctionDef))
-    return names
+    return [block.name for block in blocks_at(tree, line) if isinstance(block, ast.FunctionDef)]
 
 
 def _cause(mismatch: Mismatch) -> Cause | None:

@@ -14,7 +14,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import holding, raises
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
@@ -216,7 +216,7 @@ def _calls_in_loops(tree: ast.AST) -> dict[str, list[ast.Call]]:
     """By the last part of the name that is called."""
     found: dict[str, list[ast.Call]] = {}
     loops = (node for node in walk(tree) if isinstance(node, (ast.For, ast.ListComp, ast.GeneratorExp)))
-    for call in dict.fromkeys(n for loop in loops for n in walk(loop) if isinstance(n, ast.Call)):
+    for call in dict.fromkeys(n for loop in loops for n in calls_below(loop)):
         found.setdefault(dotted_ast(call.func).rpartition(".")[2], []).append(call)
     return found
 

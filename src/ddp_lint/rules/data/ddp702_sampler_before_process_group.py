@@ -9,7 +9,7 @@ from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
 
@@ -133,8 +133,8 @@ class SamplerBeforeProcessGroup(Rule):
         definition = self._definition(self.module.callee(call))
         if definition is None:
             return ""
-        for node in walk(definition):
-            if isinstance(node, ast.Call) and dotted_ast(node.func).rpartition(".")[2] == "DistributedSampler":
+        for node in calls_below(definition):
+            if dotted_ast(node.func).rpartition(".")[2] == "DistributedSampler":
                 given = {keyword.arg for keyword in node.keywords}
                 if not {"num_replicas", "rank"} <= given and len(node.args) < 3:
                     return "decides about the sampler"

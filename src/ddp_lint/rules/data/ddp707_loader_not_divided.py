@@ -8,14 +8,13 @@ import libcst as cst
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.launch.ranks import mentions_own_rank
-from ddp_lint.project.facts import FunctionNode
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, descendants, parameters_of, subtree
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 from ddp_lint.tensors.callers import CallSite, call_sites
@@ -227,7 +226,7 @@ class LoaderNotDivided(Rule):
                 continue
             if framework_loads(site.facts) or not _is_run_always(around, site.node) or self._is_ordered(node, site):
                 continue
-            for call in (n for n in walk(around) if isinstance(n, ast.Call)):
+            for call in calls_below(around):
                 if project.meaning(site.facts, call.func) in wrappers():
                     return site.facts.file.span_of(call)
         return None

@@ -22,7 +22,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, options
-from ddp_lint.source.syntax import parameters, walk
+from ddp_lint.source.syntax import calls_below, parameters, walk
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
@@ -31,10 +31,7 @@ _SEEDERS = ("random.seed", "numpy.random.seed")
 #: What a seed depends on that one for all ranks does not: the rank, or the epoch or item that an order is drawn for.
 _OWN_SEED = re.compile(r"rank|process_index|worker|epoch|idx|index|step|iter", re.IGNORECASE)
 #: What makes the seed of a worker differ between the ranks: the rank, torch's seed for the worker, the clock.
-_BY_RANK = re.compile(
-    r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|urandom|\btime|getpid|secrets|uuid[14]\b",
-    re.IGNORECASE,
-)
+_BY_RANK = re.compile(r"rank|process_index|initial_seed|base_seed|get_worker_info|get_state|\btime", re.IGNORECASE)
 _STARTS_RANKS = ("spawn", "Process", "start_processes")
 
 
@@ -195,7 +192,9 @@ class OneAugmentationSeed(Rule):
         """The seed that a function for workers sets for `random` or NumPy, if it is the same on all ranks."""
         bound = (b.node for b in self.module.bindings(start) if b.kind == "function")
         function = start if isinstance(start, cst.Lambda) else next(bound, None)
-        if not isinstance(function, (cst.FunctionDef, cst.Lambda)) or _BY_RANK.search(self.module.code(function)):
+        if not isinstance(function, (cst.FunctionDef, cst.Lambda)) or self._draws_anew(function):
+            return None
+        if _BY_RANK.search(self.module.code(function)):
             return None
         calls = [n for n in subtree(function.body) if isinstance(n, cst.Call) and n.args]
         seeds = [call for call in calls if self.module.qualified(call.func) in _SEEDERS]
@@ -279,10 +278,8 @@ class OneAugmentationSeed(Rule):
             return False
         first = parameters(function)[0].arg
         return any(
-            isinstance(call, ast.Call)
-            and facts.qualified(call.func) in _SEEDERS
-            and any(dotted_ast(arg) == first for arg in call.args)
-            for call in walk(function)
+            facts.qualified(call.func) in _SEEDERS and any(dotted_ast(arg) == first for arg in call.args)
+            for call in calls_below(function)
         )
 
     # ---- where it does no harm
@@ -299,11 +296,15 @@ class OneAugmentationSeed(Rule):
         names = (n for seed in seeds for n in subtree(seed) if isinstance(n, (cst.Name, cst.Attribute)))
         bound = (b.value for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment"))
         values = [value for value in (*seeds, *bound) if value is not None]
-        calls = (node for value in values for node in subtree(value) if isinstance(node, cst.Call))
-        if any(self.module.qualified(call.func) in table("data")["drawn_anew"] for call in calls):
+        if any(map(self._draws_anew, values)):
             return True
         texts = map(self.module.code, values)
         return any(_OWN_SEED.search(text) or mentions_own_rank(self.module, text) for text in texts)
+
+    def _draws_anew(self, node: cst.CSTNode) -> bool:
+        """Whether a node draws a number that is another one in each process."""
+        calls = (call for call in subtree(node) if isinstance(call, cst.Call))
+        return any(self.module.qualified(call.func) in table("data")["drawn_anew"] for call in calls)
 
     def _drawn_on_ranks(self, *, with_workers: bool = False) -> tuple[str, Span] | None:
         """What changes samples at random in code that several ranks run, and where."""

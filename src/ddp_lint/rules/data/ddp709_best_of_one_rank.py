@@ -11,15 +11,15 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.launch.ranks import on_one_rank
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ClassFacts, FunctionNode, ModuleFacts, assigned_in
+from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, SAMPLER, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.operations import words_of
@@ -309,8 +309,8 @@ class _Evaluation:
         word = last_part(call.func)
         if words_of(word) & _JOINING or name.startswith("torchmetrics.") or word == "compute":
             return True
-        if self.owner is not None and written.startswith("self.") and written.count(".") == 1:
-            name = f"{self.owner.name}.{written[5:]}"
+        if self.owner is not None and (method := of_self(written)):
+            name = f"{self.owner.name}.{method}"
         inner = _named(self.project, name) if depth and name else None
         return inner is not None and inner.joins(depth - 1)
 
@@ -318,11 +318,11 @@ class _Evaluation:
 def _named(project: Project, name: str) -> _Evaluation | None:
     """A function of the project, or a method of a class of it, by its canonical name."""
     facts, function = project.definition(project.canonical(name)) or (None, None)
-    if facts is not None and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if facts is not None and isinstance(function, FunctionNode):
         return _Evaluation(project, facts, None, function)
     owner, _, last = name.rpartition(".")
     method = project.method(owner, last) if owner and project.class_facts(owner) is not None else None
-    if method is None or not isinstance(method[1], (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if method is None or not isinstance(method[1], FunctionNode):
         return None
     return _Evaluation(project, method[0].module, method[0], method[1])
 

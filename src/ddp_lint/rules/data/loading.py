@@ -18,7 +18,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.tensors.operations import words_of
 
 SAMPLER = "torch.utils.data.DistributedSampler"
@@ -91,7 +91,7 @@ def reads_alike(module: Module) -> bool:
     if module.project is None or module.path is None:
         return False
     files = map(module.project.facts_of, _together(module, module.project, module.path, "num_replicas"))
-    calls = (n for facts in files if facts is not None for n in walk(facts.tree) if isinstance(n, ast.Call))
+    calls = (n for facts in files if facts is not None for n in calls_below(facts.tree))
     given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "num_replicas"]
     return bool(given) and all(isinstance(value, ast.Constant) and value.value == 1 for value in given)
 

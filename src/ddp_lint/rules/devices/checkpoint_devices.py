@@ -13,10 +13,9 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to, kept_by_node
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.tensors.operations import is_factory, words_of
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: A layer, and not what wraps a model: ``torch.nn.parallel.DistributedDataParallel``.
 _LAYER = re.compile(r"torch\.nn\.[A-Z]\w*$")
 
@@ -29,7 +28,7 @@ def saved_from_cpu(facts: ModuleFacts, scope: ast.AST) -> bool:
 
 @kept_by_node(256)
 def _calls_with_arguments(scope: ast.AST) -> tuple[ast.Call, ...]:
-    return tuple(n for n in walk(scope) if isinstance(n, ast.Call) and n.args)
+    return tuple(n for n in calls_below(scope) if n.args)
 
 
 def saved_elsewhere(project: Project, file: str) -> bool:
@@ -46,8 +45,8 @@ def saved_elsewhere(project: Project, file: str) -> bool:
 def _saves(facts: ModuleFacts) -> Mapping[object, Sequence[tuple[ast.Call, ast.AST]]]:
     """The calls of `torch.save` in a file, each with the functions around it, by the constants in the place."""
     found: dict[object, list[tuple[ast.Call, ast.AST]]] = collections.defaultdict(list)
-    for function in (n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)):
-        for call in (n for n in walk(function) if isinstance(n, ast.Call) and len(n.args) > 1):
+    for function in (n for n in walk(facts.tree) if isinstance(n, FunctionNode)):
+        for call in (n for n in calls_below(function) if len(n.args) > 1):
             if facts.qualified(call.func) == "torch.save":
                 for text in {n.value for n in walk(call.args[1]) if isinstance(n, ast.Constant)}:
                     found[text].append((call, function))
@@ -64,9 +63,9 @@ def _moves_models(project: Project) -> bool:
     moved: list[bool] = []
     for path in project.holding("torch.save("):
         facts = project.facts_of(path)
-        functions = [n for n in walk(facts.tree) if isinstance(n, _FUNCTIONS)] if facts is not None else []
+        functions = [n for n in walk(facts.tree) if isinstance(n, FunctionNode)] if facts is not None else []
         for function in functions:
-            calls = (n for n in walk(function) if isinstance(n, ast.Call) and n.args)
+            calls = (n for n in calls_below(function) if n.args)
             saved = [c.args[0] for c in calls if facts is not None and facts.qualified(c.func) == "torch.save"]
             for value in saved:
                 on_cpu = facts is not None and _is_on_cpu(value, facts)
@@ -145,16 +144,16 @@ def _is_made_here(value: ast.expr, facts: ModuleFacts) -> bool:
 def _states(tree: ast.AST) -> dict[ast.AST, ast.AST]:
     """The calls of ``state_dict()`` in functions, each with the outermost function around it."""
     found: dict[ast.AST, ast.AST] = {}
-    for function in (n for n in walk(tree) if isinstance(n, _FUNCTIONS)):
-        for node in walk(function):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "state_dict":
+    for function in (n for n in walk(tree) if isinstance(n, FunctionNode)):
+        for node in calls_below(function):
+            if getattr(node.func, "attr", "") == "state_dict":
                 found.setdefault(node, function)
     return found
 
 
 @kept_by_node(256)
 def _called_in(function: ast.AST) -> frozenset[str]:
-    return frozenset(dotted_ast(n.func) for n in walk(function) if isinstance(n, ast.Call))
+    return frozenset(dotted_ast(n.func) for n in calls_below(function))
 
 
 def _comes_from_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
@@ -176,6 +175,6 @@ def _calls(value: ast.expr, method: str) -> bool:
 
 
 def _calls_of(value: ast.expr, method: str) -> Iterator[ast.Call]:
-    for node in walk(value):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method:
+    for node in calls_below(value):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == method:
             yield node

@@ -31,7 +31,7 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
@@ -528,7 +528,7 @@ class LoadWithoutMapLocation(Rule):
 def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
     """The functions of a file through which others come to one of them, itself first, and whether the file tries one of
     them out where it is a program. None where code of the file calls it that is in no function."""
-    functions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [n for n in tree.body if isinstance(n, FunctionNode)]
     tests = [n for n in tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
     names, tried = [name], False
     for each in names:  # grows as callers are found
@@ -540,7 +540,7 @@ def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
 
 
 def _calls(name: str, node: ast.AST) -> bool:
-    return any(isinstance(n, ast.Call) and dotted_ast(n.func) == name for n in walk(node))
+    return any(dotted_ast(n.func) == name for n in calls_below(node))
 
 
 def _asks_for_main(block: cst.If) -> bool:

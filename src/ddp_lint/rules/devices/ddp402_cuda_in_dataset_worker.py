@@ -20,7 +20,7 @@ from ddp_lint.source.edits import add_argument
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import constructions
@@ -269,7 +269,7 @@ def _uses_workers(facts: ModuleFacts) -> bool | None:
     text = _COMMENT.sub("", facts.file.text)
     if _CONTEXT.search(text):
         return False
-    loaders = [n for n in walk(facts.tree) if isinstance(n, ast.Call) and last_part(n.func) == "DataLoader"]
+    loaders = [n for n in calls_below(facts.tree) if last_part(n.func) == "DataLoader"]
     if not loaders:
         return None
     return any(_asks_for_workers(loader, text) for loader in loaders)

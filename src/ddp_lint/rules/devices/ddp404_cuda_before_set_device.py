@@ -21,7 +21,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import parameters, statements, walk
+from ddp_lint.source.syntax import calls_below, parameters, statements
 from ddp_lint.source.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
@@ -326,7 +326,7 @@ class CudaBeforeSetDevice(Rule):
 
     def _visit_uses(self, worker: ast.FunctionDef, facts: ModuleFacts, process: cst.Call) -> None:
         """A CUDA tensor that is sent to the worker stays on its own GPU, also where it is copied to the host from."""
-        uses = (n for n in walk(worker) if isinstance(n, ast.Call) and _is_on_current_gpu(facts, n))
+        uses = (n for n in calls_below(worker) if _is_on_current_gpu(facts, n))
         use = next(uses, None)
         if use is not None:
             self.report(

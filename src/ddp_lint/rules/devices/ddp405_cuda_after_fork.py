@@ -13,6 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.edits import replace
+from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import appends, receiver
 from ddp_lint.source.syntax import function_at
 from ddp_lint.source.tree import called, descendants, names_in, subtree
@@ -195,8 +196,8 @@ class CudaAfterFork(Rule):
         name = dotted(target)
         if not name or facts is None or project is None:
             return ""
-        cls, of_self = self.module.class_of(at), name.startswith("self.") and name.count(".") == 1
-        method = project.method(self.module.name_of(cls), name[5:]) if cls is not None and of_self else None
+        cls, own = self.module.class_of(at), of_self(name)
+        method = project.method(self.module.name_of(cls), own) if cls is not None and own else None
         owner, node = (method[0].module, method[1]) if method is not None else (facts, facts.definitions.get(name))
         if node is None:
             owner, node = project.definition(self.module.meaning(name)) or (owner, None)

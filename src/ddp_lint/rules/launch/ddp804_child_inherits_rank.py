@@ -14,7 +14,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import literal_text
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import argument
 
@@ -180,7 +180,7 @@ class ChildInheritsRank(Rule):
         builder = next((f for f in functions if f.lineno <= line <= (f.end_lineno or line)), None)
         if builder is None or builder.name == here.name.value:
             return False
-        called = {dotted_ast(n.func) for n in walk(facts.tree) if isinstance(n, ast.Call)}
+        called = {dotted_ast(n.func) for n in calls_below(facts.tree)}
         return builder.name not in called and here.name.value in called
 
     def _own_environment(self, node: cst.Call) -> bool:

@@ -27,7 +27,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, raises
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
@@ -273,7 +273,7 @@ class RanksWriteOneFile(Rule):
         if downloads:
             return all_ranks_call(site, project)
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
-        made = (n for n in walk(around) if isinstance(n, ast.Call))
+        made = calls_below(around)
         joins = any(project.meaning(site.facts, n.func) in every for n in made)
         return joins and self.module.class_of(function) is None and not is_kept_to_one_rank(site.node, around)
 

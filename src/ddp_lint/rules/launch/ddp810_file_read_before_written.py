@@ -17,7 +17,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, leaves, opposed
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
@@ -223,7 +223,7 @@ class FileReadBeforeWritten(Rule):
         """Whether ranks wait for each other in a call, or in what a function of the project calls itself."""
         name, project = self.module.callee(call), self.module.project
         found = project.definition(project.canonical(name)) if name and project is not None else None
-        inside = (n for n in walk(found[1]) if isinstance(n, ast.Call)) if found is not None else ()
+        inside = calls_below(found[1]) if found is not None else ()
         names = (self.module.code(call.func), *(dotted_ast(n.func) for n in inside))
         return any(map(IN_TURN.search, names))
 
@@ -271,7 +271,7 @@ class FileReadBeforeWritten(Rule):
         if any(_WAITS.search(called(c)) or _WAITS.search(self.module.code(c.func)) for c in between):
             return False
         helpers = filter(None, (helper_of(self.module, call) for call in (write, *between, read)))
-        inner = (n.func for helper in helpers for n in walk(helper.function) if isinstance(n, ast.Call))
+        inner = (n.func for helper in helpers for n in calls_below(helper.function))
         if any(_WAITS.search(ast.unparse(function)) for function in inner):
             return False
         tests = (up.test for up in self.module.ancestors(read) if isinstance(up, cst.If))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 import bisect
 import functools
 
@@ -14,7 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, line_around
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import called, descendants, subtree
 
 _CLIPS = frozenset(
@@ -187,7 +186,7 @@ class ClipBeforeUnscale(Rule):
         helper = helper_of(self.module, call)
         if helper is None:
             return False
-        names = [dotted_ast(n.func) for n in walk(helper.function) if isinstance(n, ast.Call)]
+        names = [dotted_ast(n.func) for n in calls_below(helper.function)]
         clips = any(name.endswith(("clip_grad_norm_", "clip_grad_value_")) for name in names)
         return clips and not any("unscale" in name or name.endswith((".step", ".scale")) for name in names)
 

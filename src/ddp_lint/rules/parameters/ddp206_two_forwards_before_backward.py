@@ -13,9 +13,9 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import chosen_apart, exclusive
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.queries import calls_as_run
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
@@ -176,7 +176,7 @@ class TwoForwardsBeforeBackward(Rule):
         if wrap is not None:
             kept = self._has_no_buffers(wrap) or wrap.inner in self._synchronised
             return all(map(_broadcasts, self._ways(wrap))) and not kept
-        return name.startswith("self.") and name.count(".") == 1 and self._wrapped_by_class(name[5:], at)
+        return bool(of_self(name)) and self._wrapped_by_class(of_self(name), at)
 
     def _ways(self, wrap: Wrap) -> list[Wrap]:
         """All wraps that a function gives one name: who leaves the buffers alone in one arm knows which models have
@@ -257,9 +257,8 @@ class TwoForwardsBeforeBackward(Rule):
         imports = found[0].module.imports
         wraps = [
             inner
-            for inner in walk(found[1])
-            if isinstance(inner, ast.Call)
-            and canonical(project.canonical(imports.resolve(dotted_ast(inner.func)) or "")) == _DDP
+            for inner in calls_below(found[1])
+            if canonical(project.canonical(imports.resolve(dotted_ast(inner.func)) or "")) == _DDP
         ]
         return bool(wraps) and all(_broadcasts_ast(inner) for inner in wraps)
 
@@ -289,7 +288,7 @@ def _is_without_buffers(value: ast.expr, facts: ModuleFacts, classes: ModuleClas
     parts = value.args if layer_kind(facts.qualified(value.func)) == "Sequential" else []
     if any(isinstance(part, (ast.Name, ast.Starred)) for part in parts):
         return False
-    return not any(classes.may_have_buffers(n, facts) for n in walk(value) if isinstance(n, ast.Call))
+    return not any(classes.may_have_buffers(n, facts) for n in calls_below(value))
 
 
 def _broadcasts_ast(call: ast.Call) -> bool:

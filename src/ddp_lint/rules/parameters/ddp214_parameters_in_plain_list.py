@@ -10,6 +10,7 @@ from ddp_lint.project.framework_imports import SHARDING
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, descendants, names_in, subtree
@@ -133,8 +134,7 @@ class ParametersInPlainList(Rule):
                 return None
         else:
             return None
-        own = name.startswith("self.") and name.count(".") == 1
-        return name if own and any(self._is_trained(e, function) for e in elements) else None
+        return name if of_self(name) and any(self._is_trained(e, function) for e in elements) else None
 
     def _is_fixed(self, name: str, function: cst.FunctionDef) -> bool:
         """Whether gradients are switched off for what the list holds: ``self.filters[0].requires_grad_(False)``."""

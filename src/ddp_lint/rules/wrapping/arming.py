@@ -13,7 +13,7 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import argument_at, below, parameters, walk
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.classes import without_gradient
+from ddp_lint.tensors.contexts import body_without_gradient
 
 #: Functions that hand a model on to each other before one calls it.
 _DEPTH = 3
@@ -36,7 +36,7 @@ def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
 
 def _calls(project: Project, facts: ModuleFacts, function: ast.FunctionDef, parameter: str, depth: int) -> bool:
     """Whether a function calls what it gets as a parameter, itself or by one that it hands it to."""
-    if any(without_gradient(each, facts) for each in function.decorator_list) or _is_set(function, parameter):
+    if body_without_gradient(function, facts) or _is_set(function, parameter):
         return False
     for call in _with_gradient(function, facts):
         if dotted_ast(call.func) == parameter:
@@ -67,7 +67,7 @@ def _with_gradient(function: ast.FunctionDef, facts: ModuleFacts) -> Iterator[as
         node = stack.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             continue
-        if isinstance(node, ast.With) and any(without_gradient(item.context_expr, facts) for item in node.items):
+        if isinstance(node, ast.With) and body_without_gradient(node, facts):
             continue
         if isinstance(node, ast.Call):
             yield node

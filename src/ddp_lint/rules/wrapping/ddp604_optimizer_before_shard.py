@@ -9,7 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Fix
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project import Project
-from ddp_lint.project.facts import FunctionNode, ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import given_for
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -17,7 +17,7 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.edits import move_below
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import is_false
-from ddp_lint.source.syntax import parameters, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, walk
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import Wrap, argument, assigned_name
 
@@ -73,7 +73,7 @@ def _taken(project: Project, facts: ModuleFacts, function: FunctionNode, depth: 
     """The parameters of a function whose own `parameters()` it takes, or a function that it hands them to."""
     names = {p.arg for p in parameters(function)}
     found = set()
-    for call in (n for n in walk(function) if isinstance(n, ast.Call)):
+    for call in calls_below(function):
         owner, _, method = dotted_ast(call.func).rpartition(".")
         given = {dotted_ast(a) for a in (*call.args, *(k.value for k in call.keywords))} & names
         if method in _TAKES and owner in names:

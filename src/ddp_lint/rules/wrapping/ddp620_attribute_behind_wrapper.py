@@ -10,7 +10,6 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.ranks import first_rank_test, on_one_rank
-from ddp_lint.project.facts import FunctionNode
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -19,7 +18,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms, exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import children, descendants
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import comes_first

@@ -12,6 +12,7 @@ from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import Wrap, argument
@@ -190,13 +191,13 @@ class SecondBackwardAfterForward(Rule):
 
     def _may_run(self, model: str, call: cst.Call) -> bool:
         name = dotted(call.func)
-        of_self = name.startswith("self.") and name.count(".") == 1
-        if called(call) in _OPTIMIZING and not of_self:
+        own = bool(of_self(name))
+        if called(call) in _OPTIMIZING and not own:
             return False
         given = (n for arg in call.args for n in subtree(arg.value))
         if name == model or any(dotted(n) == model for n in given):
             return True
-        if of_self:
+        if own:
             return model.startswith("self.")
         if not name or "." in name or hasattr(builtins, name):
             return False

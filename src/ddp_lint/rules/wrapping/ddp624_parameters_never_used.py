@@ -15,6 +15,7 @@ from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.wrapped_classes import searched_classes, wrapped_classes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conjuncts, holding
+from ddp_lint.source.imports import of_self
 from ddp_lint.source.tree import descendants, parameters_of
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.callers import CallSite, constructions
@@ -183,9 +184,8 @@ class ParametersNeverUsed(Rule):
         """The attributes of the module under whose truth alone a line runs: ``if self.aux:``."""
         for test in holding(self.module, read):
             for part in conjuncts(test):
-                attribute = dotted(part)
-                if attribute.startswith("self.") and attribute.count(".") == 1:
-                    yield attribute[5:]
+                if attribute := of_self(dotted(part)):
+                    yield attribute
 
     def _is_off(self, constructor: cst.FunctionDef, owner: cst.ClassDef, switch: str) -> bool:
         """Whether an attribute is the constructor's parameter of that name, which is off by default and never given."""
@@ -224,10 +224,9 @@ class ParametersNeverUsed(Rule):
         for line in function.body.body:
             for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
                 if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-                    name = dotted(statement.targets[0].target)
-                    own = name.startswith("self.") and name.count(".") == 1
-                    if own and isinstance(statement.value, cst.Call) and self._has_parameters(statement.value):
-                        yield statement, name[5:]
+                    name = of_self(dotted(statement.targets[0].target))
+                    if name and isinstance(statement.value, cst.Call) and self._has_parameters(statement.value):
+                        yield statement, name
 
     def _has_parameters(self, call: cst.Call) -> bool:
         maker = self.module.qualified(call.func)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ClassFacts, ModuleFacts
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import blocks_at, calls_below, function_at, walk
 from ddp_lint.tensors.classes import is_module_class
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -71,40 +71,19 @@ def _with_parts(project: Project, classes: Iterable[str]) -> frozenset[str]:
 
 
 def _given_to_ddp(project: Project) -> Iterator[tuple[str, bool]]:
-    for path in project.holding(_DDP.rpartition(".")[2]):
-        facts = project.facts_of(path)
-        if facts is not None and not facts.source.is_test:
-            yield from _given_in(project, facts)
+    for facts, call in ddp_calls(project):
+        for kind in _kinds(project, facts, call) if call.args else ():
+            yield kind, _may_search(call)
 
 
-def _given_in(project: Project, facts: ModuleFacts) -> Iterator[tuple[str, bool]]:
-    stack: list[tuple[ast.AST, ast.FunctionDef | ast.AsyncFunctionDef | None, ClassFacts | None]] = [
-        (n, None, None) for n in facts.tree.body
-    ]
-    while stack:
-        node, around, owner = stack.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            around = node
-        elif isinstance(node, ast.ClassDef):
-            around, owner = None, project.class_of(facts, node)
-        elif isinstance(node, ast.Call) and node.args and project.meaning(facts, node.func) == _DDP:
-            for kind in _kinds(project, facts, node.args[0], around, owner):
-                yield kind, _may_search(node)
-        stack += [(child, around, owner) for child in ast.iter_child_nodes(node)]
-
-
-def _kinds(
-    project: Project,
-    facts: ModuleFacts,
-    model: ast.expr,
-    around: ast.FunctionDef | ast.AsyncFunctionDef | None,
-    owner: ClassFacts | None,
-) -> Iterator[str]:
+def _kinds(project: Project, facts: ModuleFacts, call: ast.Call) -> Iterator[str]:
     """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
-    name = dotted_ast(model)
-    scope = around if around is not None else facts.tree
-    given = [n.value for n in walk(scope) if isinstance(n, ast.Assign) and name and dotted_ast(n.targets[0]) == name]
-    for value in (model, *given):
+    name, around = dotted_ast(call.args[0]), function_at(facts.tree, call.lineno)
+    classes = [block for block in blocks_at(facts.tree, call.lineno) if isinstance(block, ast.ClassDef)]
+    owner = project.class_of(facts, classes[-1]) if classes else None
+    stored = (node for node in walk(around or facts.tree) if name and isinstance(node, ast.Assign))
+    given = [node.value for node in stored if dotted_ast(node.targets[0]) == name]
+    for value in (call.args[0], *given):
         kind = project.types.of(value, facts, around, owner, _DEPTH)
         if kind and kind != _DDP and is_module_class(project, kind):
             yield kind
@@ -123,7 +102,7 @@ def _parts(project: Project, name: str) -> Iterator[str]:
 def _made_in(project: Project, facts: ModuleFacts, function: ast.AST, depth: int) -> Iterator[str]:
     """The classes of the modules that a function makes, itself or by functions of the project that it calls or that it
     gives the class: ``self._make_layer(Bottleneck, 64)``."""
-    for call in (n for n in walk(function) if isinstance(n, ast.Call)):
+    for call in calls_below(function):
         for part in (call.func, *call.args):
             made = project.meaning(facts, part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
             found = project.definition(made) if made else None

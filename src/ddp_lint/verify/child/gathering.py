@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.trace import Frame
 
@@ -69,7 +70,7 @@ def _computed_with(statement: ast.AST) -> Iterator[str]:
 
 def _blended(function: ast.FunctionDef) -> Iterator[tuple[str, int]]:
     """(target, line) of the assignments of a method that blend an attribute with a reduced value."""
-    reduces = {last_part(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+    reduces = {last_part(node.func) for node in calls_below(function)}
     if reduces.isdisjoint(_REDUCES):
         return
     for node in ast.walk(function):

@@ -7,8 +7,9 @@ import functools
 from collections.abc import Iterator
 from types import FrameType
 
+from ddp_lint.source.syntax import last_line
 from ddp_lint.verify.frames import is_user, outwards
-from ddp_lint.verify.sources import last_line, tree_of
+from ddp_lint.verify.sources import tree_of
 from ddp_lint.verify.trace import Round
 
 _LONGEST = 60

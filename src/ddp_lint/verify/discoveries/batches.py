@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddp_lint.verify.compare import of_ranks
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.sampling import copies, describe_order, epoch_not_set, overlap, same_order, unlike_parts
+from ddp_lint.verify.wording import of_ranks
 
 _SAMPLES, _EPOCHS = ("samples", "samples"), ("epochs", "epochs")
 #: An iterable dataset has no length: what it is called, and the damage of one that gives all ranks the same.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_lint.knowledge.signatures import explain
-from ddp_lint.verify.cpu_limits import on_one_line
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.discoveries.exceptions import of_signature
@@ -13,6 +12,7 @@ from ddp_lint.verify.discoveries.mismatches import LUCK, cause_of_mismatch, sinc
 from ddp_lint.verify.match import Kind, place, present
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
+from ddp_lint.verify.wording import on_one_line
 
 #: What gloo aborts over, as tensors of different size meet.
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)

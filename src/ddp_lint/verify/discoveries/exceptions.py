@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
 from ddp_lint.verify.causes import switched_cause
-from ddp_lint.verify.compare import spoken
-from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
+from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import evidence_of
 from ddp_lint.verify.discoveries.mismatches import misled
@@ -15,8 +14,9 @@ from ddp_lint.verify.match import describe, place
 from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
-from ddp_lint.verify.trace import Call, Collective, Done, NoGrad, Phase, Raised, Switched
+from ddp_lint.verify.trace import Collective, Done, NoGrad, Phase, Raised, Switched
 from ddp_lint.verify.usage import used_below
+from ddp_lint.verify.wording import at_line, on_one_line, spoken
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
@@ -42,19 +42,19 @@ def exceptions_of(examined: Examined) -> Iterator[Discovery]:
             error = on_one_line(text).partition(". ")[0] if missing else on_one_line(text)
             message = f"rank {outcome.rank} raised {error}{where}{missing}"
             evidence = evidence_of(examined, outcome.rank, "exception", on_one_line(text), event.site)
-            cause = (
-                Cause.of("cpu-limit", why=limit)
-                if limit
-                else _frozen(outcome, known)
-                or _cut_off(outcome, known)
-                or _not_used(outcome, known)
-                or _forward_twice(outcome, known)
-                or _too_early(examined, outcome, event)
-                or _outwaited(examined, outcome, known)
-                or (of_signature(known) if known is not None else misled(examined))
-            )
+            cause = Cause.of("cpu-limit", why=limit) if limit else _cause(examined, outcome, event, known)
             yield Discovery.of("exception", message, cause, evidence, () if limit else names)
             return
+
+
+def _cause(examined: Examined, outcome: RankOutcome, event: Raised, known: Signature | None) -> Cause:
+    causes = [look(outcome, known) for look in _CAUSES.get(known.id, ())] if known is not None else []
+    return (
+        next(filter(None, causes), None)
+        or _too_early(examined, outcome, event)
+        or _outwaited(examined, outcome, known)
+        or (of_signature(known) if known is not None else misled(examined))
+    )
 
 
 def _of_a_checkpoint(event: Raised) -> Signature | None:
@@ -81,9 +81,9 @@ def _without_gradient(outcome: RankOutcome, known: Signature | None) -> tuple[st
     return (f"; parameters without a gradient: {spoken(names, 12)}" if names else ""), names
 
 
-def _frozen(outcome: RankOutcome, known: Signature | None) -> Cause | None:
+def _frozen(outcome: RankOutcome, _: Signature) -> Cause | None:
     """The reducer waits for gradients of parameters that were frozen behind its back."""
-    switched = outcome.trace.last(Switched) if known is not None and known.id == _UNFINISHED else None
+    switched = outcome.trace.last(Switched)
     return switched_cause(switched) if switched is not None and switched.frozen else None
 
 
@@ -108,8 +108,8 @@ def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None
         latest, at = other.trace.last(Collective), other.last.frame
         back = latest is None or any(event.of == latest.n for event in other.trace.of(Done))
         if other.how == "stopped" and other.rank in call.ranks and back and at is not None:
-            made = next((c for c in outcome.trace.of(Call) if c.name == "init_process_group" and c.site), None)
-            group = f" (line {made.site.line})" if made is not None and made.site is not None else ""
+            made = next((call for call in outcome.trace.calls("init_process_group") if call.site), None)
+            group = at_line(made.site if made is not None else None)
             waiting = {"rank": outcome.rank, "call": describe(call), "line": place(call)[1], "group": group}
             return Cause.of("outwaited", other=other.rank, at=at.line, function=at.function, **waiting)
     return None
@@ -119,20 +119,20 @@ def _names_without_gradient(outcome: RankOutcome) -> list[str]:
     return list(dict.fromkeys(name for event in outcome.trace.of(NoGrad) for name in event.names))
 
 
-def _cut_off(outcome: RankOutcome, known: Signature | None) -> Cause | None:
+def _cut_off(outcome: RankOutcome, _: Signature) -> Cause | None:
     """A gather on the way to the loss is why all the parameters without a gradient have none."""
-    names = set(_names_without_gradient(outcome)) if known is not None and known.id == _UNFINISHED else set()
+    names = set(_names_without_gradient(outcome))
     calls = [call for call in outcome.trace.of(Collective) if call.site is not None and names & set(call.cut_off)]
     if not calls or not names <= {name for call in calls for name in call.cut_off}:
         return None
     return Cause.of("cut-off", api=calls[0].api or calls[0].op, line=place(calls[0])[1])
 
 
-def _forward_twice(outcome: RankOutcome, known: Signature | None) -> Cause | None:
+def _forward_twice(outcome: RankOutcome, _: Signature) -> Cause | None:
     """Each forward of a DDP model that looks for unused parameters marks those that it leaves out as ready."""
-    built = [call for call in outcome.trace.of(Call) if call.name == "DistributedDataParallel"]
+    built = outcome.trace.calls("DistributedDataParallel")
     searches = any(call.arguments.get("find_unused_parameters") for call in built)
-    if known is None or known.id != _READY_TWICE or not searches:
+    if not searches:
         return None
     phases = [event.phase for event in outcome.trace.of(Phase)]
     since = phases[len(phases) - phases[::-1].index("step") :] if "step" in phases else phases
@@ -140,17 +140,24 @@ def _forward_twice(outcome: RankOutcome, known: Signature | None) -> Cause | Non
     return Cause.of("forward-twice", times=forwards) if forwards >= _TWICE else None
 
 
-def _not_used(outcome: RankOutcome, known: Signature | None) -> Cause | None:
+def _not_used(outcome: RankOutcome, known: Signature) -> Cause | None:
     """The parts of the model without a gradient are used below a condition."""
-    names = _names_without_gradient(outcome) if known is not None and known.id == _UNFINISHED else []
-    wrapped = [call.arguments for call in outcome.trace.of(Call) if call.name == "wrapped"]
+    names = _names_without_gradient(outcome)
+    wrapped = [call.arguments for call in outcome.trace.calls("wrapped")]
     files = {path for model in wrapped for path in model.get("files", ())}
     classes = {name: kind for model in wrapped for name, kind in model.get("classes", {}).items()}
     conditions = used_below(sorted(files), classes, names) if names else ""
-    if known is None or not conditions:
+    if not conditions:
         return None
     text = f"{conditions}: in a step without that they get no gradient, and DDP waits for it"
     return Cause(text, known.fix, code=known.code)
+
+
+#: What a trace shows besides the exception, by the signature of that.
+_CAUSES: Mapping[str, Sequence[Callable[[RankOutcome, Signature], Cause | None]]] = {
+    _UNFINISHED: (_frozen, _cut_off, _not_used),
+    _READY_TWICE: (_forward_twice,),
+}
 
 
 def of_signature(known: Signature | None) -> Cause:

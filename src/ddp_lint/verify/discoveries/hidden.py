@@ -9,7 +9,7 @@ from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
-from ddp_lint.verify.trace import Call, Clocked, Collective, Environment, Exit, Mapped, Race, Unordered
+from ddp_lint.verify.trace import Clocked, Collective, Environment, Exit, Mapped, Race, Unordered
 
 
 def hidden_failures(examined: Examined) -> Iterator[Discovery]:
@@ -69,8 +69,8 @@ def one_device(examined: Examined) -> Iterator[Discovery]:
     chosen = [next(iter(_chosen_devices(one, bool(shares))), None) for one in ranks]
     if None not in chosen and len(set(chosen)) == 1:
         message = f"all ranks of this machine choose device {chosen[0]}"
-        calls = (call.site for call in ranks[0].trace.of(Call) if call.name in ("set_device", "init_process_group"))
-        chooses = any(call.name == "set_device" for call in ranks[0].trace.of(Call))
+        calls = (call.site for call in ranks[0].trace.calls("set_device", "init_process_group"))
+        chooses = any(ranks[0].trace.calls("set_device"))
         cause = Cause.of("one-device" if chooses else "no-device")
         yield discovery(examined, ("device", "device"), message, next(calls, None), cause)
 
@@ -78,13 +78,13 @@ def one_device(examined: Examined) -> Iterator[Discovery]:
 def _chosen_devices(outcome: RankOutcome, shares: bool) -> Iterator[str]:
     """The index of the GPU that a rank has chosen. A tensor on one index is a choice, too, and who names none has the
     first; FSDP2 gives each rank a GPU of its own."""
-    for call in collections.deque((c for c in outcome.trace.of(Call) if c.name == "set_device"), maxlen=1):
+    for call in collections.deque(outcome.trace.calls("set_device"), maxlen=1):
         yield call.arguments["device"].rpartition(":")[2]
     named = {event.requested for event in outcome.trace.of(Mapped) if event.requested.partition(":")[0] == "cuda"}
     tensors = (tensor for call in outcome.trace.of(Collective) for tensor in call.tensors)
     uses = any(tensor.device.startswith("cuda") for tensor in tensors) if shares else bool(named)
     indices = sorted(named - {"cuda"})
-    if uses and len(indices) < 2 and not any(call.name == "fully_shard" for call in outcome.trace.of(Call)):
+    if uses and len(indices) < 2 and not any(outcome.trace.calls("fully_shard")):
         yield indices[0].rpartition(":")[2] if indices else "0"
 
 

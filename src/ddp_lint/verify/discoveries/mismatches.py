@@ -19,12 +19,12 @@ from ddp_lint.verify.branches import (
     unlike_root,
 )
 from ddp_lint.verify.damage import Cause
-from ddp_lint.verify.discoveries._evidence import discovery
+from ddp_lint.verify.discoveries._evidence import discovery, evidence_of
 from ddp_lint.verify.discoveries.waiting import stuck_elsewhere
 from ddp_lint.verify.match import Kind, Mismatch, describe, place, present, walked_apart
 from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Discovery, Evidence, Examined
-from ddp_lint.verify.trace import Call, Collective, Exit
+from ddp_lint.verify.trace import Collective, Exit
 
 LUCK = "tensors of different sizes met: gloo aborts, NCCL hangs or returns wrong values"
 #: What the calls that matched and the source at their stacks show by themselves, by the damage that it is.
@@ -38,16 +38,14 @@ def mismatched(examined: Examined, first: Mismatch) -> Discovery:
     if stuck is not None:
         return stuck
     origin = examined.origin(first)
-    sites = {rank: place(call) for rank, call in origin.calls.items() if call is not None}
-    known = [(rank, site) for rank, site in sites.items() if site[1]]
-    rank, (path, line) = known[0] if known else (None, ("", 0))
-    evidence = Evidence(
-        examined.run.wrap, rank, "sequence", str(first), shown(path) if path else "", line, model=examined.run.model
-    )
+    calls = present(origin.calls)
+    rank, site = next(((rank, call.site) for rank, call in calls if call.site is not None), (None, None))
+    evidence = evidence_of(examined, rank, "sequence", str(first), site)
     if first.own_groups:
         return _own_groups(examined, first, evidence)
     why = cause_of_mismatch(examined, origin)
-    if not why.text and len(set(sites.values())) == 1 and first.kind in (Kind.SHAPE, Kind.DTYPE, Kind.BUFFER):
+    at_one_line = len({place(call) for _, call in calls}) == 1
+    if not why.text and at_one_line and first.kind in (Kind.SHAPE, Kind.DTYPE, Kind.BUFFER):
         why = Cause.of("unlike-order" if first.kind is Kind.BUFFER else "unlike-tensors")
     message = f"the ranks call different collectives: {since_origin(origin, first)}"
     return Discovery.of("mismatch", message, why, evidence)
@@ -55,8 +53,8 @@ def mismatched(examined: Examined, first: Mismatch) -> Discovery:
 
 def led_to(examined: Examined, first: Mismatch, error: Discovery) -> Discovery:
     """Calls that met although they have nothing to do with each other, and the error that came of it."""
-    rank, (path, line) = next((rank, place(call)) for rank, call in first.calls.items() if call is not None)
-    evidence = Evidence(examined.run.wrap, rank, "sequence", str(first), shown(path), line, model=examined.run.model)
+    rank, call = present(first.calls)[0]
+    evidence = evidence_of(examined, rank, "sequence", str(first), call.site)
     message = f"the ranks call different collectives: {first}: these matched by chance; then {error.message}"
     return Discovery.of("mismatch", message, cause_of_mismatch(examined, first), evidence)
 
@@ -158,7 +156,7 @@ def misled(examined: Examined) -> Cause:
 def _unlike_models(examined: Examined, first: Mismatch) -> str:
     """Of a call in a module that is of another class on another rank: the models that were wrapped are not the same."""
     inside = {call.module for _, call in present(first.calls) if call.phase in ("forward", "backward")}
-    built = {one.rank: [c for c in one.trace.of(Call) if c.name == "wrapped"] for one in examined.run.ranks}
+    built = {one.rank: [*one.trace.calls("wrapped")] for one in examined.run.ranks}
     for models in zip(*built.values(), strict=False):
         classes = dict(zip(built, [model.arguments["classes"] for model in models], strict=True))
         for name in sorted(inside & set.union(*map(set, classes.values()))):
@@ -182,6 +180,6 @@ def in_another_order(examined: Examined) -> Iterator[Discovery]:
         message = f"{one.api or one.op} of rank {rank} ({one.label}) met that of rank {other} ({another.label})"
         cause = Cause.of("unlike-names")
         if place(one) != place(another):
-            parted = paths_apart({rank: one, other: another})
-            cause = Cause.of("unlike-turns", where=f"; {parted[0]}" if parted is not None else "")
+            condition = paths_apart({rank: one, other: another})
+            cause = Cause.of("unlike-turns", where=f"; {condition[0]}" if condition is not None else "")
         yield discovery(examined, ("mismatch", "sequence"), message, one.site, cause)

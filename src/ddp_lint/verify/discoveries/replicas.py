@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddp_lint.verify.branches import paths_apart
 from ddp_lint.verify.causes import cause_of, statistics_cause
-from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation, of_ranks, spoken
+from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.match import present
@@ -15,6 +15,7 @@ from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_m
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.statistics import assigned, evaluated, unshared
 from ddp_lint.verify.trace import COPY, REPLICATED, NoGrad, Reference
+from ddp_lint.verify.wording import of_ranks, spoken
 
 #: Operations that combine the values of all ranks.
 _SUMS = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")

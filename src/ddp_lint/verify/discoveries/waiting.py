@@ -11,6 +11,7 @@ from ddp_lint.verify.match import Mismatch, describe, place, present
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.trace import Call, Crossing, Frame, Orphaned, Stall
+from ddp_lint.verify.wording import at_line
 
 
 def crossing_threads(examined: Examined) -> Iterator[Discovery]:
@@ -18,9 +19,8 @@ def crossing_threads(examined: Examined) -> Iterator[Discovery]:
     for outcome in examined.run.ranks:
         event = next(outcome.trace.of(Crossing), None)
         if event is not None:
-            line = f" (line {event.earlier[0].line})" if event.earlier else ""
             message = f"rank {outcome.rank} calls {event.op} in thread {event.thread} while another thread is in "
-            message += f"{event.amid}{line} of the same group"
+            message += f"{event.amid}{at_line(next(iter(event.earlier), None))} of the same group"
             yield discovery(
                 examined, ("race", "sequence"), message, event.site, Cause.of("two-threads"), rank=outcome.rank
             )
@@ -58,7 +58,7 @@ def stuck_elsewhere(examined: Examined, first: Mismatch) -> Discovery | None:
 
 def _keyless(outcome: RankOutcome, frame: Frame) -> Cause | None:
     """It waits for a key of a store."""
-    call = next((c for c in reversed([*outcome.trace.of(Call)]) if c.name == "store" and c.site == frame), None)
+    call = next((call for call in reversed([*outcome.trace.calls("store")]) if call.site == frame), None)
     return Cause.of("key", **call.arguments) if call is not None else None
 
 

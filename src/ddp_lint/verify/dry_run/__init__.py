@@ -13,7 +13,6 @@ import sys
 import time
 
 from ddp_lint.verify import launch
-from ddp_lint.verify.compare import of_ranks
 from ddp_lint.verify.dry_run.simulate import Waits, stuck
 from ddp_lint.verify.launch import Progress
 from ddp_lint.verify.match import Ending, describe, mismatches, place, rows
@@ -25,6 +24,7 @@ from ddp_lint.verify.results import Discovery, Evidence, Examined, Judged, Verdi
 from ddp_lint.verify.spec import Spec
 from ddp_lint.verify.target import Target
 from ddp_lint.verify.trace import Collective, MadeUp
+from ddp_lint.verify.wording import of_ranks
 
 #: Ranks to a machine where --nproc does not say it.
 _TO_A_MACHINE = 8

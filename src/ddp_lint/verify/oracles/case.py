@@ -44,7 +44,7 @@ class Case:
 
     @functools.cached_property
     def traces(self) -> tuple[Trace, ...]:
-        return tuple(outcome.trace for outcome in self.run.ranks)
+        return self.examined.traces
 
     @functools.cached_property
     def sharded(self) -> bool:
@@ -112,7 +112,7 @@ class Case:
 
     def called(self, name: str) -> bool:
         """A rank called a function that the oracles care for."""
-        return any(call.name == name for _, call in self.events(Call))
+        return any(any(trace.calls(name)) for trace in self.traces)
 
     def hits(self, kind: type[AnyEvent]) -> Iterator[tuple[int, AnyEvent, Frame]]:
         """(rank, event, frame) of all events of one class that happened on the finding's lines."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_lint.knowledge.signatures import explain, secondary
-from ddp_lint.verify.cpu_limits import cpu_limit, on_one_line
+from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.oracles.case import Case, Opinion
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Call, Exit, Raised
+from ddp_lint.verify.wording import on_one_line
 
 
 def exception(case: Case) -> Opinion:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import collections
-import math
+import functools
 from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
+from ddp_lint.verify.compare import differ
 from ddp_lint.verify.cpu_limits import undecided
 from ddp_lint.verify.oracles.case import Case, Opinion, real
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Call, Collective, Environment, Frame, GraphBreak, Note, Race, Recompile, Sync, Value
 
-_RELATIVE = 1e-4
+#: Of numbers that ranks compute alike, but for the order in which they add.
+_differ = functools.partial(differ, relative=1e-4, absolute=1e-6)
 #: Values of which every rank must hold the same.
 _AGREED = ("clip_grad_norm_", "scale")
 #: A second version of a function is usual: another shape, training and evaluation.
@@ -85,10 +87,6 @@ def _numbers(case: Case) -> Iterator[tuple[int, str, float, Frame]]:
     for rank, read, frame in case.hits(Sync):
         if read.value is not None and (read.sharded or case.sharded):
             yield rank, f"the value that {read.cause} reads here", read.value, frame
-
-
-def _differ(a: float, b: float) -> bool:
-    return not math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=1e-6) and not (math.isnan(a) and math.isnan(b))
 
 
 def sync(case: Case) -> Opinion:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.divergence.mismatches import Kind
 from ddp_lint.rules.registry import all_rules
+from ddp_lint.verify.compare import differ
 from ddp_lint.verify.match import Mismatch, Streams, describe, exchanged, place, present
 from ddp_lint.verify.oracles.case import Case, Opinion, real, shown
 from ddp_lint.verify.results import Evidence
@@ -31,7 +31,7 @@ def sequence(case: Case) -> Opinion:
         first = case.examined.mismatches[0]
         text = f"the line ran {_times(case)}, and then the ranks diverge: {first}"
         return case.fires("sequence", text, linked=False)
-    streams = {trace.rank: tuple(trace.of(Collective)) for trace in case.traces}
+    streams = case.examined.streams
     return _exchanged(case, streams) or _aligned(case, streams)
 
 
@@ -260,12 +260,8 @@ def _in_words(event: Unordered) -> str:
 
 def _too_early(case: Case) -> Evidence | None:
     for rank, read in case.events(Sync):
-        if read.value is not None and read.again is not None and _differ(read.value, read.again):
+        if read.value is not None and read.again is not None and differ(read.value, read.again):
             text = f"{read.cause} read {read.value:g}, and {read.again:g} when all streams had finished"
             linked = case.hit(read) is not None
             return case.evidence("streams", text, rank=rank, frame=read.site, linked=linked)
     return None
-
-
-def _differ(a: float, b: float) -> bool:
-    return not math.isclose(a, b, rel_tol=1e-6) and not (math.isnan(a) and math.isnan(b))

@@ -15,7 +15,6 @@ from ddp_lint.verify.compare import (
     desyncs,
     deviation,
     not_finite,
-    spoken,
     updates,
 )
 from ddp_lint.verify.cpu_limits import undecided
@@ -36,6 +35,7 @@ from ddp_lint.verify.trace import (
     Write,
 )
 from ddp_lint.verify.usage import drawn_conditions
+from ddp_lint.verify.wording import spoken
 
 _COMPUTING = ("forward", "between", "backward")
 
@@ -140,7 +140,7 @@ def _unlike_values(case: Case, what: str) -> str:
 
 def _synchronised(case: Case) -> bool:
     """FSDP1 was configured to broadcast rank 0's parameters."""
-    calls = (call for _, call in case.events(Call) if call.name == "FullyShardedDataParallel")
+    calls = (call for trace in case.traces for call in trace.calls("FullyShardedDataParallel"))
     return any(call.arguments.get("sync_module_states") for call in calls)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import collections
-import math
 
+from ddp_lint.verify.compare import differ
 from ddp_lint.verify.oracles.case import Case, Opinion
 from ddp_lint.verify.sampling import describe_order, epochs_of, same_order, unlike_data
 from ddp_lint.verify.trace import Frame, Samples, Sync
-
-_RELATIVE = 1e-6
 
 
 def samples(case: Case) -> Opinion:
@@ -122,7 +120,7 @@ def metric(case: Case) -> Opinion:
         return Opinion(blind="the ranks did not read a tensor's value here; only such reads are recorded")
     for row in zip(*read.values(), strict=False):
         first, cause, frame = row[0]
-        if any(not math.isclose(first, value, rel_tol=_RELATIVE, abs_tol=1e-9) for value, _, _ in row):
+        if any(differ(first, value) for value, _, _ in row):
             described = ", ".join(f"{value:g} on rank {rank}" for rank, (value, _, _) in zip(read, row, strict=True))
             return case.fires("metric", f"what {cause} reads here is {described}", frame=frame)
     return Opinion(silent="the ranks read the same values here")

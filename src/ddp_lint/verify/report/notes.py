@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.compare import spoken
 from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Examined
 from ddp_lint.verify.trace import Frame, Mapped, Note
+from ddp_lint.verify.wording import spoken
 
 
 def notes(examined: Examined) -> list[str]:

@@ -49,7 +49,7 @@ def drifts(examined: Examined) -> list[Drift]:
     for (model, step), events in sorted(moments.items()):
         if len(events) > 1:
             by_model[model].append((step, events))
-    # A fingerprint of the whole model, taken at every step, may tell of an earlier one than the comparisons of tensors.
+    # A fingerprint of the whole model, taken at every step, may show an earlier one than the comparisons of tensors.
     traces = [outcome.trace for outcome in examined.run.ranks]
     apart = list(desyncs(traces, "parameters", _WHEN, REPLICATED))
     found = [

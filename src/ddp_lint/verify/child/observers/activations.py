@@ -35,7 +35,7 @@ class Activations(Observer):
         if model.wrap == "none" and torch.is_grad_enabled() and isinstance(root, nn.Module) and not _is_compiled(root):
             _Forward(self, root)
 
-    def tell(self, passed: list[trace.Passed]) -> None:
+    def record(self, passed: list[trace.Passed]) -> None:
         if self.models.running is not None and self.models.running.replicated == trace.SPLIT_BY_HAND:
             self.recorder.emit(trace.Activations, passed=tuple(passed))
 
@@ -75,7 +75,7 @@ class _Forward:
             self._passed[number] = self._passed[number]._replace(given=_sums(given), made=_sums(output))
         if module is self._root:
             self._hooks.close()
-            self._observer.tell(self._passed)
+            self._observer.record(self._passed)
 
 
 def _is_compiled(root: nn.Module) -> bool:

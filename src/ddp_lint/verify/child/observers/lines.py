@@ -18,10 +18,11 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import calls_below, last_line
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.frames import absolute, message_of, outwards, traceback_frames
-from ddp_lint.verify.sources import last_line, tree_of
+from ddp_lint.verify.sources import tree_of
 
 _TOOL_IDS = (4, 3, 5)
 _REPR_LIMIT = 60
@@ -276,7 +277,7 @@ def _guards(path: str, lines: frozenset[int]) -> dict[int, _Guard]:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.If | ast.While) and node.test.lineno in lines:
             names = tuple(dict.fromkeys(inner.id for inner in ast.walk(node.test) if isinstance(inner, ast.Name)))
-            called = (dotted_ast(inner.func) for inner in ast.walk(node.test) if isinstance(inner, ast.Call))
+            called = (dotted_ast(inner.func) for inner in calls_below(node.test))
             calls = tuple(dict.fromkeys(tuple(name.split(".")) for name in called if name))
             body_last = last_line(node.body[-1])
             leaves = isinstance(node.body[-1], ast.Return | ast.Raise)

@@ -28,8 +28,8 @@ class Processes(Observer):
     """A Call at each start, join and wait of the user's. It does not need torch."""
 
     def prepare(self) -> None:
-        #: Where each child leaves word of the exception that ended it.
-        self._last_words: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
+        #: Where each child writes the exception that ended it.
+        self._written: weakref.WeakKeyDictionary[Any, pathlib.Path] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         patching.before(multiprocessing.process.BaseProcess, "start", self._started)
@@ -48,34 +48,34 @@ class Processes(Observer):
         self._call("multiprocessing", **{"class": type(process).__name__, "method": method})
         handle, name = tempfile.mkstemp(prefix="ddp-lint-child-")
         os.close(handle)
-        self._last_words[process] = pathlib.Path(name)
+        self._written[process] = pathlib.Path(name)
 
     def _run(self, original: Any, process: Any) -> None:
-        """In the child: leave word of an exception to the parent."""
+        """In the child: write an exception for the parent."""
         try:
             original(process)
         except Exception as error:
-            words = self._last_words.get(process)
-            if words is not None:
-                told = {"type": type(error).__name__, "message": message_of(error), "traceback": traceback.format_exc()}
-                words.write_text(json.dumps(told), encoding="utf-8")
+            path = self._written.get(process)
+            if path is not None:
+                raised = {"type": type(error).__name__, "message": message_of(error)}
+                path.write_text(json.dumps({**raised, "traceback": traceback.format_exc()}), encoding="utf-8")
             raise
 
-    def _heard(self, process: Any) -> None:
-        words = self._last_words.pop(process, None)
-        text = words.read_text(encoding="utf-8") if words is not None else ""
-        if words is not None:
-            words.unlink()
+    def _report(self, process: Any) -> None:
+        path = self._written.pop(process, None)
+        text = path.read_text(encoding="utf-8") if path is not None else ""
+        if path is not None:
+            path.unlink()
         if text and self.recorder.active:
-            told = json.loads(text)
-            frames = tuple(frames_in_text(told["traceback"]))
+            raised = json.loads(text)
+            frames = tuple(frames_in_text(raised["traceback"]))
             self.recorder.emit(
-                trace.Raised, frames=frames, type=told["type"], message=told["message"][:4000], where="process"
+                trace.Raised, frames=frames, type=raised["type"], message=raised["message"][:4000], where="process"
             )
 
     def _joined(self, _result: Any, process: Any, *_args: Any, **_kwargs: Any) -> None:
         if process.exitcode is not None:
-            self._heard(process)
+            self._report(process)
             self._call("process_exit", how="multiprocessing", status=process.exitcode)
 
     def _command(self, _self: Any, args: Any, *_args: Any, **_kwargs: Any) -> None:

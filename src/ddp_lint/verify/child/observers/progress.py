@@ -108,8 +108,8 @@ class Peers:
         self._seen: dict[int, tuple[float, float, float]] = {}
         self._worked: dict[int, float] = {}
 
-    def tell(self, rank: int) -> None:
-        """This rank's process, and its thread that only watches: the caller's."""
+    def register(self, rank: int) -> None:
+        """Let the peers know this rank's process, and its thread that only watches: the caller's."""
         self._marks.set(rank, "watch", f"{os.getpid()} {threading.get_native_id()}")
 
     def worked(self, rank: int) -> float:

@@ -22,7 +22,7 @@ _FIRST = 64
 _SCATTER = 2654435761
 #: How deep samplers within samplers are looked for.
 _DEEP = 3
-#: Epochs that were left before their end and are told of: a loop may begin one for each batch.
+#: Epochs that were left before their end and are recorded: a loop may begin one for each batch.
 _LEFT = 32
 #: Batches of an epoch whose contents are compared between the ranks.
 _BATCHES = 8
@@ -77,7 +77,7 @@ class Samples(Observer):
     def prepare(self) -> None:
         self._epochs: weakref.WeakKeyDictionary[Any, _Epoch] = weakref.WeakKeyDictionary()
         self._begun = 0
-        #: The iterators of epochs, to tell of those that the program has let go of before their end.
+        #: The iterators of epochs, to record those that the program has dropped before their end.
         self._open: list[tuple[weakref.ref[Any], _Epoch]] = []
         self._left = 0
 

@@ -44,7 +44,7 @@ class Streams(Observer):
             self.recorder.emit(trace.Note, frames=(), text="this torch does not report streams and events")
             return
         self._on = True
-        for name, heard in (
+        for name, method in (
             ("event_record", self.ordering.record),
             ("event_wait", self.ordering.wait),
             ("event_synchronization", self.ordering.host_waits_for_event),
@@ -53,16 +53,16 @@ class Streams(Observer):
             ("memory_allocation", self.ordering.allocate),
             ("memory_deallocation", self.ordering.free),
         ):
-            getattr(gpu_trace, f"register_callback_for_{name}")(self._heard(heard))
+            getattr(gpu_trace, f"register_callback_for_{name}")(self._of_program(method))
 
-    def _heard(self, method: Callable[..., None]) -> Callable[..., None]:
+    def _of_program(self, method: Callable[..., None]) -> Callable[..., None]:
         """What the observers themselves wait for orders nothing in the program."""
 
-        def heard(*args: int) -> None:
+        def notice(*args: int) -> None:
             if self.recorder.active:
                 method(*args)
 
-        return heard
+        return notice
 
     def wants(self, op: Any) -> bool:
         return self._on

@@ -48,7 +48,7 @@ class _Search:
 
 
 class Unused(Observer):
-    """DDP fills in the mean for a parameter that another rank uses: `.grad` tells at no time what this rank reached.
+    """DDP fills in the mean for a parameter that another rank uses: `.grad` never shows what this rank reached.
     A hook that runs where autograd accumulates does. The reducer is prepared once for each backward that has to reach
     everything: by DDP after its forward, and by Lightning before each backward of a manual optimization."""
 

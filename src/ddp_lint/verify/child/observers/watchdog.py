@@ -99,7 +99,7 @@ class Watchdog:
     def _watch(self) -> None:
         began = recorded = time.monotonic()
         activity = Activity(self._main.ident or 0)
-        self._others.tell(self._recorder.rank)
+        self._others.register(self._recorder.rank)
         ticks = -1
         while not self._stopped.wait(_POLL):
             now = time.monotonic()
