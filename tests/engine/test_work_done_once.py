@@ -4,8 +4,41 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
+
+from ddp_lint.config import Configuration, Overrides
+from ddp_lint.engine.checking import Checker
+from ddp_lint.launch import search, single_process
 from ddp_lint.project import Project
 from ddp_lint.project.handed_on import wrapping_functions
+
+
+def _check(path: pathlib.Path, code: str, files: dict[str, str]) -> set[int]:
+    """The lines of the findings of one rule in the first of these files."""
+    for name, text in files.items():
+        (path / name).write_text(text)
+    settings = Configuration(Overrides(select=(code,), preview=True)).of(path)
+    result = Checker(settings).check(path / next(iter(files)))
+    assert not result.error
+    return {finding.span.line for finding in result.findings}
+
+
+@pytest.mark.parametrize("rank", ["rank", "int(os.environ['LOCAL_RANK'])"])
+def test_whether_one_node_runs_a_file_is_searched_for_a_local_rank(
+    rank: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    importers = search.programs
+
+    def noted(project: Project, name: str, *, holding: tuple[str, ...]) -> object:
+        searched.append(name)
+        return importers(project, name, holding=holding)
+
+    monkeypatch.setattr(single_process, "programs", noted)
+    text = f"import os\nimport torch.distributed as dist\n\ndef f(rank):\n    dist.init_process_group(rank={rank})\n"
+    found = _check(tmp_path, "DDP406", {"m.py": text})
+    assert found == ({5} if rank != "rank" else set())
+    assert searched == ["m"] * len(found)
 
 
 def test_files_that_wrapping_ones_import_are_not_read_for_their_names(tmp_path: pathlib.Path) -> None:
