@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 
 import pytest
 
 from ddp_lint.config import Configuration, Overrides
 from ddp_lint.engine.checking import Checker
-from ddp_lint.launch import search, single_process
+from ddp_lint.launch import cuda, search, single_process
 from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import wrapping_functions
 
 
@@ -21,6 +23,42 @@ def _check(path: pathlib.Path, code: str, files: dict[str, str]) -> set[int]:
     result = Checker(settings).check(path / next(iter(files)))
     assert not result.error
     return {finding.span.line for finding in result.findings}
+
+
+SETS = """import torch
+import torch.distributed as dist
+
+def prepare(rank):
+    x = 1
+    return x
+
+def start(rank):
+    prepare(rank)
+    prepare(rank)
+    torch.ones(1, device="cuda")
+    torch.cuda.set_device(rank)
+
+def main(rank):
+    dist.init_process_group("nccl", rank=rank)
+    prepare(rank)
+    start(rank)
+"""
+
+
+def test_what_a_function_does_first_with_a_gpu_is_looked_up_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[tuple[object, int]] = []
+    within = cuda.Initialiser.within
+
+    def noted(self: cuda.Initialiser, facts: ModuleFacts, body: list[ast.stmt], depth: int = 3) -> cuda.Place | None:
+        if depth == 3:  # asked for by itself, not on the way through a caller
+            entered.append((self.counts, body[0].lineno))
+        return within(self, facts, body, depth)
+
+    monkeypatch.setattr(cuda.Initialiser, "within", noted)
+    assert _check(tmp_path, "DDP404", {"m.py": SETS}) == {11}
+    assert len(entered) == len(set(entered))
 
 
 @pytest.mark.parametrize("rank", ["rank", "int(os.environ['LOCAL_RANK'])"])
