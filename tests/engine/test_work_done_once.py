@@ -10,7 +10,7 @@ import pytest
 from ddp_lint.config import Configuration, Overrides
 from ddp_lint.engine.checking import Checker
 from ddp_lint.launch import cuda, search, single_process
-from ddp_lint.project import Project
+from ddp_lint.project import Project, handed_on
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import wrapping_functions
 
@@ -90,3 +90,20 @@ def test_files_that_wrapping_ones_import_are_not_read_for_their_names(tmp_path: 
     project = Project(tmp_path)
     assert set(wrapping_functions(project, "ddp")) == {"train.wrap"}
     assert project.known_facts(tmp_path / "models.py") is None
+
+
+@pytest.mark.parametrize("text", ["def f(x): ...\n", "def wrap(net):\n    return DDP(net)\n"])
+def test_callers_of_wrapping_functions_are_looked_for_where_there_are_any(
+    text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.py").write_text(f"from torch.nn.parallel import DistributedDataParallel as DDP\n{text}")
+    looked: list[object] = []
+    wrappings = handed_on._wrappings
+
+    def noted(project: Project, facts: ModuleFacts, kind: handed_on.Kind, known: handed_on.Wrappings) -> object:
+        looked.append(facts)
+        return wrappings(project, facts, kind, known)
+
+    monkeypatch.setattr(handed_on, "_wrappings", noted)
+    found = wrapping_functions(Project(tmp_path), "ddp")
+    assert len(looked) == (2 if found else 1)

@@ -111,6 +111,8 @@ def _wrapping_files(project: Project, kind: Kind) -> list[pathlib.Path]:
 def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
     files = list(_files(project, _wrapping_files(project, kind)))
     found = {name: wrapping for facts in files for name, wrapping in _wrappings(project, facts, kind, {})}
+    if not found:  # there is nothing that others could call
+        return found
     return found | {name: wrapping for facts in files for name, wrapping in _wrappings(project, facts, kind, found)}
 
 
