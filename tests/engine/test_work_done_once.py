@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pathlib
 
+import libcst as cst
 import pytest
 
 from ddp_lint.config import Configuration, Overrides
@@ -13,6 +14,7 @@ from ddp_lint.launch import cuda, search, single_process
 from ddp_lint.project import Project, handed_on
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import wrapping_functions
+from ddp_lint.tensors import TensorFile
 
 
 def _check(path: pathlib.Path, code: str, files: dict[str, str]) -> set[int]:
@@ -107,3 +109,32 @@ def test_callers_of_wrapping_functions_are_looked_for_where_there_are_any(
     monkeypatch.setattr(handed_on, "_wrappings", noted)
     found = wrapping_functions(Project(tmp_path), "ddp")
     assert len(looked) == (2 if found else 1)
+
+
+READS = """import torch
+
+def norm(x):
+    return x.norm().item()
+
+def other(x):
+    return x.norm().item()
+
+def clip(model):
+    for p in model.parameters():
+        norm(p.grad)
+"""
+
+
+def test_tensors_are_followed_where_a_read_can_be_for_every_gradient(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: set[str] = set()
+    flow = TensorFile.flow
+
+    def noted(self: TensorFile, function: cst.FunctionDef) -> object:
+        followed.add(function.name.value)
+        return flow(self, function)
+
+    monkeypatch.setattr(TensorFile, "flow", noted)
+    assert _check(tmp_path, "DDP304", {"m.py": READS}) == {4}
+    assert followed == {"norm"}
