@@ -111,6 +111,8 @@ def _wrapping_files(project: Project, kind: Kind) -> list[pathlib.Path]:
 def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
     files = list(_files(project, _wrapping_files(project, kind)))
     found = {name: wrapping for facts in files for name, wrapping in _wrappings(project, facts, kind, {})}
+    if not found:  # there is nothing that others could call
+        return found
     return found | {name: wrapping for facts in files for name, wrapping in _wrappings(project, facts, kind, found)}
 
 
@@ -144,7 +146,7 @@ def _scopes(project: Project, facts: ModuleFacts) -> Iterator[tuple[FunctionNode
 
 def _wrappings(project: Project, facts: ModuleFacts, kind: Kind, known: Wrappings) -> Iterator[tuple[str, Wrapping]]:
     """The functions of a file that wrap, with those that are `known`."""
-    names = _wrapping_names(project, facts, kind, known)
+    names = _wrapping_names(facts, kind, known)
     for name, node in facts.definitions.items():
         if isinstance(node, ast.FunctionDef) and _calls_any(node, names):
             places: set[int] = set()
@@ -159,11 +161,10 @@ def _wrappings(project: Project, facts: ModuleFacts, kind: Kind, known: Wrapping
                 yield (f"{facts.name}.{name}" if facts.name else name), Wrapping(frozenset(places), given, placed)
 
 
-def _wrapping_names(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrappings) -> frozenset[str]:
+def _wrapping_names(facts: ModuleFacts, kind: Kind, wrapping: Wrappings) -> frozenset[str]:
     """The last parts of the names by which a file may call what wraps."""
     names = {name.rpartition(".")[2] for name in (*_calls(kind), *wrapping)}
-    imported = {own: project.canonical(target) for own, target in facts.imports.names.items()}
-    return frozenset(names | {own for own, target in imported.items() if target.rpartition(".")[2] in names})
+    return frozenset(names | {own for own, t in facts.imports.names.items() if t.rpartition(".")[2] in names})
 
 
 def _calls_any(function: FunctionNode, names: frozenset[str]) -> bool:
@@ -189,7 +190,7 @@ def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrapp
 
     reading(None).block(facts.tree.body, frozenset())
     kept: dict[str, frozenset[str]] = {}
-    scopes, names = list(_scopes(project, facts)), _wrapping_names(project, facts, kind, wrapping)
+    scopes, names = list(_scopes(project, facts)), _wrapping_names(facts, kind, wrapping)
     for function, owner in scopes:
         if not _calls_any(function, names):
             continue
@@ -266,9 +267,7 @@ class _Walk:
         self._calls, self._told, self._parameters = _calls(kind), told, parameters
         #: The names of what was wrapped in place.
         self.placed: set[str] = set()
-        last = {name.rpartition(".")[2] for name in (*wrapping, *self._calls)}
-        imported = (alias for alias, target in facts.imports.names.items() if target.rpartition(".")[2] in last)
-        self._last = frozenset(last | {*imported})
+        self._last = _wrapping_names(facts, kind, wrapping)
 
     def block(self, body: list[ast.stmt], state: frozenset[str], muted: frozenset[str] = frozenset()) -> frozenset[str]:
         """The state behind a block. Nothing is told of `muted` names: a test around asks how they are wrapped."""

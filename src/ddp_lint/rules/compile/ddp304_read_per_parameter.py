@@ -19,6 +19,7 @@ from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.tensors.values import Value
 
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
@@ -122,22 +123,29 @@ class ReadPerParameter(Rule):
             )
 
     def _why(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
-        value = TensorFile.of(self.module).flow(function).value(read)
-        if value.on_host and not self._is_moved(read):
-            return ""
+        often = self._how_often(node, read, function)
+        return "" if often and self._value(read, function).on_host and not self._is_moved(read) else often
+
+    def _how_often(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
         loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
         mentions_gradient = any(_is_gradient_of_parameter(n) for n in subtree(read))
         converted = isinstance(node.func, cst.Name)
-        if loops and (
-            mentions_gradient or (value.kind is Kind.TENSOR and value.learned and self._over_parameters(loops))
-        ):
-            counts = not converted or value.tensorish or mentions_gradient
-            return "for every parameter" if counts else ""
+        if loops and (mentions_gradient or self._over_parameters(loops)):
+            value = self._value(read, function)
+            if mentions_gradient or (value.kind is Kind.TENSOR and value.learned):
+                counts = not converted or value.tensorish or mentions_gradient
+                return "for every parameter" if counts else ""
         if self._steps(function) and not converted and self._is_computed(read):
             return "in the optimizer's step"
-        if value.argument or value.inputs:
-            return self._per_gradient(value.tensorish or not converted or _is_reduction(read), function)
+        if self._gets_gradients(function):
+            value = self._value(read, function)
+            is_tensor = value.tensorish or not converted or _is_reduction(read)
+            if is_tensor and (value.argument or value.inputs):
+                return f"for every gradient that `{function.name.value}` is called with"
         return ""
+
+    def _value(self, read: cst.BaseExpression, function: cst.FunctionDef) -> Value:
+        return TensorFile.of(self.module).flow(function).value(read)
 
     def _is_moved(self, read: cst.BaseExpression) -> bool:
         """Whether the value came to the host just for this: ``norm.cpu().item()`` waits at the copy."""
@@ -181,14 +189,13 @@ class ReadPerParameter(Rule):
         text = self.module.code(read)
         return any(word in text for word in ("step", "numel(", "shape", "size(", "len("))
 
-    def _per_gradient(self, is_tensor: bool, function: cst.FunctionDef) -> str:
-        """For a helper that reads its argument: whether a loop of this file calls it on one gradient after another."""
-        name = function.name.value
+    def _gets_gradients(self, function: cst.FunctionDef) -> bool:
+        """Whether a loop of this file calls the function on one gradient after another."""
         facts = self.module.facts
-        if not is_tensor or facts is None:
-            return ""
-        given = (argument for call in _calls_in_loops(facts.tree).get(name, ()) for argument in call.args)
-        return f"for every gradient that `{name}` is called with" if any(map(_is_gradient, given)) else ""
+        if facts is None or not self.module.file.holds("grad"):
+            return False
+        calls = _calls_in_loops(facts.tree).get(function.name.value, ())
+        return any(_is_gradient(argument) for call in calls for argument in call.args)
 
 
 def _read(node: cst.Call) -> cst.BaseExpression | None:

@@ -181,7 +181,13 @@ class CudaBeforeSetDevice(Rule):
         helper, project = helper_of(self.module, call), self.module.project
         if helper is None or project is None:
             return None
-        return Initialiser(project, counts).within(helper.facts, helper.function.body)
+        facts, function = helper.facts, helper.function
+
+        def first() -> Place | None:
+            return Initialiser(project, counts).within(facts, function.body)
+
+        found: Place | None = project.remember(("first use of a GPU", function, counts), first, facts.kept)
+        return found
 
     def _all_calls(self) -> list[cst.Call]:
         return self.module.of_type(cst.Call)

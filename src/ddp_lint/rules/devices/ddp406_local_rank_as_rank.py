@@ -84,11 +84,9 @@ class LocalRankAsRank(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) != "torch.distributed.init_process_group":
             return
-        if on_one_node(self.module):
-            return
         given = argument(node, None, "rank")
         source = rank_source(self.module, given, "local_rank") if given is not None else None
-        if given is None or source is None:
+        if given is None or source is None or on_one_node(self.module):
             return
         labels: list[tuple[cst.CSTNode, str]] = [(source, "the local rank")] if source is not given else []
         size = argument(node, None, "world_size")
