@@ -302,8 +302,8 @@ class LoadWithoutMapLocation(Rule):
         )
 
     def _is_own_file(self, call: cst.Call) -> bool:
-        """Whether the path names the rank, whose file was saved from its own GPU: ``f"state_{rank}.pt"``. Or it is new in
-        each process: ``folder + uuid4().hex``."""
+        """Whether the path names the rank, whose file was saved from its own GPU: ``f"state_{rank}.pt"``. Or it is new
+        in each process: ``folder + uuid4().hex``."""
         source = argument(call, 0, "f")
         values = [source, *self.module.assignments(source)] if source is not None else []
         parts = [n for value in values for n in subtree(value)]
