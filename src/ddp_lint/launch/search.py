@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import pathlib
 import re
@@ -14,7 +15,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
 from ddp_lint.source.imports import absolute
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import statements, walk
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 #: Files that import a module are looked at until this many were read: beyond it the answer is "not found".
@@ -110,18 +111,20 @@ def imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
 def _imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
     found, queue = {program.name}, [program]
     while queue and len(found) < _THROUGH:
-        for module in _modules_of_imports(project, queue.pop(0)):
-            imported = project.facts(module) if module and module not in found else None
+        facts = queue.pop(0)
+        here = functools.partial(_modules_of_imports, project, facts)
+        for module in project.remember(("imported modules",), here, facts.kept):
+            imported = project.facts(module) if module not in found else None
             if imported is not None:
                 found.add(module)
                 queue.append(imported)
     return frozenset(found)
 
 
-def _modules_of_imports(project: Project, facts: ModuleFacts) -> Iterator[str]:
-    """What may be modules in the imports of a file. The table of names has one import for each name, but the branches
+def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]:
+    """The modules that a file imports itself. The table of names has one import for each name, but the branches
     of a function can each bind one: ``from data.pairs import Pairs as D``."""
-    nodes = list(walk(facts.tree))
+    nodes = [n for n in statements(facts.tree) if isinstance(n, ast.Import | ast.ImportFrom)]
     whole = (alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names)
     targets = dict.fromkeys((*facts.imports.names.values(), *facts.imports.stars, *whole))
     path = project.find(facts.name)
@@ -135,11 +138,12 @@ def _modules_of_imports(project: Project, facts: ModuleFacts) -> Iterator[str]:
             places = (script, False)
             located = names if node.level else [project.locate(n, path, place) for n in names for place in places]
             targets |= dict.fromkeys(located)
+    found: dict[str, None] = {}
     for target in targets:
         home = target.rpartition(".")[0]
         if home and facts.name.startswith(f"{home}."):
             # Of a package around it a file takes that name alone: what else the package imports is for others.
             home = project.canonical(target).rpartition(".")[0]
             home = "" if facts.name.startswith(f"{home}.") else home
-        yield home
-        yield target
+        found |= {home: None, target: None}
+    return tuple(name for name in found if name and project.find(name) is not None)
