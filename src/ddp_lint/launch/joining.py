@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
@@ -77,12 +78,31 @@ def _spawns(facts: ModuleFacts, project: Project) -> Iterator[ast.Call]:
 def is_before_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
     """Whether a call in a function is made before there are ranks: above where the function itself spawns them, or in
     one that is called above that place alone."""
-    if not facts.file.holds("spawn"):
+    return facts.file.holds("spawn") and _is_above(facts, call, around, _spawns(facts, project))
+
+
+def is_before_fit(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
+    """Whether a call is made above ``trainer.fit()`` in a program of Lightning that no launcher starts: only there the
+    first process starts the others, which come to this place after it has left it."""
+    if not facts.file.holds(".fit(") or _LAUNCHED.search(facts.file.text):
         return False
+    made = (n for n in calls_below(facts.tree) if last_part(n.func) == "Trainer")
+    if not any("lightning" in project.meaning(facts, n.func).partition(".")[0] for n in made):
+        return False
+    fits = (n for n in calls_below(facts.tree) if last_part(n.func) == "fit")
+    return _is_above(facts, call, around, fits)
+
+
+#: What a program has that starts all its ranks at once.
+_LAUNCHED = re.compile(r"init_process_group|LOCAL_RANK|SLURM_|torchrun|\bnum_nodes\b")
+
+
+def _is_above(facts: ModuleFacts, call: ast.Call, around: FunctionNode, places: Iterator[ast.Call]) -> bool:
+    """Whether a call is above one of the places in the same function, or in one that is called there alone."""
     calls = [n for n in calls_below(facts.tree) if dotted_ast(n.func) == around.name]
-    for spawn in _spawns(facts, project):
-        scope = function_at(facts.tree, spawn.lineno)
+    for place in places:
+        scope = function_at(facts.tree, place.lineno)
         above = [call] if scope is around else calls
-        if above and all(function_at(facts.tree, c.lineno) is scope and c.lineno < spawn.lineno for c in above):
+        if above and all(function_at(facts.tree, c.lineno) is scope and c.lineno < place.lineno for c in above):
             return True
     return False

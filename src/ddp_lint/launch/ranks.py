@@ -526,21 +526,27 @@ def _is_of_several(module: Module, test: cst.BaseExpression) -> bool:
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
     r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
-    r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)"
+    r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)|([\w.]*[._])?rank is not None"
 )
-_ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)")
+_ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)|([\w.]*[._])?rank is None")
+_IS_DDP = re.compile(r"[\w.]+ *== *[\"'](?i:ddp|DistributedDataParallel)[\"']")
+#: What a file knows besides of models that several ranks train.
+_OTHER_KINDS = re.compile(r"fsdp|FullyShardedDataParallel|fully_shard|deepspeed|horovod|hvd|\btpu\b|xla", re.IGNORECASE)
 #: A test of whether one process has several GPUs, where there is a wrap for that: a rank has one.
 _SEVERAL_GPUS = re.compile(r"[\w.]*n_gpus? *(> *1|>= *2|!= *1)")
 _DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 
 
 def as_one_process(module: Module, node: cst.CSTNode) -> bool:
-    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``, or
-    ``if n_gpu > 1`` before DataParallel."""
+    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``, ``if
+    rank is None``, the other branch of ``if args.parallel == "DDP"`` where a file knows no other kind, or ``if n_gpu >
+    1`` before DataParallel."""
     for test, taken in conditions(module, node):
         for part in conjuncts(test) if taken else (test,):
             text = module.code(part)
             if taken and _SEVERAL_GPUS.fullmatch(text) and _DATA_PARALLEL.search(module.file.code):
+                return True
+            if not taken and _IS_DDP.fullmatch(text) and not _OTHER_KINDS.search(module.file.code):
                 return True
             several = text.startswith("not ") != taken if _SEVERAL.fullmatch(text) else not taken
             if not several and (_SEVERAL.fullmatch(text) or _ALONE.fullmatch(text)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import pathlib
 import re
@@ -13,13 +14,14 @@ import libcst as cst
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.imports import absolute
+from ddp_lint.source.syntax import statements, walk
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 #: Files that import a module are looked at until this many were read: beyond it the answer is "not found".
 _READ_LIMIT = 200
 #: Files that a program imports, directly or through others, which are looked at.
-_THROUGH = 120
+_THROUGH = 240
 #: Files between a helper and the program that runs it which are looked at.
 _BETWEEN = 8
 
@@ -98,18 +100,50 @@ def imports_module(facts: ModuleFacts, name: str) -> bool:
 
 def leads_to(project: Project, program: ModuleFacts, name: str) -> bool:
     """Whether a module imports the module `name`, directly or through others, of which some are looked at."""
-    return name in project.remember(("leads to", program.name), lambda: _imported_through(project, program))
+    return name in imported_through(project, program)
+
+
+def imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
+    """A module and those that it imports, directly or through others, anywhere in a file."""
+    return project.remember(("leads to", program.name), lambda: _imported_through(project, program))
 
 
 def _imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
     found, queue = {program.name}, [program]
     while queue and len(found) < _THROUGH:
         facts = queue.pop(0)
-        whole = (alias.name for n in walk(facts.tree) if isinstance(n, ast.Import) for alias in n.names)
-        for target in (*facts.imports.names.values(), *facts.imports.stars, *whole):
-            for module in (target.rpartition(".")[0], target):
-                imported = project.facts(module) if module and module not in found else None
-                if imported is not None:
-                    found.add(module)
-                    queue.append(imported)
+        here = functools.partial(_modules_of_imports, project, facts)
+        for module in project.remember(("imported modules",), here, facts.kept):
+            imported = project.facts(module) if module not in found else None
+            if imported is not None:
+                found.add(module)
+                queue.append(imported)
     return frozenset(found)
+
+
+def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]:
+    """The modules that a file imports itself. The table of names has one import for each name, but the branches
+    of a function can each bind one: ``from data.pairs import Pairs as D``."""
+    nodes = [n for n in statements(facts.tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    whole = (alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names)
+    targets = dict.fromkeys((*facts.imports.names.values(), *facts.imports.stars, *whole))
+    path = project.find(facts.name)
+    if path is not None:
+        _, is_package = project.module_name(path)
+        script = facts.file.holds("__main__")
+        for node in (n for n in nodes if isinstance(n, ast.ImportFrom)):
+            base = absolute(node, facts.name, is_package)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            # Whoever starts a script puts its folder in front, or another one.
+            places = (script, False)
+            located = names if node.level else [project.locate(n, path, place) for n in names for place in places]
+            targets |= dict.fromkeys(located)
+    found: dict[str, None] = {}
+    for target in targets:
+        home = target.rpartition(".")[0]
+        if home and facts.name.startswith(f"{home}."):
+            # Of a package around it a file takes that name alone: what else the package imports is for others.
+            home = project.canonical(target).rpartition(".")[0]
+            home = "" if facts.name.startswith(f"{home}.") else home
+        found |= {home: None, target: None}
+    return tuple(name for name in found if name and project.find(name) is not None)

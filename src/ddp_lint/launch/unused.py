@@ -7,6 +7,7 @@ import bisect
 import collections
 import itertools
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -47,10 +48,11 @@ def is_unused(module: Module, node: cst.CSTNode) -> bool:
     return _is_left(project, facts, name, frozenset()) or _is_left_method(module, project, around)
 
 
-def is_unused_at(project: Project, facts: ModuleFacts, line: int) -> bool:
-    """Whether nothing in the project uses the function or class at the top of a file that a line is in."""
+def is_unused_at(project: Project, facts: ModuleFacts, line: int, among: frozenset[str] | None = None) -> bool:
+    """Whether nothing in the project uses the function or class at the top of a file that a line is in; nothing in the
+    modules `among`, where given: those of one program."""
     name = _mentions(project, facts).around(line)
-    return bool(name) and _is_left(project, facts, name, frozenset())
+    return bool(name) and _is_left(project, facts, name, frozenset(), among)
 
 
 def _is_left_method(module: Module, project: Project, around: list[cst.FunctionDef | cst.ClassDef]) -> bool:
@@ -73,23 +75,29 @@ def _is_plain_module(module: Module, project: Project, owner: cst.ClassDef) -> b
     return _MODULE in lineage and all(name in (_MODULE, "object") or project.split(name) for name in lineage)
 
 
-def _is_left(project: Project, facts: ModuleFacts, name: str, above: frozenset[tuple[str, str]]) -> bool:
+def _is_left(
+    project: Project,
+    facts: ModuleFacts,
+    name: str,
+    above: frozenset[tuple[str, str]],
+    among: frozenset[str] | None = None,
+) -> bool:
     """Whether nothing but unused definitions mentions one; `above`: those that are being looked at."""
     definition = facts.definitions.get(name)
     if definition is None or definition.decorator_list or name.startswith("main") or not _is_in_use(project, facts):
         return False
     paths = project.holding(name)
-    if len(paths) > _FILES or (not above and _is_found_by_name(project, facts)):
+    if len(paths) > _FILES or (not above and _is_found_by_name(project, facts, among)):
         return False
     above |= {(facts.name, name)}
     for path in paths:
         user = project.facts_of(path)
-        if user is None or user.source.is_test:
+        if user is None or user.source.is_test or (among is not None and user.name not in among):
             continue
-        if _is_offered(project, facts, name, user):
+        if among is None and _is_offered(project, facts, name, user):
             return False
         for place in _mentioning(project, user, name):
-            if (user.name, place) not in above and not (place and _is_left(project, user, place, above)):
+            if (user.name, place) not in above and not (place and _is_left(project, user, place, above, among)):
                 return False
     return True
 
@@ -133,6 +141,9 @@ class _Mentions:
         for node in walk(facts.tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self.strings[node.value.rpartition(".")[2]].add(node.lineno)
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                # The table of names has the first of two imports by one name.
+                self.aliases[alias.name].add(alias.asname or alias.name)
         lists = (n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
         self.offers = [range(each.lineno, (each.end_lineno or each.lineno) + 1) for each in lists]
         self._definitions = sorted(facts.definitions.values(), key=lambda definition: definition.lineno)
@@ -154,8 +165,13 @@ def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFac
     return any(project.canonical(target) == whole for target in targets)
 
 
-def _is_found_by_name(project: Project, facts: ModuleFacts) -> bool:
-    """Whether code of the project may find any definition of a file by a name that the settings give."""
+def _is_found_by_name(project: Project, facts: ModuleFacts, among: frozenset[str] | None) -> bool:
+    """Whether code of the project may find any definition of a file by a name that the settings give. In one program
+    only where it looks for it in this file."""
+    if among is not None:
+        return _OF_ITSELF.search(facts.file.text) is not None or any(
+            user.name in among for user in _looking_up(project, facts)
+        )
     return project.remember(("found by name", facts.name), lambda: _looks_up(project, facts))
 
 
@@ -163,11 +179,13 @@ def _looks_up(project: Project, facts: ModuleFacts) -> bool:
     importing = (project.text(path) or "" for word in _IMPORTS for path in project.holding(word))
     if _OF_ITSELF.search(facts.file.text) or any(map(project.holding, _BY_SETTINGS)):
         return True
-    if any(map(_ANY_NAME.search, importing)):
-        return True
+    return any(map(_ANY_NAME.search, importing)) or any(True for _ in _looking_up(project, facts))
+
+
+def _looking_up(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
+    """The files that take something from the module of a file, or from a package around it, by a computed name."""
     for user in importers(project, facts.name, holding=_BY_NAME):
         names = (first or second for first, second in _LOOKED_UP.findall(user.file.text))
         looked_up = (user.imports.resolve(name) or "" for name in names)
         if any(f"{facts.name}.".startswith(f"{package}.") for package in looked_up if package):
-            return True
-    return False
+            yield user

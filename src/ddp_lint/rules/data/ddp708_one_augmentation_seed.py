@@ -16,7 +16,9 @@ from ddp_lint.rules.data.loading import (
     is_evaluation,
     is_sampler,
     mentions_nearby,
+    ranks_share,
     reads_alike,
+    seeds_workers_by_rank,
 )
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -41,8 +43,9 @@ class OneAugmentationSeed(Rule):
     ## What it does
 
     Finds code that several ranks run where Python's or NumPy's generator gets a seed that does not depend on the rank,
-    directly or through a helper of the project, next to a data loader, in a project that augments its data at random,
-    or whose dataset draws from `random` or NumPy in `__getitem__`.
+    directly or through a helper of the project, next to a data loader, in a program that augments its data at random,
+    or whose dataset draws from `random` or NumPy in `__getitem__`: in the file, in what it imports, or in a file that
+    imports it.
     Also a `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler, and a
     `worker_init_fn` of such a loader that seeds by the number of the worker alone (`random.seed(seed + worker_id)`).
 
@@ -116,12 +119,14 @@ class OneAugmentationSeed(Rule):
     ## When it is silent
 
     Seeds that mention the rank on the way, or are followed by one that does; seeds that each process draws for itself
-    (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); projects without random augmentation (a sampler needs the
+    (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); programs without random augmentation (a sampler needs the
     same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
     `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
     mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a permutation
     follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have `num_replicas=1`, so
-    that all ranks read the same samples; augmentation in code that nothing uses; tests and evaluation.
+    that all ranks read the same samples; augmentation that the program does not import, or imports and does not use;
+    programs that divide no data between ranks and form no group; Lightning's `seed_everything(seed, workers=True)`;
+    tests and evaluation.
 
     ## How to confirm
 
@@ -313,9 +318,11 @@ class OneAugmentationSeed(Rule):
         if not with_workers and mentions_nearby(self.module, "worker_init_fn"):
             return None
         found = ((word.rstrip("("), done_nearby(self.module, word)) for word in table("data")["augmentation"])
-        return next(((word, place) for word, place in found if place is not None), None) or drawn_in_samples(
-            self.module
-        )
+        first = next(((word, place) for word, place in found if place is not None), None)
+        drawn = first or drawn_in_samples(self.module)
+        if drawn is None or not ranks_share(self.module) or seeds_workers_by_rank(self.module):
+            return None
+        return drawn
 
     def _is_elsewhere(self, call: cst.Call, function: cst.FunctionDef | None) -> bool:
         """Not what the ranks train with: a test, an evaluation, a seed for a moment, or the parent of the ranks."""

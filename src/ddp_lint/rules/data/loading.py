@@ -12,11 +12,12 @@ import libcst as cst
 from ddp_lint.files import lies_in
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.tensors.operations import words_of
@@ -24,6 +25,12 @@ from ddp_lint.tensors.operations import words_of
 SAMPLER = "torch.utils.data.DistributedSampler"
 #: Classes whose constructor takes what `torch.utils.data.DataLoader` takes, by the same names.
 LOADERS = frozenset(table("data")["loaders"])
+#: What divides data between ranks, forms their group, or adds up what they have.
+_SHARES = re.compile(
+    r"DistributedSampler|num_replicas|split_dataset_by_node|split_by_node|\.shard\(|init_process_group|all_?reduce"
+)
+#: Files that import a helper which are looked at as programs.
+_USERS = 8
 
 
 def is_sampler(module: Module, call: cst.Call) -> bool:
@@ -71,18 +78,75 @@ def _writes(project: Project, path: pathlib.Path, word: str) -> bool:
 
 def done_nearby(module: Module, word: str) -> Span | None:
     """Where the code that runs together with the file has `word` in a line that is no comment and no docstring. Not in
-    another program of its folder, nor in what nothing uses."""
+    what the programs of the file do not import, nor in what they do not use."""
     if module.project is None or module.path is None:
         return None
+    # ``sample_augment(`` may draw more items of a list: a small word counts as the name, not as the end of one.
+    begins = re.compile(rf"(?<![^\W_])(?<!\w_){re.escape(word)}" if word[0].islower() else re.escape(word))
     for path in _together(module, module.project, module.path, word):
         facts = module.project.facts_of(path)
         for number, line in enumerate(facts.file.lines if facts is not None else (), 1):
             if facts is None or word not in line or number in facts.prose:
                 continue
-            if not is_unused_at(module.project, facts, number):
-                start = line.index(word) + 1
+            place = begins.search(line)
+            if place is not None and _is_run(module, module.project, facts, number):
+                start = place.start() + 1
                 return Span(facts.file.path, number, start, number, start + len(word))
     return None
+
+
+def _is_run(module: Module, project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether a program that the file is part of comes by a line of another one: it imports that file, and uses the
+    function or class around the line. A package has the data of many programs."""
+    among = _of_programs(module, project)
+    own = module.facts is not None and facts.name == module.facts.name
+    if facts.name not in among:
+        return own
+    if not own and any(line in range(guard.lineno, (guard.end_lineno or 0) + 1) for guard in _guards(facts)):
+        return False
+    return not is_unused_at(project, facts, line, among)
+
+
+def ranks_share(module: Module) -> bool:
+    """Whether something in the programs of a file, itself or what they import, divides data between ranks or has them
+    share a model. Of many trainers that a launcher finds by name each may be run on several ranks, but without that
+    they are copies of one training, for which one seed is right."""
+    project = module.project
+    return project is not None and any(_shares(project, facts) for facts in _files_of_programs(module))
+
+
+def _shares(project: Project, facts: ModuleFacts) -> bool:
+    sharing = frameworks.packages(lambda each: each.launch != frameworks.Launch() and "torch" not in each.packages)
+    if not sharing.isdisjoint(facts.imports.packages) or project.shows(facts, "wraps"):
+        return True
+    return _SHARES.search(facts.file.code) is not None
+
+
+def _files_of_programs(module: Module) -> Iterator[ModuleFacts]:
+    project = module.project
+    names = _of_programs(module, project) if project is not None else ()
+    yield from (facts for name in sorted(names) if project is not None and (facts := project.facts(name)) is not None)
+
+
+def _of_programs(module: Module, project: Project) -> frozenset[str]:
+    """The modules that the file imports, directly or through others, and so do the files that import it."""
+
+    def found() -> frozenset[str]:
+        assert module.facts is not None
+        direct = _users(project, module.name)
+        users = {facts.name: facts for facts in (*direct, *(f for d in direct for f in _users(project, d.name)))}
+        each = (module.facts, *users.values())
+        return frozenset[str]().union(*(imported_through(project, facts) for facts in each))
+
+    if module.facts is None or not module.name:
+        return frozenset()
+    return project.remember(("of programs", module.name), found)
+
+
+def _users(project: Project, name: str) -> list[ModuleFacts]:
+    """The files that import a module. A package that passes its names on is none: its users are."""
+    found = importers(project, name, holding=(name.rpartition(".")[2],)) if name else iter(())
+    return [f for f in found if not f.source.is_test and not f.source.place.endswith("__init__.py")][:_USERS]
 
 
 def reads_alike(module: Module) -> bool:
@@ -96,6 +160,19 @@ def reads_alike(module: Module) -> bool:
     return bool(given) and all(isinstance(value, ast.Constant) and value.value == 1 for value in given)
 
 
+def seeds_workers_by_rank(module: Module) -> bool:
+    """Whether the programs of a file have Lightning seed the workers of each rank by their own numbers and by the rank:
+    ``seed_everything(seed, workers=True)``, or the variable that this sets."""
+    return any(facts.file.holds("PL_SEED_WORKERS") or _seeds_workers(facts) for facts in _files_of_programs(module))
+
+
+def _seeds_workers(facts: ModuleFacts) -> bool:
+    calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call)) if facts.file.holds("seed_everything") else ()
+    given = (k.value for call in calls if last_part(call.func) == "seed_everything" for k in call.keywords
+             if k.arg == "workers")  # fmt: skip
+    return any(isinstance(value, ast.Constant) and value.value is True for value in given)
+
+
 def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
     """What a dataset that runs together with the file draws from `random` or NumPy for each of its samples, and
     where."""
@@ -106,9 +183,8 @@ def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
         if facts is None or facts.source.is_test:
             continue
         for draw in _draws_of_samples(facts):
-            if is_unused_at(module.project, facts, draw.lineno):
-                continue
-            return ast.unparse(draw.func), facts.file.span_of(draw.func)
+            if _is_run(module, module.project, facts, draw.lineno):
+                return ast.unparse(draw.func), facts.file.span_of(draw.func)
     return None
 
 
@@ -147,8 +223,12 @@ def _together(module: Module, project: Project, path: pathlib.Path, word: str) -
 
 
 def _is_program(project: Project, path: pathlib.Path, facts: ModuleFacts) -> bool:
-    guarded = any(isinstance(s, ast.If) and "__name__" in ast.unparse(s.test) for s in facts.tree.body)
-    return guarded and all(other == path for other in project.holding(path.stem))
+    return any(True for _ in _guards(facts)) and all(other == path for other in project.holding(path.stem))
+
+
+def _guards(facts: ModuleFacts) -> Iterator[ast.If]:
+    """What runs only where the file is the program."""
+    yield from (s for s in facts.tree.body if isinstance(s, ast.If) and "__name__" in ast.unparse(s.test))
 
 
 def _home(path: pathlib.Path) -> pathlib.Path:

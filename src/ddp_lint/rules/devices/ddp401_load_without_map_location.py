@@ -122,7 +122,8 @@ class LoadWithoutMapLocation(Rule):
 
     ## When it is silent
 
-    The branch of a process without its own GPU (`if args.gpu is None`). Tests, packages that export models, and files
+    The branch of a process without its own GPU (`if args.gpu is None`), or of one process (`if rank is None`); a file
+    whose name each process draws for itself (`uuid4`). Tests, packages that export models, and files
     in which one process loads the parts of all ranks in a loop; a `map_location` that comes from a parameter, a
     variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence of
     several ranks, or whose Lightning Trainers have one device; programs that show themselves one GPU
@@ -301,11 +302,16 @@ class LoadWithoutMapLocation(Rule):
         )
 
     def _is_own_file(self, call: cst.Call) -> bool:
-        """Whether the path names the rank, whose file was saved from its own GPU: ``f"state_{rank}.pt"``."""
+        """Whether the path names the rank, whose file was saved from its own GPU: ``f"state_{rank}.pt"``. Or it is new
+        in each process: ``folder + uuid4().hex``."""
         source = argument(call, 0, "f")
         values = [source, *self.module.assignments(source)] if source is not None else []
-        names = (dotted(n).rpartition(".")[2] for value in values for n in subtree(value))
-        return any(name in _known("ranks") for name in names)
+        parts = [n for value in values for n in subtree(value)]
+        if any(dotted(n).rpartition(".")[2] in _known("ranks") for n in parts):
+            return True
+        made = (value for n in parts if isinstance(n, cst.Name) for value in self.module.assignments(n))
+        calls = (n for value in (*values, *made) for n in subtree(value) if isinstance(n, cst.Call))
+        return any(self.module.qualified(n.func) in table("data")["drawn_anew"] for n in calls)
 
     # ---- what the file may hold
 

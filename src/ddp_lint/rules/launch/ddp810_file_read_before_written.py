@@ -10,6 +10,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.file_access import Accesses
 from ddp_lint.launch.helpers import helper_of
+from ddp_lint.launch.joining import is_before_fit
 from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, first_rank_test, on_one_rank, own_ranks, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -134,7 +135,9 @@ class FileReadBeforeWritten(Rule):
 
     Any collective, wrap, `wait` or test of existence between the two, also inside the branch; paths that are not
     written in the same way; reads on the same rank; code without evidence of several ranks; tests. For caches also
-    locks, `main_process_first` and the like, in the function or around its call.
+    locks, `main_process_first` and the like, in the function or around its call; what Lightning's `prepare_data`
+    builds, and what a program of Lightning that no launcher starts does above `trainer.fit()`, where the other ranks
+    start.
 
     ## How to confirm
 
@@ -208,8 +211,7 @@ class FileReadBeforeWritten(Rule):
             read = next((call for call in calls if self._reads(call, name)), None)
             if read is None or any(map(self._waits, calls)):
                 continue
-            project = self.module.project
-            site = next((site for site in self._sites(function) if project and all_ranks_call(site, project)), None)
+            site = self._site_of_all(function)
             if site is not None:
                 self.report(
                     read,
@@ -218,6 +220,14 @@ class FileReadBeforeWritten(Rule):
                     help="build it on rank 0 while the others wait, or write to a temporary name and os.replace() it",
                 )
                 return
+
+    def _site_of_all(self, function: cst.FunctionDef) -> CallSite | None:
+        """The first call of a function that all ranks make at once, and none of them alone before."""
+        project, sites = self.module.project, self._sites(function)
+        if project is None or any(map(_prepares, sites)):
+            return None
+        together = (site for site in sites if all_ranks_call(site, project))
+        return next((s for s in together if s.around and not is_before_fit(s.facts, project, s.node, s.around)), None)
 
     def _waits(self, call: cst.Call) -> bool:
         """Whether ranks wait for each other in a call, or in what a function of the project calls itself."""
@@ -276,6 +286,11 @@ class FileReadBeforeWritten(Rule):
             return False
         tests = (up.test for up in self.module.ancestors(read) if isinstance(up, cst.If))
         return not any(_WAITS.search(self.module.code(test)) for test in tests)
+
+
+def _prepares(site: CallSite) -> bool:
+    """Whether a call is in what Lightning runs in one process, behind which the others wait: ``prepare_data``."""
+    return site.around is not None and site.around.name == "prepare_data" and "lightning" in site.facts.file.text
 
 
 def _words(test: cst.BaseExpression) -> Iterator[str]:
