@@ -11,7 +11,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.optimizers import makes_optimizer, models_of
+from ddp_lint.rules.wrapping.optimizers import is_optimizer, models_of
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.syntax import walk
@@ -121,7 +121,7 @@ class ModuleLeftUnwrapped(Rule):
     oracles = ("apart",)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if not self.module.wraps.all or not makes_optimizer(self.module, node) or self._averages:
+        if not is_optimizer(self.module, node) or self._averages or not self.module.wraps.all:
             return
         for name in sorted(models_of(self.module, node)):
             wrap = self._wrap_beside(name, node)

@@ -20,9 +20,14 @@ from ddp_lint.source.wraps import argument
 _TAKES = ("parameters", "named_parameters")
 
 
+def is_optimizer(module: Module, call: cst.Call) -> bool:
+    """Whether a call is that of an optimizer of torch's."""
+    return _is_optimizer_name(module.qualified(call.func))
+
+
 def makes_optimizer(module: Module, call: cst.Call) -> bool:
     """Whether a call makes an optimizer, itself or as a function of the project."""
-    return _is_optimizer_name(module.qualified(call.func)) or _builder(module, call) is not None
+    return is_optimizer(module, call) or _builder(module, call) is not None
 
 
 def models_of(module: Module, call: cst.Call) -> set[str]:
