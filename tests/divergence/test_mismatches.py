@@ -1560,6 +1560,30 @@ PARTING = {
             else:
                 dist.broadcast(x, src=1)
     """,
+    "the accelerator of a trainer of transformers": """
+        from transformers import Trainer
+
+        class Own(Trainer):
+            def compute_loss(self, model, inputs):
+                loss = model(**inputs).loss
+                if self.is_world_process_zero():
+                    print(self.accelerator.gather(loss))  # !rank-branch
+                return loss
+    """,
+    "another group in each arm": """
+        def listed(rank):
+            if rank < 2:
+                return dist.new_group([0, 1])  # !new-group
+            return dist.new_group([2, 3])
+
+        def halves(rank, world_size):
+            half = world_size // 2
+            if rank < half:
+                group = dist.new_group(list(range(half)))  # !new-group
+            else:
+                group = dist.new_group(list(range(half, world_size)))
+            return group
+    """,
     "new_group by members only": """
         def f(ranks):
             if dist.get_rank() in ranks:
@@ -1935,6 +1959,25 @@ PARTING = {
 }
 
 EQUAL = {
+    "an accelerator of no framework": """
+        class Own:
+            def log(self, loss):
+                if dist.get_rank() == 0:
+                    print(self.accelerator.gather(loss))
+    """,
+    "all groups in each arm": """
+        def pairs(rank):
+            if rank < 2:
+                own, _ = dist.new_group([0, 1]), dist.new_group([2, 3])
+            else:
+                _, own = dist.new_group([0, 1]), dist.new_group([2, 3])
+            return own
+
+        def one(rank, world_size):
+            if rank == 0:
+                return dist.new_group(list(range(world_size)), backend="gloo")
+            return dist.new_group(list(range(0, world_size)), backend="gloo")
+    """,
     "a part of an entry that a rank's own share changes, in a dictionary with a key for all": """
         class Model:
             def validate(self, data, rank, size, padded):

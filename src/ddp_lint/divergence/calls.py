@@ -499,7 +499,7 @@ def _entry_of(frame: Frame, method: ref.Method, arguments: Arguments, node: ast.
 
 
 def _is_used(frame: Frame, class_: str) -> bool:
-    """Does the project import, or is it, the framework of a class that an object has by its name alone?"""
+    """Does the project import, or is it, a framework that has objects of a class which is known by their name alone?"""
     packages = _packages_with(class_.partition(".")[0])
     project = frame.linker.project
     imports = (f"{how} {each}" for each in packages for how in ("from", "import"))
@@ -508,8 +508,8 @@ def _is_used(frame: Frame, class_: str) -> bool:
 
 @functools.cache
 def _packages_with(package: str) -> frozenset[str]:
-    """All import names of the framework that has this one."""
-    return frameworks.packages(lambda framework: package in framework.packages)
+    """All import names of the framework that has this one, and of those that hold its objects."""
+    return frameworks.packages(lambda framework: package in (*framework.packages, *framework.holds))
 
 
 def _by_imports(frame: Frame, method: ref.Method) -> Collective | None:

@@ -16,7 +16,7 @@ from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import container, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import LEFT_JOB, Frame, reference_of
-from ddp_lint.divergence.group_members import with_members
+from ddp_lint.divergence.group_members import members_as_written, with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
 from ddp_lint.divergence.resolve import known
@@ -96,7 +96,7 @@ def communicate(
     event = Event(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
-        _own_number(entry, arguments), _own_members(entry, arguments),
+        _own_number(entry, arguments), *_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "",
     )  # fmt: skip
     frame.effects.append(EventStep(event))
@@ -309,11 +309,14 @@ def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:
     return number.varies if number is not None and number.open else None
 
 
-def _own_members(entry: Collective, arguments: Arguments) -> Variation | None:
-    """Why each rank makes a group of other members, where it names those of its own group alone."""
+def _members(entry: Collective, arguments: Arguments) -> tuple[Variation | None, tuple[Hashable, ...]]:
+    """Why each rank makes a group of other members, where it names those of its own group alone; else the members, as
+    far as they are known."""
     ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
     varies = ranks.varies if ranks is not None else None
-    return varies if varies is not None and varies.by_rank_or_place else None
+    if varies is not None:
+        return (varies if varies.by_rank_or_place else None), ()
+    return None, members_as_written(ranks) if ranks is not None else ()
 
 
 def happens(entry: Collective | Source, arguments: Arguments) -> bool:

@@ -19,7 +19,6 @@ from ddp_lint.divergence.event_graph import (
     Loop,
     Node,
     Projection,
-    constant_or_name,
 )
 from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
 from ddp_lint.divergence.values import Bound, Condition, Variation, alone_in, comparison, equality, implied
@@ -871,14 +870,13 @@ class Comparison:
         return None
 
     def _arguments(self, one: Side, two: Side) -> Difference | None:
-        """Events that match in name but not in root or reduce operation."""
+        """Events that match in name but not in root, reduce operation or the members of the group that they make."""
         assert isinstance(one.node, EventNode) and isinstance(two.node, EventNode)
         first, second = one.node.event, two.node.event
         if first is second:
             return None
-        for mine, other in ((first.root, second.root), (first.reduce_op, second.reduce_op)):
-            known = {constant_or_name(mine), constant_or_name(other)} - {None}
-            if len(known) > 1:
+        for mine, other in zip(first.agreed, second.agreed, strict=True):
+            if len({mine, other} - {None}) > 1:
                 fork = self._fork(one, two)
                 return Difference(first, second, one, two, fork, "argument") if fork is not None else None
         return None

@@ -68,6 +68,8 @@ class Event:
     decided: Variation | None = None
     #: Why the group that is made has other members on each rank, if it has.
     members: Variation | None = None
+    #: The ranks that the group is made of, () where they are not known.
+    made_of: tuple[Hashable, ...] = ()
     chain: tuple[Called, ...] = ()
     streams: tuple[Hashable, ...] = ()
     buffer: str = ""
@@ -85,8 +87,13 @@ class Event:
 
     @property
     def detail(self) -> Hashable:
-        """The symbol, with the root and reduce operation as far as they are known."""
-        return (self.op, self.stream, constant_or_name(self.root), constant_or_name(self.reduce_op))
+        """The symbol, with the root, reduce operation and members as far as they are known."""
+        return (self.op, self.stream, *self.agreed)
+
+    @property
+    def agreed(self) -> tuple[Hashable, Hashable, Hashable]:
+        """The arguments that must agree on all ranks, None for what is not known."""
+        return constant_or_name(self.root), constant_or_name(self.reduce_op), self.made_of or None
 
 
 def constant_or_name(value: Value | None) -> Hashable:

@@ -42,6 +42,13 @@ def with_members(group: Group, ranks: Value | None) -> Group:
     return dataclasses.replace(group, outside=outside or (), computed="any" if outside is None else "")
 
 
+def members_as_written(ranks: Value) -> tuple[Hashable, ...]:
+    """The numbers of a list of ranks, or the bounds of their range (no arms of a test write one list in two ways); ()
+    where neither is known."""
+    bounds = made_of_range(ranks)
+    return listed_ranks([ranks]) or (bounds[1:] if len(bounds) == _WITH_START and _number(bounds[0]) == 0 else bounds)
+
+
 def _left_out(ranks: Value, bounds: tuple[Hashable, ...]) -> tuple[int, ...] | None:
     """The compared ranks that are not in the list; None where the list does not show it."""
     key = getattr(ranks.components[0], "key", None)

@@ -60,7 +60,7 @@ def mismatch_of(difference: Difference, comparison: Comparison, region: Span) ->
 def _kind(difference: Difference, varies: Variation) -> Kind:
     event = difference.event
     if difference.how == "argument":
-        return Kind.ARGUMENT
+        return Kind.GROUP if event.kind == "group" else Kind.ARGUMENT
     if varies.cause == "length":
         return Kind.LOOP
     if event.kind in ("step", "backward"):
@@ -80,6 +80,8 @@ def _kind(difference: Difference, varies: Variation) -> Kind:
 
 def _reason(difference: Difference) -> str:
     if difference.how == "argument":
+        if difference.event.kind == "group":
+            return "members"
         other = difference.other
         same_root = other is None or difference.event.root is None or other.root is None
         return "reduce op" if same_root else "root"

@@ -151,7 +151,7 @@ class Framework:
     `sets_epoch`: its loops call ``set_epoch`` on the sampler of the loader that they are given; `chooses_device`: it
     chooses the rank's GPU before the user's code runs; `batches_per_rank`: its model parallelism takes a batch of each
     rank. `unwrapping` are functions and methods that return the module inside a wrapper; `trains` are texts of which a
-    program that has it run the backward holds one.
+    program that has it run the backward holds one. `holds` are frameworks whose objects its own have as attributes.
 
     `aliases`: the documented name of an API, and the other paths that it can be imported from (an alias of a module
     covers everything below it). `bases`: what its classes inherit from, as far as a rule may ask; ``package.*`` stands
@@ -160,6 +160,7 @@ class Framework:
 
     name: str
     packages: tuple[str, ...]
+    holds: tuple[str, ...] = ()
     imports_torch: bool = False
     sets_epoch: bool = False
     chooses_device: bool = False

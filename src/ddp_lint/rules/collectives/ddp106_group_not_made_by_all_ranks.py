@@ -10,7 +10,8 @@ class GroupNotMadeByAllRanks(MismatchRule):
     ## What it does
 
     Finds `new_group`, `init_device_mesh`, `initialize_model_parallel` and the like under a rank or membership test,
-    and `new_group(ranks)` with `ranks` computed from the rank, so that each rank creates only its own group.
+    and `new_group(ranks)` with `ranks` computed from the rank, so that each rank creates only its own group; so with a
+    call in each arm of the test, for other ranks.
 
     ## Why it breaks
 

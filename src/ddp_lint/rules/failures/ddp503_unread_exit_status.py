@@ -13,7 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, holding, raises
 from ddp_lint.source.edits import add_argument
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
-from ddp_lint.source.tree import called, descendants, names_in, subtree
+from ddp_lint.source.tree import called, descendants, method_of, names_in, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
@@ -315,7 +315,7 @@ class UnreadExitStatus(Rule):
         if name == "subprocess.Popen":
             self._visit_started(node)
             return
-        if not isinstance(self.module.parent(node), cst.Expr) or self._in_background(node):
+        if not self._is_dropped(node) or self._in_background(node):
             return
         if argument(node, None, "check") is not None:  # `check=False` says that the status is not wanted
             return
@@ -359,7 +359,7 @@ class UnreadExitStatus(Rule):
         waits = [call for method in ("wait", "communicate") for call in self._calls_on(node, method)]
         if self._reads_status or any(self._calls_on(node, "poll")) or not waits:
             return
-        if not all(isinstance(self.module.parent(w), cst.Expr) for w in waits):
+        if not all(method_of(wait) == "communicate" or self._is_dropped(wait) for wait in waits):
             return
         self.report(
             waits[0],
@@ -367,6 +367,14 @@ class UnreadExitStatus(Rule):
             labels=[(node, "the ranks are started here")],
             help="exit with what wait() returns, or raise when `returncode` is not 0",
         )
+
+    def _is_dropped(self, node: cst.Call) -> bool:
+        """Whether nothing takes what a call returns, or only a name that is never read."""
+        name = assigned_name(self.module, node)
+        if not name.isidentifier():
+            return isinstance(self.module.parent(node), cst.Expr)
+        mentions = (n for n in descendants(self.module.scope_of(node)) if isinstance(n, cst.Name) and n.value == name)
+        return all(isinstance(self.module.parent(n), cst.AssignTarget) for n in mentions)
 
     def _starts_ranks(self, node: cst.Call) -> bool:
         return any(starts_ranks(text) for text in self._command(node)) or self._gives_rank(node)

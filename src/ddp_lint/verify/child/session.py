@@ -214,6 +214,7 @@ def _of_models() -> tuple[Callable[[Recorder, Models], Observer], ...]:
     from ddp_lint.verify.child.observers.calls import Calls
     from ddp_lint.verify.child.observers.clocks import Clocks
     from ddp_lint.verify.child.observers.hashes import Hashes
+    from ddp_lint.verify.child.observers.kept import Kept
     from ddp_lint.verify.child.observers.modes import Modes
     from ddp_lint.verify.child.observers.samples import Samples
     from ddp_lint.verify.child.observers.storage import Storages
@@ -221,8 +222,10 @@ def _of_models() -> tuple[Callable[[Recorder, Models], Observer], ...]:
     from ddp_lint.verify.child.observers.syncs import Syncs
     from ddp_lint.verify.child.observers.trainable import Trainable
     from ddp_lint.verify.child.observers.unused import Unused
+    from ddp_lint.verify.child.observers.unwrapped import Unwrapped
     from ddp_lint.verify.child.observers.writes import Writes
 
     return (
-        Writes, Storages, Hashes, Unused, Trainable, Modes, Activations, Streams, Syncs, Calls, Samples, Clocks,
+        Writes, Storages, Hashes, Unused, Trainable, Modes, Activations, Streams, Syncs, Calls, Kept, Samples,
+        Clocks, Unwrapped,
     )  # fmt: skip

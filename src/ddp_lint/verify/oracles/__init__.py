@@ -18,8 +18,8 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
         host.value, host.sync, host.graph_break, host.recompile, host.device, host.environment,
         order.sequence, order.stall, order.files, order.lost, order.streams,
         replicas.gradient, replicas.parameter, replicas.identity, replicas.reference, replicas.write,
-        replicas.unused, replicas.nograd, replicas.finite,
+        replicas.unused, replicas.nograd, replicas.finite, replicas.apart,
         training.samples, training.divided, training.epochs, training.seeds, training.clipped, training.scaled,
-        training.saved, training.metric,
+        training.saved, training.kept, training.metric,
     )
 }  # fmt: skip

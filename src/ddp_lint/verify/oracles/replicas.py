@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import pathlib
 from collections.abc import Iterator
@@ -142,6 +143,26 @@ def _synchronised(case: Case) -> bool:
     """FSDP1 was configured to broadcast rank 0's parameters."""
     calls = (call for trace in case.traces for call in trace.calls("FullyShardedDataParallel"))
     return any(call.arguments.get("sync_module_states") for call in calls)
+
+
+def apart(case: Case) -> Opinion:
+    """Parameters that the optimizer at the finding trains and no wrapper holds, across ranks after its first steps."""
+    made = {(rank, event.arguments["serial"]) for rank, event, _ in case.calls("optimizer")}
+    digests: dict[tuple[int, int], dict[int, tuple[str, ...]]] = {}
+    times: collections.Counter[tuple[int, int]] = collections.Counter()
+    for rank, call in case.events(Call):
+        key = (rank, call.arguments.get("serial", -1))
+        if call.name == "unwrapped" and key in made:
+            times[key] += 1
+            digests.setdefault((key[1], times[key]), {})[rank] = tuple(call.arguments["digests"])
+    if not digests:
+        return Opinion(silent="no optimizer was made here, or it made no step")
+    for (_, step), held in digests.items():
+        unlike = sum(len(set(each)) > 1 for each in zip(*held.values(), strict=False))
+        if unlike:
+            text = f"{unlike} parameters without a wrapper differ between the ranks after step {step} of this optimizer"
+            return case.fires("apart", text)
+    return Opinion(silent="what this optimizer trains without a wrapper is equal on all ranks, or there is none")
 
 
 def identity(case: Case) -> Opinion:

@@ -7,7 +7,7 @@ import collections
 from ddp_lint.verify.compare import differ
 from ddp_lint.verify.oracles.case import Case, Opinion
 from ddp_lint.verify.sampling import describe_order, epochs_of, same_order, unlike_data
-from ddp_lint.verify.trace import Frame, Samples, Sync
+from ddp_lint.verify.trace import Call, Frame, Samples, Sync
 
 
 def samples(case: Case) -> Opinion:
@@ -105,6 +105,20 @@ def saved(case: Case) -> Opinion:
     if not saves:
         return Opinion(silent="nothing was saved here")
     return Opinion(silent="what was saved here is whole, or every rank saves its part")
+
+
+def kept(case: Case) -> Opinion:
+    """A state dict that the program keeps, whose tensors are written before it loads or saves anything again."""
+    returned = case.calls("state_dict")
+    written = {(rank, call.arguments["serial"]): call for rank, call in case.events(Call) if call.name == "kept"}
+    for rank, event, frame in returned:
+        if (call := written.get((rank, event.arguments["serial"]))) is not None:
+            changed, tensors = call.arguments["written"], call.arguments["tensors"]
+            text = f"{changed} of {tensors} tensors that are kept here were overwritten before they were used"
+            return case.fires("kept", text, rank=rank, frame=frame)
+    if not returned:
+        return Opinion(silent="no state dict was made here")
+    return Opinion(silent="what was kept here was not overwritten")
 
 
 def metric(case: Case) -> Opinion:
