@@ -216,20 +216,23 @@ class OneAugmentationSeed(Rule):
             return
         if not name or self._is_elsewhere(node, function):
             return
-        drawn = self._drawn_on_ranks(with_workers=True)
-        for loader in calls_in(function.body if function is not None else self.module.tree):
-            given = argument(loader, None, "generator")
-            if drawn is None or given is None or not (given is node or dotted(given) == name):
-                continue
-            if self._is_divided(loader) and self._has_plain_workers(loader):
-                self.report(
-                    node,
-                    "all ranks seed this loader's generator alike: their workers draw the same augmentations",
-                    notes=[f"rank 0 and rank 1 draw the same numbers, also those of `{drawn[0]}`"],
-                    labels=[(loader, "seeds its workers from it"), (drawn[1], "draws at random")],
-                    help="add the rank to the seed: the sampler decides the order of the samples",
-                )
-                return
+        around = calls_in(function.body if function is not None else self.module.tree)
+        loader = next((call for call in around if self._starts_workers_with(call, node, name)), None)
+        drawn = self._drawn_on_ranks(with_workers=True) if loader is not None else None
+        if loader is not None and drawn is not None:
+            self.report(
+                node,
+                "all ranks seed this loader's generator alike: their workers draw the same augmentations",
+                notes=[f"rank 0 and rank 1 draw the same numbers, also those of `{drawn[0]}`"],
+                labels=[(loader, "seeds its workers from it"), (drawn[1], "draws at random")],
+                help="add the rank to the seed: the sampler decides the order of the samples",
+            )
+
+    def _starts_workers_with(self, loader: cst.Call, seeded: cst.Call, name: str) -> bool:
+        """Whether a loader of a part of the data seeds its workers from a generator that is seeded here."""
+        given = argument(loader, None, "generator")
+        is_it = given is not None and (given is seeded or dotted(given) == name)
+        return is_it and self._is_divided(loader) and self._has_plain_workers(loader)
 
     def _is_of_process(self, seed: cst.BaseExpression) -> bool:
         """Whether it is the seed that torch has chosen, for each process another one where nobody sets it."""

@@ -129,14 +129,16 @@ class KeptStateIsNoCopy(Rule):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         kept = dotted(node.targets[0].target) if len(node.targets) == 1 else ""
-        if not kept or self._is_changed(kept, node):
-            return
         call = self._aliased(node.value)
+        if not kept or (call is None and kept.rpartition(".")[2] not in _BEST):
+            return
         model = dotted(node.value if call is None else receiver(call))
-        if not model or words_of(model.rpartition(".")[2]) & _plain() or self._copies(model, node):
+        if not model or words_of(model.rpartition(".")[2]) & _plain():
+            return
+        if self._is_changed(kept, node) or self._copies(model, node):
             return
         used = None
-        if call is not None or self._is_best(kept, model, node):
+        if call is not None or self._is_module(model, node):
             used = self._read_behind_training(kept, model, node)
         if used is None and call is not None:
             used = self._loaded_back(kept, model, node) or self._loaded_by_another(kept, model, node)
@@ -165,11 +167,10 @@ class KeptStateIsNoCopy(Rule):
             return self._aliased(value.args[0].value)
         return None
 
-    def _is_best(self, kept: str, model: str, node: cst.CSTNode) -> bool:
-        """Whether a name for the best of something is given a module: ``best_model = model``."""
+    def _is_module(self, model: str, node: cst.CSTNode) -> bool:
+        """Whether what a name for the best of something is given is a module: ``best_model = model``."""
         calls = (n for n in descendants(self._around(model, node)) if isinstance(n, cst.Call))
-        is_module = any(method_of(call) in _OF_MODULES and dotted(receiver(call)) == model for call in calls)
-        return is_module and kept.rpartition(".")[2] in _BEST
+        return any(method_of(call) in _OF_MODULES and dotted(receiver(call)) == model for call in calls)
 
     def _copies(self, model: str, node: cst.CSTNode) -> bool:
         """Whether the state dict of a model is gathered into new tensors."""
