@@ -204,7 +204,8 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)
         frame.env[path] = unknown(frame.key(node, "list"), listed)
         return
-    varies = next((v for test in (*frame.path, *frame.staying) if (v := test.varying()) is not None), None)
+    tests = (test.varying() for test in (*frame.path, *frame.staying))
+    varies = next((v for v in tests if v is not None and v.cause != "file"), None)  # ranks mostly find the same files
     if varies is not None and not varies.local_only:
         frame.env[path] = divergent((GROWN, frame.key(node)), varies)
         return
