@@ -250,6 +250,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
     idle = _counted(nodes) | _by_default(nodes) | _switched_off(tree)
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
+    spare = _fallen_back(nodes) if _DATA_PARALLEL.search(facts.file.code) else frozenset()
     for node in nodes:
         if isinstance(node, _NAMED):
             name = _identifier(node)
@@ -269,8 +270,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         elif isinstance(node, ast.ClassDef):
             bases = (b for b in node.bases if _last(b) in known["bases"] and _may_run_ranks(project, facts, b))
             yield from ((_last(b), node) for b in bases)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known["environment"]:
-            yield node.value, node
+        elif isinstance(node, ast.Constant) and node.value in known["environment"] and node not in spare:
+            yield str(node.value), node
 
 
 def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
@@ -319,6 +320,17 @@ def _by_default(nodes: list[ast.AST]) -> frozenset[str]:
                 if parameter.arg in _known()["sizes"]:
                     taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
     return frozenset(name for name, constant in taken.items() if all(constant))
+
+
+def _fallen_back(nodes: list[ast.AST]) -> frozenset[ast.AST]:
+    """The names of variables that are read with a number to fall back on: ``os.getenv("RANK", 0)``. A file that gives
+    all GPUs to one process, which no launcher starts, gets that number."""
+    calls = (n for n in nodes if isinstance(n, ast.Call) and _last(n.func) in ("get", "getenv"))
+    return frozenset(n.args[0] for n in calls if len(n.args) > 1 and _is_number(n.args[1]))
+
+
+def _is_number(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and str(value.value).isdigit()
 
 
 def _switched_off(tree: ast.AST) -> frozenset[str]:
@@ -426,7 +438,49 @@ def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tu
     tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
     if not tests:
         return taken and any(_is_set_on_first(module, v, own) for v in values)
-    return all(isinstance(v, _TESTS) and first_rank_test(module.code(v), taken, own) for v in tests)
+    return all(_is_value_of_one(module, v, taken, own) for v in tests)
+
+
+def _is_value_of_one(module: Module, value: cst.BaseExpression, taken: bool, own: tuple[str, ...]) -> bool:
+    """Whether the outcome `taken` of a value that a name is given is that of one rank: a test, a call of a function of
+    the project that makes one (``is_main_process(rank)``), or a setting that every file gives one."""
+    if isinstance(value, _TESTS):
+        return first_rank_test(module.code(value), taken, own)
+    if isinstance(value, cst.Call):
+        return taken and _asks_for_first(module, value)
+    given = _given_to_entry(module, value)
+    tested = all(isinstance(v, ast.Compare) for v in given)
+    return bool(given) and tested and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
+
+
+def _given_to_entry(module: Module, entry: cst.BaseExpression) -> tuple[ast.expr, ...]:
+    """What the files of the project give the entry of that key: ``params["verbose"] = rank == 0``."""
+    project, index = module.project, entry.slice[0].slice if isinstance(entry, cst.Subscript) else None
+    key = index.value if isinstance(index, cst.Index) else None
+    if project is None or not isinstance(key, cst.SimpleString):
+        return ()
+    name = str(key.evaluated_value)
+    return project.remember(("given to an entry", name), lambda: _entries(project, name))
+
+
+def _entries(project: Project, key: str) -> tuple[ast.expr, ...]:
+    quoted = (f'"{key}"', f"'{key}'")
+    if not any(project.holding(f"[{each}] =") for each in quoted):
+        return ()
+    paths = dict.fromkeys(p for each in quoted for text in (f"[{each}] =", f"{each}:") for p in project.holding(text))
+    held = (project.facts_of(path) for path in paths)
+    nodes = (node for facts in held if facts is not None for node in walk(facts.tree))
+    return tuple(value for node in nodes for value in _values_of(node, key))
+
+
+def _values_of(node: ast.AST, key: str) -> Iterator[ast.expr]:
+    """What an assignment or a dictionary gives the entry of a key."""
+    if isinstance(node, ast.Assign):
+        subscripts = (target.slice for target in node.targets if isinstance(target, ast.Subscript))
+        yield from (node.value for index in subscripts if isinstance(index, ast.Constant) and index.value == key)
+    elif isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        yield from (value for name, value in pairs if isinstance(name, ast.Constant) and name.value == key)
 
 
 def _given_elsewhere(module: Module, name: cst.BaseExpression) -> list[ast.expr]:

@@ -34,14 +34,25 @@ def on_one_node(module: Module) -> bool:
     says that it is started for one node (``torchrun --standalone``); or all files that import it and form a group do,
     or all programs that import a file which forms it.
     """
-    if _LOCAL.search(module.file.text) is not None:
+    return _is_said(module, _LOCAL)
+
+
+def counts_one_node(module: Module) -> bool:
+    """Whether a file forms a group of as many ranks as its machine has GPUs, which those of one node alone are; or
+    those that it is used by do, as for `on_one_node`."""
+    return _is_said(module, _COUNTED)
+
+
+def _is_said(module: Module, pattern: re.Pattern[str]) -> bool:
+    """Whether a file has the pattern, or else all those have it that decide where its ranks are."""
+    if pattern.search(module.file.text) is not None:
         return True
     if module.project is None or not module.name:
         return False
     forms = _FORMS_GROUP in module.file.text
     users = programs if forms else importers
     found = list(users(module.project, module.name, holding=("__main__" if forms else _FORMS_GROUP,)))
-    return bool(found) and all(_LOCAL.search(facts.file.text) for facts in found)
+    return bool(found) and all(pattern.search(facts.file.text) for facts in found)
 
 
 def gives_local_ranks(project: Project) -> bool:
@@ -79,6 +90,7 @@ _LOCAL = re.compile(
     r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
 )
 _FORMS_GROUP = "init_process_group"
+_COUNTED = re.compile(rf"{_FORMS_GROUP}\((?:[^()]|\([^()]*\))*?\bworld_size *= *torch\.cuda\.device_count\(\)\s*[,)]")
 _BY_LOCAL_RANK = re.compile(rf"{_FORMS_GROUP}\([^()]*\brank *= *(args\.)?local_rank\b")
 _BENCHMARK = re.compile(r"(micro)?bench(mark(s|ing)?)?(_\w+)?", re.IGNORECASE)
 

@@ -24,6 +24,8 @@ _FILES = 25
 _BY_NAME = ("getattr(", "__dict__", "globals(", "eval(", "sys.modules")
 #: Words of projects whose settings name classes and functions of any module.
 _BY_SETTINGS = ("_target_", "locate(", "hydra")
+#: These as words, not in ``transform_target_pose`` or ``allocate(``.
+_SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 #: Calls that import a module of any name, and what finds any name in it, in the same file or in one that gets it.
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
@@ -177,7 +179,8 @@ def _is_found_by_name(project: Project, facts: ModuleFacts, among: frozenset[str
 
 def _looks_up(project: Project, facts: ModuleFacts) -> bool:
     importing = (project.text(path) or "" for word in _IMPORTS for path in project.holding(word))
-    if _OF_ITSELF.search(facts.file.text) or any(map(project.holding, _BY_SETTINGS)):
+    settings = (project.text(path) or "" for word in _BY_SETTINGS for path in project.holding(word))
+    if _OF_ITSELF.search(facts.file.text) or any(map(_SETTINGS.search, settings)):
         return True
     return any(map(_ANY_NAME.search, importing)) or any(True for _ in _looking_up(project, facts))
 

@@ -40,6 +40,7 @@ from ddp_lint.tensors.operations import words_of
 _LOAD = "torch.load"
 #: Calls that load what was saved, and where each takes its `map_location`.
 _POSITION = {_LOAD: 1, "torch.hub.load_state_dict_from_url": 2, "torch.utils.model_zoo.load_url": 2}
+_WRAP = "torch.nn.parallel.DistributedDataParallel"
 #: Words of a function that trains as well: `train_and_test`.
 _TRAINING = frozenset({"train", "training", "fit"})
 #: What the code of a program has that joins the ranks of a job, or knows them.
@@ -127,7 +128,9 @@ class LoadWithoutMapLocation(Rule):
     in which one process loads the parts of all ranks in a loop; a `map_location` that comes from a parameter, a
     variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence of
     several ranks, or whose Lightning Trainers have one device; programs that show themselves one GPU
-    (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; schedulers, vocabularies, statistics and other
+    (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
+    (`device_ids=[0]`), or that give all GPUs to one process (`DataParallel`) and read their rank with a number to fall
+    back on; schedulers, vocabularies, statistics and other
     CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`,
     files and projects that save only CPU tensors, and a `load_network` whose `save_network` moves them there; paths
     with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which the
@@ -166,6 +169,8 @@ class LoadWithoutMapLocation(Rule):
             return
         if not where and (self._is_own_file(node) or shows_own_gpu(self.module)):
             return
+        if self._uses_first_gpu:
+            return
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
         evidence = several_ranks(self.module)
@@ -189,6 +194,14 @@ class LoadWithoutMapLocation(Rule):
         if facts is None or project is None or not shows_one_gpu(self.module):
             return False
         return joins_ranks(facts, project) is None
+
+    @functools.cached_property
+    def _uses_first_gpu(self) -> bool:
+        """Whether the file wraps its models for GPU 0 on every rank: a rank that sees one GPU loads onto its own, and
+        where all see the same, the fault is the wrap."""
+        wraps = [c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) == _WRAP]
+        given = [argument(wrap, 1, "device_ids") for wrap in wraps]
+        return bool(given) and all(ids is not None and self.module.code(ids) == "[0]" for ids in given)
 
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""

@@ -29,6 +29,7 @@ _METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn",
 _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _DATASET = "torch.utils.data.Dataset"
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
+_DEVICES = re.compile(r"cuda|device", re.IGNORECASE)
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _CONTEXT = re.compile(
     r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
@@ -99,8 +100,8 @@ class CudaInDatasetWorker(Rule):
 
     Loaders with `num_workers=0` (or without it) and code without a known DataLoader with workers; `.to(device)` with a
     device that may be the CPU although there is a GPU (the device that creates the Dataset is followed through the
-    project); `torch.load` with a `map_location`, in `__init__`, or of files that were saved from the CPU; branches on
-    `get_worker_info()`.
+    project); `torch.load` with a `map_location`, in `__init__`, or of files that were saved from the CPU, or by
+    the class itself, if nothing in it names a GPU; branches on `get_worker_info()`.
 
     ## How to confirm
 
@@ -231,6 +232,10 @@ class CudaInDatasetWorker(Rule):
         if any(arg.star for arg in call.args) or argument(call, 1, "map_location") is not None:
             return False
         facts, text = self.module.facts, self.module.file.text
+        owner = self.module.class_of(call)
+        made = self.module.code(owner) if owner is not None else ""
+        if "torch.save" in made and _DEVICES.search(made) is None:
+            return False  # the class prepares its own samples, and nothing in it takes them to a GPU
         return "cuda" in text and "torch.save" in text and facts is not None and not saved_from_cpu(facts, facts.tree)
 
     def _runs_in_worker(self, call: cst.Call) -> bool:

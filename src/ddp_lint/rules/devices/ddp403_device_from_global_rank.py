@@ -9,7 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Cause, Confidence, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
-from ddp_lint.launch.single_process import gives_local_ranks, is_benchmark, on_one_node
+from ddp_lint.launch.single_process import counts_one_node, gives_local_ranks, is_benchmark, on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -75,7 +75,7 @@ class DeviceFromGlobalRank(Rule):
 
     `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` passes to its
     function; names that are not proven to be the global rank; code that only rank 0 runs; tests and files that
-    rendezvous on `localhost`, because there is only one node.
+    rendezvous on `localhost`, or form a group of `torch.cuda.device_count()` ranks, because there is only one node.
 
     ## How to confirm
 
@@ -121,7 +121,7 @@ class DeviceFromGlobalRank(Rule):
         report."""
         project = self.module.project
         local = project is not None and project.remember("local ranks", lambda: gives_local_ranks(project))
-        return local or self.module.file.is_test or on_one_node(self.module)
+        return local or self.module.file.is_test or on_one_node(self.module) or counts_one_node(self.module)
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.module.qualified(node.func)

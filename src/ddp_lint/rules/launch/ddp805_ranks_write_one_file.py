@@ -155,7 +155,8 @@ class RanksWriteOneFile(Rule):
     `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise
     again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
     guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
-    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test.
+    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test, as
+    does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`).
 
     ## How to confirm
 
