@@ -128,11 +128,19 @@ def _is_of_loaders(entry: Collective, arguments: Arguments) -> bool:
 def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) -> bool:
     """Is it a forward, a backward or a step in a file that wraps no models for several ranks, or before the wrap? One
     that a caller has wrapped and passed communicates in any file."""
-    if entry.kind not in ("backward", "step", "forward", "leave") or entry.op == LEARNING_RATE:
+    if entry.kind not in ("backward", "step", "forward", "leave"):
+        return False
+    if entry.op == LEARNING_RATE and not _calls_by_name(frame):
         return False
     handed_over = entry.kind == "forward" and not guessed
     shown = handed_over or frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
     return not shown or _is_wrapped_later(frame, node) or (not handed_over and _is_of_the_other_way(frame))
+
+
+def _calls_by_name(frame: Frame) -> bool:
+    """Do the processes of the file's program call functions of each other? What one of them sets is its own then: it
+    has no replica, unless the file wraps one, too."""
+    return any(name.startswith("torch.distributed.rpc") for name in frame.facts.imports.names.values())
 
 
 def _is_of_the_other_way(frame: Frame) -> bool:
