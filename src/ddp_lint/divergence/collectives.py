@@ -37,6 +37,7 @@ from ddp_lint.divergence.values import (
     Value,
     Variation,
     constant,
+    dictionary,
     divergent,
     is_every_rank,
     unknown,
@@ -345,7 +346,11 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         for element in argument.elts:
             agree(frame, element)
         return
+    while isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute) and argument.func.attr == "detach":
+        argument = argument.func.value  # which has the same storage
     path = dotted(argument).removesuffix(".data") if argument is not None else ""
+    if isinstance(argument, ast.Subscript):
+        _agree_on_entry(frame, argument)
     if path:
         frame.env.forget_parts(path)
         reference = reference_of(frame.env.get(path))
@@ -353,6 +358,17 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         frame.agreed.add(path)
     elif isinstance(argument, ast.Subscript) and not any(test.varying() for test in frame.path):
         frame.agreed.add(frame.text(argument))  # see what a loop over the keys makes of it
+
+
+def _agree_on_entry(frame: Frame, argument: ast.Subscript) -> None:
+    """``all_reduce(logs["loss"])``: an entry of a dictionary that is known."""
+    path, key = dotted(argument.value), argument.slice
+    base = frame.env.get(path) if path else None
+    if base is None or base.entries is None or not isinstance(key, ast.Constant) or key.value not in base.entries:
+        return
+    entries = {**base.entries, key.value: unknown(("agreed", path, key.value), agreed=True)}
+    own = next((entry.varies for entry in entries.values() if entry.varies is not None and entry.open), None)
+    frame.env[path] = dictionary(("agreed", frame.key(argument), base.key), entries, own)
 
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
