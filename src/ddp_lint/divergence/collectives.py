@@ -346,7 +346,9 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         for element in argument.elts:
             agree(frame, element)
         return
-    while isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute) and argument.func.attr == "detach":
+    while (
+        isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute) and argument.func.attr == "detach"
+    ):
         argument = argument.func.value  # which has the same storage
     path = dotted(argument).removesuffix(".data") if argument is not None else ""
     if isinstance(argument, ast.Subscript):

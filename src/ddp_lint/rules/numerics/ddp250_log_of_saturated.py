@@ -119,9 +119,9 @@ class LogOfSaturated(Rule):
     `clamp(min=...)` in between, a sigmoid or softmax of a cosine, a `tanh` or the difference of two, or of constants
     (`torch.arange(-6, 6)`), a constant of 1e-6 or more (any constant in files without half precision, and any that is
     added to a softmax under autocast, which computes it in single precision), `log_softmax`, `logsigmoid`, `logsumexp`,
-    the logarithm of a mask that is not added to anything, one that is only read with `item()` or
-    `tolist()`, code under `no_grad` and functions that are called only there
-    or with arrays alone (`torch.from_numpy`), evaluation, inference and tests.
+    the logarithm of a mask that is not added to anything, one that is only read with `item()` or `tolist()`, code under
+    `no_grad` and functions that are called only there or with arrays alone (`torch.from_numpy`), evaluation, inference
+    and tests.
 
     ## How to confirm
 
@@ -171,8 +171,8 @@ class LogOfSaturated(Rule):
             self._report(node, what, _SATURATING[made][0], None, [(operand, f"ends with a {made}")])
 
     def _is_only_shown(self, node: cst.Call) -> bool:
-        """Whether what is made of it is there to be read, not trained by: ``entropy = -(p * log(p)).sum()``, of which only
-        ``entropy.mean().item()`` is read."""
+        """Whether what is made of it is there to be read, not trained by: ``entropy = -(p * log(p)).sum()``, of which
+        only ``entropy.mean().item()`` is read."""
         if self._becomes_numbers(node):
             return True
         up = next((up for up in self.module.ancestors(node) if isinstance(up, cst.BaseSmallStatement)), None)
