@@ -520,6 +520,22 @@ PARTING = {
             if cfg.save:
                 dist.broadcast(x, src=0)
     """,
+    "an exception that is raised again, which a handler for interrupts and others is for": """
+        def save(model, path):
+            if dist.get_rank() == 0:
+                try:
+                    write(model, path)
+                except Exception:
+                    remove(path)
+                    raise
+            dist.barrier()
+
+        def main(model, path):
+            try:
+                save(model, path)  # !rank-branch
+            except (KeyboardInterrupt, RuntimeError):
+                pass
+    """,
     "a job of one process where nothing launched several": """
         def setup(launched):
             if not launched:
@@ -2850,6 +2866,23 @@ EQUAL = {
                     raise ValueError
                 return
             dist.all_reduce(x)
+    """,
+    "an exception that is raised again, which a handler for interrupts is not for": """
+        def save(model, path):
+            if dist.get_rank() == 0:
+                try:
+                    write(model, path)
+                except Exception:
+                    remove(path)
+                    raise
+            dist.barrier()
+
+        def main(model, path):
+            try:
+                save(model, path)
+                dist.barrier()
+            except KeyboardInterrupt:
+                pass
     """,
     "what choices that exclude each other lead to": """
         def main(cfg, x, deadline, count):

@@ -18,6 +18,14 @@ WRAPPING = """
 """
 
 PARTING = {
+    "a time that is added to a number": """
+        import time
+
+        def main(x, read, start):
+            stored = read(start + int(time.time()))
+            for _ in range(stored, 10):
+                dist.all_reduce(x)  # !loop-count
+    """,
     "a rank that fails behind a loop in which it waits": """
         def main(x, rank):
             for _ in range(rank + 1):
@@ -503,6 +511,18 @@ EQUAL = {
             if run in names:
                 return
             dist.all_reduce(x)
+    """,
+    "a time in a name, and what is found under it": """
+        import time
+        from datetime import datetime
+
+        def main(x, read, folder):
+            stored = read(folder + "/run_at" + str(datetime.now()))
+            for _ in range(stored["epoch"], 10):
+                dist.all_reduce(x)
+            other = read("run_%d" % time.time())
+            for _ in range(other["epoch"], 10):
+                dist.all_reduce(x)
     """,
 }
 

@@ -186,7 +186,9 @@ class _Builder:
         inner = exits
         if handlers:
             catches = tuple(zip(effect.caught, (handler for _, handler in handlers), strict=False))
-            inner = dataclasses.replace(exits, raises=handlers[0][1], catches=catches, outside=exits)
+            # An exception whose class is not known is no interrupt: those pass by what catches interrupts alone.
+            first = next((handler for names, handler in catches if not names <= _INTERRUPTS), exits.raises)
+            inner = dataclasses.replace(exits, raises=first, catches=catches, outside=exits)
         node = self.sequence(effect.body, after, inner, site)
         for raised, handler in reversed(handlers):
             node = self._graph.choice(self._settled(raised, site.depth if site else 0), handler, node, effect.span)
@@ -256,6 +258,8 @@ class _Builder:
         return self.sequence(body, after, outer, site)
 
 
+#: What is no `Exception`: a user or a signal stops the process, or it ends itself.
+_INTERRUPTS = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
 #: Rounds of a loop that are written out one after the other, so that it equals the calls written out.
 _WRITTEN_OUT = 4
 

@@ -37,6 +37,7 @@ from ddp_lint.divergence.values import (
     Value,
     Variation,
     constant,
+    dictionary,
     divergent,
     is_every_rank,
     unknown,
@@ -128,11 +129,19 @@ def _is_of_loaders(entry: Collective, arguments: Arguments) -> bool:
 def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) -> bool:
     """Is it a forward, a backward or a step in a file that wraps no models for several ranks, or before the wrap? One
     that a caller has wrapped and passed communicates in any file."""
-    if entry.kind not in ("backward", "step", "forward", "leave") or entry.op == LEARNING_RATE:
+    if entry.kind not in ("backward", "step", "forward", "leave"):
+        return False
+    if entry.op == LEARNING_RATE and not _calls_by_name(frame):
         return False
     handed_over = entry.kind == "forward" and not guessed
     shown = handed_over or frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
     return not shown or _is_wrapped_later(frame, node) or (not handed_over and _is_of_the_other_way(frame))
+
+
+def _calls_by_name(frame: Frame) -> bool:
+    """Do the processes of the file's program call functions of each other? What one of them sets is its own then: it
+    has no replica, unless the file wraps one, too."""
+    return any(name.startswith("torch.distributed.rpc") for name in frame.facts.imports.names.values())
 
 
 def _is_of_the_other_way(frame: Frame) -> bool:
@@ -337,7 +346,13 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         for element in argument.elts:
             agree(frame, element)
         return
+    while (
+        isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute) and argument.func.attr == "detach"
+    ):
+        argument = argument.func.value  # which has the same storage
     path = dotted(argument).removesuffix(".data") if argument is not None else ""
+    if isinstance(argument, ast.Subscript):
+        _agree_on_entry(frame, argument)
     if path:
         frame.env.forget_parts(path)
         reference = reference_of(frame.env.get(path))
@@ -345,6 +360,17 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         frame.agreed.add(path)
     elif isinstance(argument, ast.Subscript) and not any(test.varying() for test in frame.path):
         frame.agreed.add(frame.text(argument))  # see what a loop over the keys makes of it
+
+
+def _agree_on_entry(frame: Frame, argument: ast.Subscript) -> None:
+    """``all_reduce(logs["loss"])``: an entry of a dictionary that is known."""
+    path, key = dotted(argument.value), argument.slice
+    base = frame.env.get(path) if path else None
+    if base is None or base.entries is None or not isinstance(key, ast.Constant) or key.value not in base.entries:
+        return
+    entries = {**base.entries, key.value: unknown(("agreed", path, key.value), agreed=True)}
+    own = next((entry.varies for entry in entries.values() if entry.varies is not None and entry.open), None)
+    frame.env[path] = dictionary(("agreed", frame.key(argument), base.key), entries, own)
 
 
 def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:

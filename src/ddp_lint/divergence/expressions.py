@@ -124,7 +124,11 @@ def _text(frame: Frame, node: ast.JoinedStr) -> Value:
         if isinstance(part, ast.FormattedValue):
             parts.append(evaluate(frame, part.value))
             write(frame, parts[-1], part.value)
-    return passed_on(frame, node, [part for part in parts if part.varies is None or part.varies.cause != "clock"])
+    return passed_on(frame, node, [part for part in parts if not _is_time(part)])
+
+
+def _is_time(value: Value) -> bool:
+    return value.varies is not None and value.varies.cause == "clock"
 
 
 def held_in(values: Iterable[Value]) -> ref.Instance | ref.OneOf | None:
@@ -492,6 +496,8 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     if isinstance(node.op, SET_OPERATORS) and (keys or is_set(left) or is_set(right)):
         return unordered(frame, node)
     operation = ARITHMETIC.get(type(node.op))
+    if _makes_text(node):  # a time in it is a part of a name
+        left, right = (unknown(side.key) if _is_time(side) else side for side in (left, right))
     if operation is None or (isinstance(node.op, ast.Mod) and isinstance(getattr(left.constant, "value", None), str)):
         return passed_on(frame, node, [left, right])
     key = (type(node.op).__name__, left.key, right.key)
@@ -503,6 +509,15 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
     if isinstance(node.op, ast.Add):
         result = as_long_as(frame, result, padded_to(frame, node.left, node.right))
     return with_agreed(result, left, right)
+
+
+def _makes_text(node: ast.expr) -> bool:
+    """``folder + "/run_" + str(number)``, ``"run_%d" % number``: a text is put together with something."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, (ast.Add, ast.Mod)) and (
+            _makes_text(node.left) or (isinstance(node.op, ast.Add) and _makes_text(node.right))
+        )
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def with_agreed(result: Value, left: Value, right: Value) -> Value:

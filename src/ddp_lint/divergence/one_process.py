@@ -32,14 +32,25 @@ _ALONE = re.compile(
 
 #: A script sets up a job of one process for all that it does.
 _SET_UP = re.compile(r"""^os\.environ\[["']WORLD_SIZE["']\]\s*=\s*(str\()?["']?1["']?\)?\s*(#.*)?$""", re.MULTILINE)
+#: A model whose layers Accelerate spreads over the GPUs: it refuses to train that with several processes.
+_SPREAD = re.compile(r"""\bdevice_map\s*(:\s*\w+\s*)?=\s*["']auto["']""")
+_ACCELERATOR = re.compile(r"\bAccelerator\(([^()]*)")
+_ON_HOST = re.compile(r"\bcpu\s*=\s*True\b")
 
 
 @functools.lru_cache(maxsize=256)
 def is_of_one_process(file: SourceFile) -> bool:
     """Is it run by one process, as far as it and its name say?"""
-    if _SINGLE.search(file.place) is not None or _SET_UP.search(file.text) is not None:
+    if _SINGLE.search(file.place) is not None or _SET_UP.search(file.text) is not None or _asks_for_one(file.text):
         return True
     return (file.is_test or file.place.endswith(notebook.SUFFIX)) and _SEVERAL.search(file.text) is None
+
+
+def _asks_for_one(text: str) -> bool:
+    """``Accelerator(cpu=True)``, which is documented to run one process alone, with a model on several GPUs, which
+    Accelerate trains with no other number of them."""
+    made = _ACCELERATOR.findall(text)
+    return bool(made) and all(map(_ON_HOST.search, made)) and _SPREAD.search(text) is not None
 
 
 def is_script_of_one_process(file: SourceFile) -> bool:

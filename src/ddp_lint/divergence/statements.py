@@ -425,6 +425,8 @@ def _agreed_by_key(frame: Frame, node: ast.For | ast.AsyncFor) -> ast.expr | Non
     """The dictionary of ``for name in losses: all_reduce(losses[name])``: the ranks have agreed on each of its values.
     None where a round may leave one as it was, or sets one that is not made of the one before."""
     of = node.iter
+    if isinstance(of, ast.Call) and dotted(of.func) in ("sorted", "list") and of.args:
+        of = of.args[0]
     if isinstance(of, ast.Call) and isinstance(of.func, ast.Attribute) and of.func.attr == "keys":
         of = of.func.value
     path = dotted(of)

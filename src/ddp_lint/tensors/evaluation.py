@@ -43,6 +43,7 @@ _PYTHON_CALLS = {
 }
 _TRANSPARENT_CALLS = {"list", "tuple", "reversed", "sorted", "iter", "next", "set"}
 _PARAMETER_ITERATORS = {"parameters", "named_parameters"}
+_REORDERING = {"transpose", "swapaxes", "swapdims", "permute"}
 _PACKED = "torch.nn.utils.rnn.PackedSequence"
 _ROLES = {Role.PARAMETER: Kind.PARAMETER, Role.BUFFER: Kind.BUFFER, Role.LAYER: Kind.LAYER}
 
@@ -472,7 +473,8 @@ class Evaluator:
         for place, save in kept.inputs.items():
             by_name = keywords.get(kept.names[place], UNKNOWN) if place < len(kept.names) else UNKNOWN
             given = operands[place] if place < len(operands) and node.args[place].keyword is None else by_name
-            if given.tensorish:
+            copied = save.as_rows and place < len(node.args) and _reorders(node.args[place].value)
+            if given.tensorish and not copied:
                 self._keep(node, [given], f"{save.what} in {name}", state, certain=save.certain or flows)
         if kept.output is not None:
             certain = kept.output.certain or flows
@@ -621,7 +623,8 @@ class Evaluator:
         called: str = "",
         certain: bool = False,
     ) -> None:
-        tensors = [v for v in operands if v.tensorish]
+        copied = operations.takes_rows(operation) and bool(node.args) and _reorders(node.args[0].value)
+        tensors = [v for v in (operands[1:] if copied else operands) if v.tensorish]
         carrying = certain or any(_carries_gradient(v) for v in tensors)
         what = called or operation.lstrip(".").removeprefix("torch.nn.functional.").removeprefix("torch.")
         if operations.keeps_input(operation):
@@ -693,6 +696,28 @@ def _parameters_of(iterator: cst.Attribute) -> Value:
 
 def _carries_gradient(value: Value) -> bool:
     return value.learned or value.kind is Kind.PARAMETER
+
+
+def _reorders(node: cst.BaseExpression) -> bool:
+    """A view of several matrices whose rows do not follow on each other: ``x.transpose(1, 2)``, ``x.permute(0, 2, 1)``.
+    Those of a single matrix do, in any order: ``x.transpose(0, 1)``, ``x.permute(1, 2, 0)``."""
+    method = node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
+    axes = [_axis(arg.value) for arg in node.args] if isinstance(node, cst.Call) and method in _REORDERING else []
+    order = [axis for axis in axes if axis is not None]
+    if not order or len(order) < len(axes):
+        return False
+    if method != "permute":
+        return set(order) not in ({0, 1}, {0, -1})
+    rows = [axis % len(order) for axis in order[:-1]]
+    return any(after != before + 1 for before, after in itertools.pairwise(rows))
+
+
+def _axis(node: cst.BaseExpression) -> int | None:
+    """A number as it is written: ``1``, ``-1``."""
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        axis = _axis(node.expression)
+        return None if axis is None else -axis
+    return node.evaluated_value if isinstance(node, cst.Integer) else None
 
 
 def _is_one(node: cst.BaseExpression) -> bool:

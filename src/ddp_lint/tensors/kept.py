@@ -25,10 +25,11 @@ _VIEWS = frozenset({"Identity", "Flatten", "Unflatten"})
 @dataclasses.dataclass(frozen=True)
 class Saved:
     """`what`: the operation that saves a tensor; `certain`: gradients surely flow there, also if none flow into the
-    call."""
+    call; `as_rows`: it saves a copy of a tensor whose rows do not lie one after the other."""
 
     what: str
     certain: bool
+    as_rows: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class _State:
         flows = any(tensor in self.learned for tensor in given)
         for place, save in kept.inputs.items():
             if (tensor := _at(given, place)) is not None:
-                self.save(tensor, Saved(save.what, save.certain or flows))
+                self.save(tensor, Saved(save.what, save.certain or flows, save.as_rows))
         if kept.same is not None:
             return _at(given, kept.same)
         if flows or kept.learned:
@@ -121,7 +122,7 @@ def _all_of(found: list[Saved | None]) -> Saved | None:
     saves = [save for save in found if save is not None]
     if not saves or len(saves) < len(found):
         return None
-    return Saved(saves[0].what, all(save.certain for save in saves))
+    return Saved(saves[0].what, all(save.certain for save in saves), any(save.as_rows for save in saves))
 
 
 class Keeping:
@@ -231,7 +232,7 @@ def _appended(cls: ModuleClass, name: str) -> Iterator[ast.expr]:
 def _each(kept: list[Kept]) -> Kept:
     """What all of several layers keep of their arguments and results, whichever of them is called."""
     places = set(kept[0].inputs).intersection(*(other.inputs for other in kept)) if kept else set()
-    inputs = {p: Saved(kept[0].inputs[p].what, all(k.inputs[p].certain for k in kept)) for p in places}
+    inputs = {p: save for p in places if (save := _all_of([k.inputs[p] for k in kept])) is not None}
     names = {k.names for k in kept}
     learned = all(k.learned for k in kept)
     output = _all_of([k.output for k in kept])
@@ -242,7 +243,7 @@ def _of_torch_layer(kind: str, maker: str, value: ast.expr | None) -> Kept:
     if kind in _VIEWS:
         return Kept(same=0)
     parametric = kind in names("saves_input", "parametric")
-    save = Saved(kind, certain=parametric)
+    save = Saved(kind, certain=parametric, as_rows=operations.takes_rows(maker))
     if kind in names("in_place", "layers") and isinstance(value, ast.Call) and _asks_for_in_place(value):
         return Kept(inputs={0: save} if operations.keeps_output(maker) else {}, same=0)
     output = save if operations.keeps_output(maker) else None
@@ -391,7 +392,7 @@ class _Reading:
 def _of_operation(operation: str, call: ast.Call) -> Kept:
     """A function of torch by its canonical name, a method of a tensor with a dot before it."""
     what = operation.rpartition(".")[2]
-    save = Saved(what, certain=False)
+    save = Saved(what, certain=False, as_rows=operations.takes_rows(operation))
     if operations.writes(what) and operation == f".{what}":  # those of torch.nn.init are for parameters
         return Kept(same=0)
     if _asks_for_in_place(call) and operation.startswith("torch.nn.functional."):

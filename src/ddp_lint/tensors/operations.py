@@ -74,6 +74,12 @@ def keeps_input(operation: str) -> bool:
     return _keeps("saves_input", operation)
 
 
+def takes_rows(operation: str) -> bool:
+    """Whether an operation makes a matrix of its input, one row for each vector: it saves a copy of one whose vectors
+    cannot be read in their order."""
+    return operation in names("saves_input", "rows") or layer_kind(operation) in names("saves_input", "rows")
+
+
 def _keeps(section: str, operation: str) -> bool:
     namespace, _, last = operation.rpartition(".")
     if namespace in ("", "torch", "torch.nn.functional", "torch.special", "torch.Tensor") and last in names(

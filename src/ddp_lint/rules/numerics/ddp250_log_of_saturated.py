@@ -33,6 +33,8 @@ _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "
 
 #: Methods that take elements of a tensor as they are.
 _TAKES = ("gather", "index_select", "squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute")
+#: Methods that give numbers to be shown. What is detached may weigh a loss, and make that NaN.
+_NUMBERS = ("item", "tolist")
 _STEPS = 4  # names and parts that are followed
 # What saturates: the advice, and the function that a fix may put instead ("" where none takes the same arguments).
 _LAYERS = {"torch.nn.Softmax": "softmax", "torch.nn.Sigmoid": "sigmoid"}
@@ -117,8 +119,9 @@ class LogOfSaturated(Rule):
     `clamp(min=...)` in between, a sigmoid or softmax of a cosine, a `tanh` or the difference of two, or of constants
     (`torch.arange(-6, 6)`), a constant of 1e-6 or more (any constant in files without half precision, and any that is
     added to a softmax under autocast, which computes it in single precision), `log_softmax`, `logsigmoid`, `logsumexp`,
-    the logarithm of a mask that is not added to anything, code under `no_grad` and functions that are called only there
-    or with arrays alone (`torch.from_numpy`), evaluation, inference and tests.
+    the logarithm of a mask that is not added to anything, one that is only read with `item()` or `tolist()`, code under
+    `no_grad` and functions that are called only there or with arrays alone (`torch.from_numpy`), evaluation, inference
+    and tests.
 
     ## How to confirm
 
@@ -140,7 +143,7 @@ class LogOfSaturated(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         operand = self._operand(node, "log")
-        if operand is None or without_gradient(self.module, node):
+        if operand is None or without_gradient(self.module, node) or self._is_only_shown(node):
             return
         if evaluation_only(self.module, node) or self._is_called_without_gradient(node):
             return
@@ -166,6 +169,31 @@ class LogOfSaturated(Rule):
         if made:
             what = f"{made} rounds to 0 for a confident input"
             self._report(node, what, _SATURATING[made][0], None, [(operand, f"ends with a {made}")])
+
+    def _is_only_shown(self, node: cst.Call) -> bool:
+        """Whether what is made of it is there to be read, not trained by: ``entropy = -(p * log(p)).sum()``, of which
+        only ``entropy.mean().item()`` is read."""
+        if self._becomes_numbers(node):
+            return True
+        up = next((up for up in self.module.ancestors(node) if isinstance(up, cst.BaseSmallStatement)), None)
+        function = self.module.function_of(node)
+        target = up.targets[0].target if isinstance(up, cst.Assign) and len(up.targets) == 1 else None
+        if function is None or not isinstance(target, cst.Name):
+            return False
+        names = (n for n in descendants(function.body) if isinstance(n, cst.Name) and n.value == target.value)
+        read = [name for name in names if name is not target]
+        return bool(read) and all(map(self._becomes_numbers, read))
+
+    def _becomes_numbers(self, node: cst.CSTNode) -> bool:
+        """Whether the expression around makes numbers of it: by `item()` or `tolist()`."""
+        inner = node
+        for up in self.module.ancestors(node):
+            if isinstance(up, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+                return False
+            if isinstance(up, cst.Attribute) and up.value is inner and up.attr.value in _NUMBERS:
+                return True
+            inner = up
+        return False
 
     def _made(self, call: cst.Call) -> str:
         """Which saturating function gives what a function of the project, or a layer of the class, returns; '' for

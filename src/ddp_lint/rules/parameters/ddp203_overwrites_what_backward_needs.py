@@ -83,10 +83,11 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
 
     A residual added to the fresh output of a layer (`out = self.conv(x); out += x`), `inplace=True` after
     convolutions, linear layers and norms: that output is not saved, and the result was measured to be right.
-    Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. Code under `torch.no_grad()` or
-    `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's arguments alone, as
-    these may not need a gradient. Under autocast a layer may save a cast copy instead; then the write is harmless until
-    autocast is turned off.
+    Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. A linear layer that takes
+    `x.transpose(1, 2)` or `x.permute(0, 2, 1)`: it saves a copy, where the batch is over 1 (tried). Code under
+    `torch.no_grad()` or `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's
+    arguments alone, as these may not need a gradient. Under autocast a layer may save a cast copy instead; then the
+    write is harmless until autocast is turned off.
 
     ## How to confirm
 
