@@ -101,10 +101,19 @@ def _is_run(module: Module, project: Project, facts: ModuleFacts, line: int) -> 
     among = _of_programs(module, project)
     own = module.facts is not None and facts.name == module.facts.name
     if facts.name not in among:
-        return own
+        return own or _imports_each_module(project, facts.name.rpartition(".")[0], among)
     if not own and any(line in range(guard.lineno, (guard.end_lineno or 0) + 1) for guard in _guards(facts)):
         return False
     return not is_unused_at(project, facts, line, among)
+
+
+def _imports_each_module(project: Project, package: str, among: frozenset[str]) -> bool:
+    """Whether a package among these imports its modules by names that it computes: ``import_module(f"data.{name}")``.
+    What is in them is found by a name in the configuration, too."""
+    facts = project.facts(package) if package in among else None
+    calls = calls_below(facts.tree) if facts is not None and facts.file.holds("import_module") else ()
+    names = (call.args[0] for call in calls if last_part(call.func) == "import_module" and call.args)
+    return any(not isinstance(name, ast.Constant) for name in names)
 
 
 def ranks_share(module: Module) -> bool:
@@ -167,7 +176,7 @@ def seeds_workers_by_rank(module: Module) -> bool:
 
 
 def _seeds_workers(facts: ModuleFacts) -> bool:
-    calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call)) if facts.file.holds("seed_everything") else ()
+    calls = calls_below(facts.tree) if facts.file.holds("seed_everything") else ()
     given = (k.value for call in calls if last_part(call.func) == "seed_everything" for k in call.keywords
              if k.arg == "workers")  # fmt: skip
     return any(isinstance(value, ast.Constant) and value.value is True for value in given)
