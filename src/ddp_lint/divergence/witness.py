@@ -157,13 +157,14 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
 
 
 def _comes_from_elsewhere(varies: Variation, difference: Difference, region: Span) -> bool:
-    """Do the batches of another function decide, by what it returns or keeps in an attribute? When they were first read
-    on public code (blocks 57 to 70), of 14 such findings 13 were false: the ranks had agreed on the value on its way,
-    or it was a count that the data did not decide. Not so for a share that another function cuts out for each rank,
-    and for what a caller passes."""
-    local = varies.origin is None or varies.origin.span.starts_in(region) or varies.call_depth > 0
-    by_batches = varies.cause == "data" and varies.aspect != "share"
-    return by_batches and not local and _kind(difference, varies) in (Kind.CONDITION, Kind.LOOP)
+    """Does data of another function decide? When they were first read on public code (blocks 57 to 70), of 14 findings
+    by batches that another function returns or keeps in an attribute 13 were false: the ranks had agreed on the value
+    on its way, or it was a count that the data did not decide. A share that a caller passes may be filled up on its
+    way; one that another function cuts out for each rank is not."""
+    local = varies.origin is None or varies.origin.span.starts_in(region)
+    if local or varies.cause != "data" or _kind(difference, varies) not in (Kind.CONDITION, Kind.LOOP):
+        return False
+    return (varies.aspect == "share") is (varies.call_depth > 0)
 
 
 def _goes_round(difference: Difference) -> bool:
