@@ -414,7 +414,7 @@ _TESTS = (cst.Comparison, cst.BooleanOperation, cst.UnaryOperation)
 def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
     """Whether an outcome of a test keeps what follows to one rank: by its text, by what a function of the project
     returns, or by the test that a name was given: ``writes = get_rank() == 0``."""
-    own = own_ranks(module)
+    own = (*own_ranks(module), *_joined_as(module, test))
     if first_rank_test(module.code(test), taken, own):
         return True
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
@@ -763,6 +763,29 @@ def mentions_own_rank(module: Module, text: str) -> bool:
     """Whether some code of a file has a rank expression that the configuration lists."""
     own = own_ranks(module)
     return bool(own) and re.search(rf"\b({_alternatives(own)})\b", text) is not None
+
+
+def _joined_as(module: Module, at: cst.CSTNode) -> tuple[str, ...]:
+    """The parameters of the function around that it joins the process group with: ``rank=index``. Whatever its name,
+    such a number is the rank."""
+    function, facts, project = module.function_of(at), module.facts, module.project
+    if function is None or facts is None or project is None or not facts.file.holds("init_process_group"):
+        return ()
+    found = project.remember(("ranks that join",), lambda: _given_as_rank(facts), facts.kept)
+    names = [name for around, name in found if around == function.name.value]
+    bound = [(name, module.bindings(name, at)) for name in names]
+    return tuple(name for name, places in bound if [place.kind for place in places] == ["parameter"])
+
+
+def _given_as_rank(facts: ModuleFacts) -> frozenset[tuple[str, str]]:
+    """The functions of a file that join the process group, each with the name that it gives as the rank."""
+    joins = (call for call in calls_below(facts.tree) if facts.qualified(call.func) == _JOINS)
+    ranks = ((call, keyword.value) for call in joins for keyword in call.keywords if keyword.arg == "rank")
+    named = ((function_at(facts.tree, call.lineno), rank.id) for call, rank in ranks if isinstance(rank, ast.Name))
+    return frozenset((function.name, name) for function, name in named if function is not None)
+
+
+_JOINS = "torch.distributed.init_process_group"
 
 
 @functools.cache

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 import libcst as cst
 
+from ddp_lint.source.tree import dotted, names_in, subtree
+
 
 class Nodes(Protocol):
     """The nodes of one file (`source.Module`)."""
@@ -132,15 +134,49 @@ def _goes_no_further(statement: cst.CSTNode) -> bool:
 
 
 def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
-    """Whether a statement before it in one of its blocks always leaves: what follows a `return` or ``assert False``."""
+    """Whether a statement before it in one of its blocks always leaves (what follows a `return` or ``assert False``),
+    or it needs a name to be None that was given a number where it was None."""
     below: cst.CSTNode = node
+    absent: set[str] = set()  # names that are None in the arms around
     for up in module.ancestors(node):
-        if isinstance(up, (cst.IndentedBlock, cst.Module)):
+        if isinstance(up, cst.If) and below is not up.test:
+            name, outcome = _asks_for_none(up.test)
+            absent |= {name} if outcome is (below is up.body) else set()
+        elif isinstance(up, (cst.IndentedBlock, cst.Module)):
             statements = _statements(up)
-            if statements.places.get(below, 0) > statements.last:
+            place = statements.places.get(below, 0)
+            if place > statements.last or any(_is_filled(up.body[:place], name) for name in absent):
                 return True
+            absent = set()
         below = up
     return False
+
+
+def _asks_for_none(test: cst.BaseExpression) -> tuple[str, bool | None]:
+    """The name that a test compares with None, and the outcome that says that it is None."""
+    if isinstance(test, cst.Comparison) and isinstance(test.left, cst.Name) and len(test.comparisons) == 1:
+        other = test.comparisons[0]
+        if dotted(other.comparator) == "None" and isinstance(other.operator, (cst.Is, cst.IsNot)):
+            return test.left.value, isinstance(other.operator, cst.Is)
+    return "", None
+
+
+def _is_filled(above: Iterable[cst.BaseStatement | cst.BaseSmallStatement], name: str) -> bool:
+    """Whether the last of these statements that gives a name a value is ``if x is None: x = y + 1``."""
+    last = next((each for each in reversed([*above]) if any(_gives(n, name) for n in subtree(each))), None)
+    if not isinstance(last, cst.If) or last.orelse is not None or _asks_for_none(last.test) != (name, True):
+        return False
+    line = last.body.body[-1]
+    given = line.body[-1] if isinstance(line, cst.SimpleStatementLine) else line
+    if not isinstance(given, cst.Assign) or not isinstance(given.value, (cst.BinaryOperation, cst.BaseNumber)):
+        return False
+    return dotted(given.targets[0].target) == name
+
+
+def _gives(node: cst.CSTNode, name: str) -> bool:
+    if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Del)):
+        return name in names_in(node.target)
+    return isinstance(node, cst.AsName) and name in names_in(node.name)
 
 
 def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: bool = False) -> bool:

@@ -6,7 +6,7 @@ from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.tree import descendants, subtree
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.tensors import Code, Reached, TensorFile, Write
 from ddp_lint.tensors.classes import method_key, uses_of_self
 
@@ -71,7 +71,8 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     Under `torch.no_grad()`, also as a decorator, through `.data` or `detach()`, in other helpers (weight conversion,
     moving averages: their callers usually hold `no_grad`), in tests, for parameters with
-    `requires_grad=False`, after a test that ``isinstance(self.x, nn.Parameter)`` is false.
+    `requires_grad=False` or that are frozen some lines above (`self.embed.weight.requires_grad = False`), after a test
+    that ``isinstance(self.x, nn.Parameter)`` is false.
 
     ## How to confirm
 
@@ -91,7 +92,9 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         value = write.value
-        if not value.name or value.detached or not write.gradient or self._is_no_parameter_here(write):
+        if not value.name or value.detached or not write.gradient:
+            return
+        if self._is_no_parameter_here(write) or self._is_frozen(write):
             return
         in_forward = reached is not None and reached.gradient
         if in_forward or self._constructs(function, value.name) or self._steps_by_hand(write):
@@ -127,9 +130,38 @@ class LeafWrittenWithGradientsOn(InPlaceRule):
             for n in subtree(test)
         )
 
+    def _is_frozen(self, write: Write) -> bool:
+        """Whether the parameter, or a module that has it, is frozen above the write, in a block around it: a leaf that
+        gets no gradient takes any write."""
+        below: cst.CSTNode = write.node
+        for up in self.module.ancestors(write.node):
+            if isinstance(up, cst.IndentedBlock):
+                for statement in reversed(up.body[: up.body.index(below)]):
+                    switched = [s for n in subtree(statement) if (s := _switches(n, write.value.name)) is not None]
+                    if switched:  # under a condition it is frozen on some ways only
+                        return isinstance(statement, cst.SimpleStatementLine) and not switched[-1]
+            if isinstance(up, cst.FunctionDef):
+                return False
+            below = up
+        return False
+
     def _steps_by_hand(self, write: Write) -> bool:
         """Whether the write is a step of gradient descent on ``model.parameters()``: it reads the gradient."""
         if not write.value.name.endswith("parameters()"):
             return False
         gradient = f"{dotted(write.target)}.grad"
         return any(isinstance(n, cst.Attribute) and dotted(n) == gradient for n in descendants(write.node))
+
+
+def _switches(node: cst.CSTNode, name: str) -> bool | None:
+    """Whether the parameter `name` gets gradients behind a node; None where the node changes nothing about that."""
+    if isinstance(node, cst.Assign):
+        targets = [dotted(target.target) for target in node.targets]
+        if f"{name}.requires_grad" in targets:
+            return dotted(node.value) != "False"
+        return True if any(target and f"{name}.".startswith(f"{target}.") for target in targets) else None
+    if isinstance(node, cst.Call) and called(node) == "requires_grad_":
+        owner = dotted(node.func).rpartition(".")[0]
+        off = bool(node.args) and dotted(node.args[0].value) == "False"
+        return not off if f"{name}.".startswith(f"{owner}.") else None
+    return None
