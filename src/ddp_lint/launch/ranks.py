@@ -25,7 +25,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, function_at, statements, walk
 from ddp_lint.source.wrap_evidence import in_code
-from ddp_lint.tensors.callers import CallSite, sites_of
+from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -637,6 +637,17 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     whole = (module.name, f"{module.name}.{name}")
     users = importers(project, module.name, holding=(name,)) if module.name else ()
     return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
+
+
+def called_in_one_process(module: Module, node: cst.CSTNode) -> bool:
+    """Whether `node` is in a function that other files alone call, none of which several ranks run: of the helpers in
+    one file some are for the training, and some for an evaluation in one process."""
+    function, project = module.function_of(node), module.project
+    if function is None or project is None or module.class_of(function) is not None:
+        return False
+    sites = call_sites(module, function)
+    others = all(site.facts.name != module.name for site in sites)
+    return bool(sites) and others and not any(program_of_ranks(site.facts, project) for site in sites)
 
 
 def _are_on_one_rank(calls: Iterable[bool]) -> bool:

@@ -14,6 +14,7 @@ from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
 from ddp_lint.launch.ranks import (
     Evidence,
     as_one_process,
+    called_in_one_process,
     called_on_one_rank,
     joining_words,
     joins_ranks,
@@ -176,7 +177,8 @@ class LoadWithoutMapLocation(Rule):
         evidence = several_ranks(self.module)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
             return
-        if evidence is not None and evidence.own and self._is_kept_to_one_gpu():
+        own = evidence is not None and evidence.own
+        if own and (self._is_kept_to_one_gpu() or called_in_one_process(self.module, node)):
             return
         if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
             self._report(node, where, evidence)
