@@ -6,10 +6,11 @@ import pathlib
 
 import pytest
 
-from ddp_lint.divergence.analyse import result_of
+from ddp_lint.divergence.analyse import analyse, result_of
 from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.why import explain
 from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 
 HEAD = "import torch.distributed as dist\n"
 RANK = "    if dist.get_rank() == 0:\n        dist.barrier()\n"
@@ -77,3 +78,30 @@ def test_what_several_functions_of_a_file_call_counts_once(
     (tmp_path / "b.py").write_text(f"{HEAD}{HELPER}")
     (tmp_path / "a.py").write_text(f"{HEAD}import b\n" + "".join(f"def f{n}():\n    b.helper(1)\n" for n in range(20)))
     assert _skipped(tmp_path, "ba") == {"a": [], "b": []}
+
+
+MANY = "".join(f"    leaf({n}, x)\n" for n in range(1, 20))
+
+
+@pytest.mark.parametrize("calls_many", [True, False], ids=["many argument lists below", "few"])
+def test_what_was_evaluated_before_decides_nothing(calls_many: bool, tmp_path: pathlib.Path) -> None:
+    """How many argument lists a function is summarised for is bounded: those of other callers do not count, which
+    another file may have asked for or not."""
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "b.py").write_text(f"{HEAD}def leaf(n, x):\n    log(x)\n    return n\n\ndef many(x):\n{MANY}")
+    first = "    b.many(x)\n" if calls_many else ""
+    (tmp_path / "a.py").write_text(
+        f"{HEAD}import b\n\ndef f(x):\n{first}"
+        "    if b.leaf(30, x) == 0 and dist.get_rank() == 0:  # never\n        dist.barrier()\n"
+    )
+    alone = Project(tmp_path)
+    found = analyse(_facts(alone, tmp_path / "a.py"), alone)
+    after = Project(tmp_path)
+    analyse(_facts(after, tmp_path / "b.py"), after)
+    assert found == analyse(_facts(after, tmp_path / "a.py"), after) == ()
+
+
+def _facts(project: Project, path: pathlib.Path) -> ModuleFacts:
+    facts = project.facts_of(path)
+    assert facts is not None
+    return facts

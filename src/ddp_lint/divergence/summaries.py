@@ -77,9 +77,9 @@ from ddp_lint.project.project_names import Own
 from ddp_lint.source.names import Names
 from ddp_lint.source.syntax import FunctionNode, first_name, parameters, positional
 
-#: Different argument lists that one root has a function summarised for. Of those that follow only flags, groups,
-#: models and functions count (`parameters.widened`), and after as many again the arguments are unknown. Each root by
-#: itself: what a call does must not depend on the files and functions that were evaluated before.
+#: Different argument lists that one evaluation of a caller has a function summarised for. Of those that follow only
+#: flags, groups, models and functions count (`parameters.widened`), and after as many again the arguments are unknown.
+#: Each evaluation by itself: what a call does must not depend on what was evaluated before, for this root or others.
 _CONTEXTS = 12
 #: Calls of one function within each other that are distinguished by their arguments.
 _RECURSION = 2
@@ -119,8 +119,8 @@ class Summaries:
         #: Counts the statements that roots and files take.
         self.effort = project.effort
         self._bound, self._bound_of_file = self.BOUND, self.BOUND_OF_FILE
-        #: The keys under which a root used a function's summary.
-        self._asked: dict[ast.AST, set[Key]] = {}
+        #: The keys that each running evaluation has asked for, by function; the first is for what is asked outside.
+        self._asked: list[dict[ast.AST, set[Key]]] = [{}]
         #: By key: the deciding arguments that the summary under that key alone was made for.
         self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
         self.variables = Variables(self)
@@ -408,7 +408,7 @@ class Summaries:
         if self._memory.depth_in(function.node) >= _RECURSION:
             env = general(self, function, heuristic=False)
         key = self._key(function, env)
-        asked = self._asked.setdefault(function.node, set())
+        asked = self._asked[-1].setdefault(function.node, set())
         if key not in asked and len(asked) >= _CONTEXTS:
             env = widened(self, function, env)
             key = self._key(function, env)
@@ -467,15 +467,19 @@ class Summaries:
             apart={name for name in env if not name.isidentifier()},
             values_alone=body is not None,
         )
-        if isinstance(function.node, ast.Lambda):
-            frame.returned.append(Returned(None, evaluate(frame, function.node.body)))
-        else:
-            run(frame, function.node.body if body is None else body)
+        self._asked.append({})
+        try:
+            if isinstance(function.node, ast.Lambda):
+                frame.returned.append(Returned(None, evaluate(frame, function.node.body)))
+            else:
+                run(frame, function.node.body if body is None else body)
+        finally:
+            self._asked.pop()
         return frame
 
     def forget(self, own: int) -> None:
         """Before a new root, which has so many statements of its own: no function is running."""
-        self._asked.clear()
+        self._asked = [{}]
         self.variables.forget()
         self._memory.forget()
         self.effort.start_part()
