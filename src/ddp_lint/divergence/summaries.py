@@ -81,6 +81,9 @@ from ddp_lint.source.syntax import FunctionNode, first_name, parameters, positio
 #: flags, groups, models and functions count (`parameters.widened`), and after as many again the arguments are unknown.
 #: Each evaluation by itself: what a call does must not depend on what was evaluated before, for this root or others.
 _CONTEXTS = 12
+#: As many that all evaluations of one root may have together: each function of a chain that calls the next one twice,
+#: with numbers of its own, doubles them. More than programs mostly have: it does depend on what was evaluated before.
+_CONTEXTS_OF_ROOT = 24
 #: Calls of one function within each other that are distinguished by their arguments.
 _RECURSION = 2
 
@@ -121,6 +124,8 @@ class Summaries:
         self._bound, self._bound_of_file = self.BOUND, self.BOUND_OF_FILE
         #: The keys that each running evaluation has asked for, by function; the first is for what is asked outside.
         self._asked: list[dict[ast.AST, set[Key]]] = [{}]
+        #: Those of the root together.
+        self._asked_by_root: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
         self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
         self.variables = Variables(self)
@@ -409,13 +414,17 @@ class Summaries:
             env = general(self, function, heuristic=False)
         key = self._key(function, env)
         asked = self._asked[-1].setdefault(function.node, set())
-        if key not in asked and len(asked) >= _CONTEXTS:
+        by_root = self._asked_by_root.setdefault(function.node, set())
+        many = len(asked) >= _CONTEXTS or (key not in by_root and len(by_root) >= _CONTEXTS_OF_ROOT)
+        if key not in asked and many:
             env = widened(self, function, env)
             key = self._key(function, env)
-            if key not in asked and len(asked) >= 2 * _CONTEXTS:
+            many = len(asked) >= 2 * _CONTEXTS or (key not in by_root and len(by_root) >= 2 * _CONTEXTS_OF_ROOT)
+            if key not in asked and many:
                 env = general(self, function, heuristic=False)
                 key = self._key(function, env)
         asked.add(key)
+        by_root.add(key)
         summary = self._kept(key, function, env)
         if not summary.deciding:
             return summary
@@ -480,6 +489,7 @@ class Summaries:
     def forget(self, own: int) -> None:
         """Before a new root, which has so many statements of its own: no function is running."""
         self._asked = [{}]
+        self._asked_by_root.clear()
         self.variables.forget()
         self._memory.forget()
         self.effort.start_part()
