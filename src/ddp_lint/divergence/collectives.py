@@ -46,7 +46,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
 from ddp_lint.knowledge.project_names import last
 from ddp_lint.project.parts import children, kept_by_node
-from ddp_lint.source.syntax import parameters, walk
+from ddp_lint.source.syntax import calls_below, parameters
 
 #: Files that a function is called in; beyond it, one of them may well have wrapped its model.
 _FILES = 8
@@ -163,10 +163,10 @@ def _trained_as_given(tree: ast.Module) -> frozenset[str]:
     """The functions of a file that take a model and wrap none, where each of those that wrap one goes backward itself,
     and calls none of these. None at all where something else wraps."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    called = {name: [dotted(n.func) for n in walk(node) if isinstance(n, ast.Call)] for name, node in functions.items()}
+    called = {name: [dotted(call.func) for call in calls_below(node)] for name, node in functions.items()}
     wrapping = {name for name, names in called.items() if any(map(_WRAPS.search, names))}
     others = (node for node in tree.body if not isinstance(node, ast.FunctionDef))
-    elsewhere = any(isinstance(n, ast.Call) and _WRAPS.search(dotted(n.func)) for node in others for n in walk(node))
+    elsewhere = any(_WRAPS.search(dotted(call.func)) for node in others for call in calls_below(node))
     if elsewhere or not all(any(last(name) == "backward" for name in called[each]) for each in wrapping):
         return frozenset()
     reached, stack = set(wrapping), list(wrapping)

@@ -157,7 +157,7 @@ def _names_in(node: ast.AST) -> set[str]:
 def _libraries(facts: ModuleFacts, test: ast.AST) -> set[str]:
     """``os`` and ``os.path`` of ``os.path.exists(x)``: the library that looks, no part of what it looks for. Of
     ``PATH.exists()`` it is what is looked for, also where it is imported."""
-    looks = [p for p in walk(test) if isinstance(p, ast.Call) and p.args and LOOKS.search(text_of(p.func) + "(")]
+    looks = [p for p in calls_below(test) if p.args and LOOKS.search(text_of(p.func) + "(")]
     found: set[str] = set()
     for look in looks:
         path = dotted_ast(look.func).rpartition(".")[0]

@@ -17,7 +17,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import assigned_to, inside
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, walk
 
 SELECTION: Final = ref.SELECTION
 SIZED: Final = ref.SIZED
@@ -207,7 +207,7 @@ def counted(node: ast.expr) -> ast.expr | None:
 
 def sums_up_batches(frame: Frame, node: ast.AugAssign, value: Value) -> bool:
     """``seen += labels.numel()`` in a loop over a loader: one batch may be empty, but not all that a rank has."""
-    if not of_batches(value.varies) or not isinstance(frame.function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not of_batches(value.varies) or not isinstance(frame.function, FunctionNode):
         return False
     added = assigned_once(frame, node.value)
     length = isinstance(added, ast.Call) and getattr(added.func, "id", "") == "len"

@@ -415,12 +415,10 @@ class Summaries:
         key = self._key(function, env)
         asked = self._asked[-1].setdefault(function.node, set())
         by_root = self._asked_by_root.setdefault(function.node, set())
-        many = len(asked) >= _CONTEXTS or (key not in by_root and len(by_root) >= _CONTEXTS_OF_ROOT)
-        if key not in asked and many:
+        if _is_beyond(key, asked, by_root, 1):
             env = widened(self, function, env)
             key = self._key(function, env)
-            many = len(asked) >= 2 * _CONTEXTS or (key not in by_root and len(by_root) >= 2 * _CONTEXTS_OF_ROOT)
-            if key not in asked and many:
+            if _is_beyond(key, asked, by_root, 2):
                 env = general(self, function, heuristic=False)
                 key = self._key(function, env)
         asked.add(key)
@@ -545,6 +543,12 @@ class Summaries:
             return self._memory.keep(key, function, lambda: Summary([], none(), left())).env
         except RecursionError:
             return None
+
+
+def _is_beyond(key: Key, asked: set[Key], by_root: set[Key], times: int) -> bool:
+    """Whether it would be one argument list more than the bounds leave, each taken so many times."""
+    own = len(asked) >= times * _CONTEXTS
+    return key not in asked and (own or (key not in by_root and len(by_root) >= times * _CONTEXTS_OF_ROOT))
 
 
 def _never_returns(node: ast.AST) -> bool:

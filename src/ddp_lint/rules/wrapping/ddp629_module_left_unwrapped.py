@@ -14,7 +14,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.optimizers import is_optimizer, models_of
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, unmoved
 from ddp_lint.tensors.classes import makes_module
@@ -194,7 +194,7 @@ class ModuleLeftUnwrapped(Rule):
     def _only_uses(self, call: cst.Call) -> bool:
         """Whether a function of the project is called, and none that wraps or averages anything."""
         helper = helper_of(self.module, call)
-        calls = (n for n in walk(helper.function) if isinstance(n, ast.Call)) if helper is not None else ()
+        calls = calls_below(helper.function) if helper is not None else ()
         return helper is not None and not any(_SPREADS.search(ast.unparse(each.func)) for each in calls)
 
     def _stays(self, call: cst.Call) -> bool:
