@@ -146,7 +146,9 @@ class _Mentions:
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 # The table of names has the first of two imports by one name.
                 self.aliases[alias.name].add(alias.asname or alias.name)
-        lists = (n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        assigned = (n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        # ``__all__ = {"Head": Head}`` is a table from which other code takes a class by its name.
+        lists = (n for n in assigned if not isinstance(n.value, ast.Dict))
         self.offers = [range(each.lineno, (each.end_lineno or each.lineno) + 1) for each in lists]
         self._definitions = sorted(facts.definitions.values(), key=lambda definition: definition.lineno)
         self._firsts = [definition.lineno for definition in self._definitions]
