@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import joining_words
+from ddp_lint.launch.ranks import joining_words, runs_alone
 from ddp_lint.launch.search import programs
 from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
@@ -142,7 +142,7 @@ class SamplerNeverSetEpoch(Rule):
         if mentions_nearby(self.module, "set_epoch", other_programs=False):
             return
         for sampler in self._samplers:
-            if self._set_elsewhere(sampler):
+            if self._set_elsewhere(sampler) or runs_alone(self.module, sampler):
                 continue
             loop = self._loop_for(sampler)
             self.report(

@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, runs_alone, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import (
     LOADERS,
@@ -163,7 +163,7 @@ class OneAugmentationSeed(Rule):
         if function in self._reported or self._is_elsewhere(node, function):
             return
         drawn = self._drawn_on_ranks()
-        if drawn is None:
+        if drawn is None or runs_alone(self.module, node):
             return
         self._reported.add(function)
         self.report(

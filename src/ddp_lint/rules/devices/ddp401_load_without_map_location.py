@@ -174,7 +174,7 @@ class LoadWithoutMapLocation(Rule):
             return
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
-        evidence = several_ranks(self.module)
+        evidence = several_ranks(self.module, node)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
             return
         own = evidence is not None and evidence.own

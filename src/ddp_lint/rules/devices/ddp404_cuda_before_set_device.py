@@ -12,7 +12,7 @@ from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.cuda import Initialiser, Place, makes_context
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.origin import is_constant
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
@@ -267,7 +267,7 @@ class CudaBeforeSetDevice(Rule):
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope
             for call in calls_in(body):
-                if self._on_current_gpu(call, []).startswith("puts"):
+                if self._on_current_gpu(call, []).startswith("puts") and not runs_alone(self.module, call):
                     self.report(
                         call,
                         "no code chooses a GPU for the rank: all ranks put their tensors on cuda:0, and NCCL fails",

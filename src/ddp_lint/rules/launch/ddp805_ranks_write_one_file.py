@@ -18,6 +18,7 @@ from ddp_lint.launch.ranks import (
     is_kept_to_one_rank,
     mentions_own_rank,
     on_one_rank,
+    runs_alone,
     several_ranks,
 )
 from ddp_lint.rules.base import Rule
@@ -447,6 +448,8 @@ class RanksWriteOneFile(Rule):
         return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
 
     def _report(self, call: cst.Call, every: cst.Call | Span) -> None:
+        if runs_alone(self.module, call):
+            return
         outcome = self._outcome(call)
         does, help_ = _OUTCOMES[outcome]
         self.report(
