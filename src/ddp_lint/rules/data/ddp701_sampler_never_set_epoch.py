@@ -80,7 +80,8 @@ class SamplerNeverSetEpoch(Rule):
 
     `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
-    `set_epoch` nearby in code that runs with them.
+    `set_epoch` nearby in code that runs with them, and samplers that only programs of one process come to, where other
+    programs of the project make the process group.
 
     ## How to confirm
 

@@ -125,8 +125,8 @@ class OneAugmentationSeed(Rule):
     mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a permutation
     follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have `num_replicas=1`, so
     that all ranks read the same samples; augmentation that the program does not import, or imports and does not use;
-    programs that divide no data between ranks and form no group; Lightning's `seed_everything(seed, workers=True)`;
-    tests and evaluation.
+    programs that divide no data between ranks and form no group, also where they have the settings
+    (`args.distributed`) of one that does; Lightning's `seed_everything(seed, workers=True)`; tests and evaluation.
 
     ## How to confirm
 

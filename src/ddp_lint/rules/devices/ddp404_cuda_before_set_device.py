@@ -101,7 +101,7 @@ class CudaBeforeSetDevice(Rule):
     other branch of an `if`, code of one process, and scripts that give each rank its GPU in another way (`LOCAL_RANK`,
     `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`), also in a file that imports them. A loss without weights, which has no
     tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`, and the statement where the file, or one that
-    it imports, calls `set_device`.
+    it imports, calls `set_device`. Functions of a helper that only programs without a group use.
 
     ## How to confirm
 

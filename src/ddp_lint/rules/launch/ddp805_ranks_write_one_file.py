@@ -157,7 +157,8 @@ class RanksWriteOneFile(Rule):
     again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
     guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
     ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test, as
-    does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`).
+    does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
+    without a group come to, where others of the project make one.
 
     ## How to confirm
 
