@@ -15,7 +15,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import calls_below, walk
+from ddp_lint.source.syntax import calls_below, statements, walk
 
 #: What shows ranks in a file: each word with its node.
 Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
@@ -24,6 +24,11 @@ Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
 _ABOVE = 40
 #: Calls that may join a group or start ranks, by their names alone: of what is not in the project.
 _MAY_JOIN = re.compile(r"init\w*_(dist|ddp|process_group)|(dist|ddp)\w*_init|spawn|start_processes|launch\w*|torchrun")
+#: What only ranks of a group can call, as is done without a test of whether there is one.
+_WRAPS = frozenset(
+    {"torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.FullyShardedDataParallel"}
+    | {f"torch.distributed.{name}" for name in ("barrier", "all_reduce", "all_gather", "broadcast", "new_group")}
+)
 #: Classes of other packages whose objects start the ranks, or join them, without a word of it in the program.
 _RUNNERS = re.compile(r"\w*(Trainer|TrainingArguments|Strategy|Runner|Engine|Accelerator|Fabric)(_\w+)?")
 #: How a program comes to modules that it does not import by their names.
@@ -94,10 +99,14 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
     functions = joining_functions(project)
     lasts = {name.rpartition(".")[2] for name in functions}
     called = {id(call.func) for call in calls_below(facts.tree)}
+    tests = (n for n in statements(facts.tree) if isinstance(n, ast.If) and "__name__" not in ast.unparse(n.test))
+    tested = {line for n in tests for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
     for node in walk(facts.tree):
         if not isinstance(node, (ast.Name, ast.Attribute)):
             continue
         last = last_part(node)
+        if id(node) in called and facts.qualified(node) in _WRAPS and node.lineno not in tested:
+            yield node  # it fails without a group: where none is seen, another package has made it
         if last not in lasts and not (id(node) in called and _MAY_JOIN.search(last)):
             continue
         meaning = project.meaning(facts, node)
