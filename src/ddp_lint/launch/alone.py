@@ -4,6 +4,7 @@ they share with those (``args.distributed``, a sampler) show no ranks."""
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 
@@ -81,12 +82,18 @@ def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool
         facts = project.facts(name)
         if facts is None or _BY_NAME.search(facts.file.code) or _has_runner(facts, project):
             return False
-        off = lines_off(facts.tree, facts.file.text)
-        nodes = [*_joins(facts, project), *_told(facts, project, shown, bool(off))]
-        lines = {getattr(node, "lineno", 1) for node in nodes} - off
+        seen = functools.partial(_lines, facts, project, shown)
+        lines = project.remember(("lines of ranks",), seen, facts.kept)
         if any(not is_unused_at(project, facts, line, among) for line in lines):
             return False
     return True
+
+
+def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[int]:
+    """The lines of a file that show a group, whoever runs it."""
+    off = lines_off(facts.tree, facts.file.text)
+    nodes = (*_joins(facts, project), *_told(facts, project, shown, bool(off)))
+    return frozenset(getattr(node, "lineno", 1) for node in nodes) - off
 
 
 def _has_runner(facts: ModuleFacts, project: Project) -> bool:
