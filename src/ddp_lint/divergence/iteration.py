@@ -258,7 +258,9 @@ def _element_of_own(frame: Frame, iterable: Value, node: ast.expr) -> Value:
     if method == "keys":
         return unknown((ELEMENT, frame.key(node)))
     assert iterable.varies is not None
-    element = divergent((ELEMENT, frame.key(node)), iterable.varies)
+    # of a list that is another one on some ranks, as long as theirs for all that is known: so is what it holds
+    alike = iterable.even and iterable.by_rank and not iterable.varies.aspect
+    element = divergent((ELEMENT, frame.key(node)), iterable.varies, even=alike)
     named = method in _NAMED or method == "items"
     return dataclasses.replace(element, items=(unknown(frame.key(node, "name")), element)) if named else element
 
