@@ -733,6 +733,28 @@ PARTING = {
         def all_poll(req, x):
             poll(req, x)
     """,
+    "what the first ranks of nodes decide alone, in their branch and behind it": """
+        import os
+
+        def within(loader, x, limit):
+            bad = 0
+            for batch in loader:
+                if int(os.environ["LOCAL_RANK"]) == 0:
+                    bad += 1
+                if int(os.environ["LOCAL_RANK"]) == 0:
+                    if bad > limit:
+                        break
+                    dist.all_reduce(x)  # !rank-branch
+
+        def behind(loader, x, limit):
+            bad = 0
+            for batch in loader:
+                if int(os.environ["LOCAL_RANK"]) == 0:
+                    bad += 1
+                if bad > limit:
+                    break
+                dist.all_reduce(x)  # !loop-count
+    """,
     "no gradients on this rank": """
         def norm(parameters, ep_group):
             grads = [p.grad for p in parameters if p.grad is not None]
