@@ -72,7 +72,7 @@ _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     """Is it the backward of a model that is not wrapped: of one that this function makes and hands to nothing that
     would wrap it, of one that communicates with nobody, or not among all ranks, or of what is inside a wrapped one
-    (``model.module.get_loss(batch)``), whose hooks wait for its own forward? A wrapped model has no part in the loss."""
+    (``model.module.get_loss(batch)``), whose hooks wait for its own forward? No wrapped model takes part in it."""
     if not isinstance(node.func, ast.Attribute) or frame.function is None:
         return False
     called = [call.func for call in _calls_behind(frame, node.func.value)]

@@ -225,7 +225,7 @@ class _Parts:
         self._add_ellipsis(start, _indent(self._source[node.lineno - 1]) + " ")
 
     def _add_lines(self, first: int, last: int) -> None:
-        # After ``x = 1 \`` an empty line ends the statement; in its place the next part that is kept would go on with it.
+        # An empty line ends ``x = 1 \``: without it the next part that is kept would go on with the statement.
         self.lines += [*self._source[first - 1 : last - 1], self._source[last - 1].removesuffix("\\")]
         self.line_map += range(first, last + 1)
 
