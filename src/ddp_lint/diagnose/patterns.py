@@ -30,7 +30,7 @@ def time_in(text: str) -> float | None:
 # ---- process groups of NCCL
 
 _SEQ = re.compile(r"SeqNum=(\d+)")
-_OP = re.compile(r"OpType=(\w+)")
+_OP = re.compile(r"OpType=(\w+)\W")  # without what follows it may be cut off
 _NUMEL = re.compile(r"NumelIn=(\d+)")
 _STATUS = re.compile(
     r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)"
@@ -146,8 +146,9 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
     elif match := _SENDING.search(text):
         yield End(None, None, quote, int(match["pid"] or match["sub"]), stopped=True, time=time)
     elif match := _RETURNED.search(text):
-        local = _LOCAL.search(text)
-        yield End(int(local[1]) if local else rank, int(match["code"]), quote, first=True, time=time)
+        # DeepSpeed shows the command that it started last, whichever of its processes failed.
+        alone = (local := _LOCAL.search(text)) is not None and int(local[1]) == 0
+        yield End(0 if alone else rank, int(match["code"]), quote, first=True, time=time)
     elif match := _SRUN.search(text):
         code = int(match["code"]) if match["code"] else _WORDS.get(match["how"], -9)
         code = 128 - code if 128 < code < 160 else code
