@@ -154,8 +154,15 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     if one_sided:
         reason = f"{one_sided}; the other outcome was not seen"
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts), open=True)
-    reason = f"{_times(case)}, and {seen[0].message}"
+    reason = f"{_times(case)}, and {seen[0].message}{_gone(case)}"
     return Ruling(case, Verdict.REFUTED, reason, (*facts, *seen), open=bool(_NEEDS_STIMULUS & set(opinions)))
+
+
+def _gone(case: Case) -> str:
+    """That another release of PyTorch may have the hazard."""
+    rule = _rule(case.situation)
+    release = rule.gone_in if rule else None
+    return f"; PyTorch before {'.'.join(map(str, release))} may behave otherwise" if release else ""
 
 
 def _by_its_clock(case: Case) -> str:

@@ -50,7 +50,7 @@ def _mapped(examined: Examined) -> Iterator[str]:
         for event in outcome.trace.of(Mapped):
             if event.site is None:  # requested by `verify` itself
                 continue
-            requested = "cuda" if event.requested.startswith("cuda:") else event.requested
+            requested = "cuda" if event.requested.startswith(("cuda:", "torch.cuda")) else event.requested
             if not event.actual.startswith("cuda:"):  # of shared GPUs one line is enough
                 seen.setdefault((requested, event.actual), event.site)
     if seen:
