@@ -697,6 +697,53 @@ WARNING: torch.distributed.elastic.multiprocessing.api:Sending process 165 closi
 """,
     ),
     (
+        "what a shell says of a command of its script",
+        "exit-sigabrt",
+        None,
+        None,
+        "line 184: 2324239 Aborted",
+        """/home/user/proj/pretrain.sh: line 184: 2324239 Aborted                 (core dumped) litgpt pretrain $model
+/home/user/proj/pretrain.sh: line 184: 2324238 Aborted                 (core dumped) litgpt pretrain $model
+""",
+    ),
+    (
+        "an assertion that says whose gradients are not finite",
+        "nan-loss",
+        11,
+        None,
+        "Rank 11: found NaN",
+        "AssertionError: Rank 11: found NaN in local grad norm in backward pass before data-parallel communication collective. Device: 3\n",
+    ),
+    (
+        "Megatron's own check of results",
+        "nan-loss",
+        3,
+        None,
+        "nan on rank 3",
+        "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 3 at iteration #3 invocation #2 (message='found NaN in local grad norm for bucket #0 in backward pass')\n",
+    ),
+    (
+        "a connection that is refused after the scheduler has ended the job",
+        "job-cancelled",
+        None,
+        None,
+        "CANCELLED AT",
+        """slurmstepd: error: *** STEP 608.0 ON node1 CANCELLED AT 2022-08-12T02:06:12 DUE TO JOB REQUEUE ***
+slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused
+srun: error: node1: tasks 2-3: Exited with exit code 1
+""",
+    ),
+    (
+        "a connection that was refused before the scheduler ended the job",
+        "rendezvous-connection",
+        None,
+        None,
+        "Connection refused",
+        """[W socket.cpp:601] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 111 - Connection refused).
+slurmstepd: error: *** STEP 608.0 ON node2 CANCELLED AT 2022-08-12T02:06:12 DUE TO TIME LIMIT ***
+""",
+    ),
+    (
         "a port that is taken, torch 1.x",
         "port-in-use",
         None,

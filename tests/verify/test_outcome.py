@@ -121,7 +121,7 @@ def test_a_rank_whose_peer_came_to_its_end_waits_for_it(
     assert [one.how for one in ranks] == [how, "completed"]
     assert run(tmp_path, *ranks)[0] == outcome
     assert how == "exception" or ranks[0].message.startswith(
-        "waits for rank 1, which ended; its error was: RuntimeError: "
+        "waits for rank 1, which ended; the call failed with: RuntimeError: "
     )
 
 

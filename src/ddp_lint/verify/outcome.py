@@ -181,7 +181,9 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
     peers = of_ranks(absent)
     # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
     error = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {error}")
+    return dataclasses.replace(
+        rank, how="stalled", message=f"waits for {peers}, which ended; the call failed with: {error}"
+    )
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:
