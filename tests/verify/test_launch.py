@@ -251,6 +251,25 @@ def test_a_script_that_starts_its_ranks(tmp_path: pathlib.Path, hangs: bool, how
     assert sites(result.ranks[0], trace.Collective) == ({4, 6} if hangs else {4})
 
 
+def test_a_signal_that_ends_a_rank_which_the_script_has_started(tmp_path: pathlib.Path) -> None:
+    """It leaves no time to note that."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import os, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
+        "def main(rank, world, store):\n"
+        "    dist.init_process_group('gloo', store, rank=rank, world_size=world)\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+        "    if rank == 1:\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    dist.barrier()\n"
+        "if __name__ == '__main__':\n"
+        f"    mp.start_processes(main, (2, 'file://{tmp_path}/store'), 2, start_method='fork')\n"
+    )
+    (result,) = run(path, CPU)
+    assert result.outcome == "crash" and result.ranks[1].signal == "SIGKILL", result.message
+    assert result.ranks[0].how != "signal"
+
+
 def test_a_script_that_fails_before_it_starts_its_ranks(tmp_path: pathlib.Path) -> None:
     """It ran as far as it can: once."""
     path = tmp_path / "train.py"

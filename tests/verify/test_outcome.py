@@ -40,7 +40,7 @@ def run(folder: pathlib.Path, *ranks: RankOutcome, code: int = 1, log: str = "")
         ((Start(),), {"code": -9, "oom": True}, "oom", "ended by the kernel's OOM killer"),
         ((Start(),), {"code": -9, "oom": False}, "signal", "ended by SIGKILL"),
         ((Start(),), {"code": -11, "oom": True}, "signal", "ended by SIGSEGV"),
-        ((Start(),), {"code": -15, "stopped": True}, "stopped", "ended by torchrun after another rank failed"),
+        ((Start(),), {"code": -15, "stopped": True}, "stopped", "was ended after another rank failed"),
         ((Start(), Stall(seconds=5.0)), {"code": STALLED}, "stalled", "no progress for 5 s"),
         (
             (Start(), Stall(reason="mismatch"), PEER_LOST),

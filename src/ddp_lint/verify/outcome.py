@@ -114,7 +114,7 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     if code is None and trace.last(Start) is None:
         return "not_started", "never started"
     if code is None or (end.get("stopped") and code is not None and code < 0):
-        return "stopped", "ended by torchrun after another rank failed"
+        return "stopped", "was ended after another rank failed"
     if end.get("oom") and name == "SIGKILL":
         return "oom", "ended by the kernel's OOM killer"
     if code == STALLED:
