@@ -733,3 +733,14 @@ def test_a_signal_is_told_once_and_with_what_mostly_sends_it() -> None:
     result = dataclasses.replace(examined.run, ranks=(killed, second))
     (found,) = discover([dataclasses.replace(examined, run=result)], [])
     assert found.message == "rank 0 died of SIGKILL" and "for want of host memory" in found.cause and not found.code
+
+
+@pytest.mark.parametrize(("late", "expected"), [(True, Verdict.INCONCLUSIVE), (False, Verdict.NOT_REACHED)])
+def test_what_a_rank_ran_before_it_was_known_to_be_one_is_not_called_unreached(
+    path: str, late: bool, expected: Verdict
+) -> None:
+    code = rule_with("exception")
+    rank = [Start(late=late), lines(path, {})]
+    span = Span("train.py", 1, 1, 1, 5)
+    judged = verdict(situation(Finding(code, "s", "m", span, Confidence.HIGH), SOURCE.splitlines()), run(rank, rank))
+    assert judged.verdict is expected
