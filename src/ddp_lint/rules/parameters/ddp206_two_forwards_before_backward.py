@@ -128,7 +128,6 @@ class TwoForwardsBeforeBackward(Rule):
     triggers = Triggers("backward", file=("torch",), tests=False)
     oracles = ("exception",)
     gone_in = (2, 13)
-    needs_cuda = True  # in practice: CPU builds in use are of torch 2.13, which does not raise
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
