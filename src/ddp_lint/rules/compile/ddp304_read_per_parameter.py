@@ -25,8 +25,10 @@ from ddp_lint.tensors.values import Value
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
 
-#: What a loop over steps counts, how many first steps are few, and how many steps lie between two that are seldom.
-_STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "epoch", "batch", "itr"})
+#: What a loop over steps counts, and what counts the parts of one step, or all steps of an epoch.
+_STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "batch", "itr"})
+_OTHERS = frozenset({"micro", "accum", "accumulation", "sub", "inner", "epoch", "epochs", "size"})
+#: How many first steps are few, and how many steps lie between two that are seldom.
 _FEW = 10
 _OFTEN = 50
 
@@ -269,7 +271,8 @@ def _is_seldom(test: cst.BaseExpression) -> bool:
 
 
 def _counts_steps(node: cst.BaseExpression) -> bool:
-    return not _STEPS.isdisjoint(word for name in _names(node) for word in words_of(name))
+    words = {word for name in _names(node) for word in words_of(name)}
+    return not _STEPS.isdisjoint(words) and _OTHERS.isdisjoint(words)
 
 
 def _is_gradient_of_parameter(node: cst.CSTNode) -> bool:
