@@ -22,7 +22,7 @@ from ddp_lint.project.handed_on import (
     wrapping_functions,
 )
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
-from ddp_lint.source.control_flow import conditions, conjuncts, exclusive
+from ddp_lint.source.control_flow import arms, conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants, names_in, positional_of
 
@@ -274,9 +274,9 @@ class Wraps:
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
-            return self._order[at] > self._order[wrap.call] and not exclusive(
-                self._module, wrap.call, at, holds=wrap.tested
-            )
+            follows = self._order[at] > self._order[wrap.call]
+            apart = follows and exclusive(self._module, wrap.call, at, holds=wrap.tested)
+            return follows and not apart and not self._is_flagged_apart(wrap, at)
         same_class = self._module.class_of(wrap.call) is self._module.class_of(at) is not None
         return (
             same_class
@@ -287,6 +287,17 @@ class Wraps:
             and not is_constructor(there.name.value)
             and not self._called_before(there.name.value, wrap, here)
         )
+
+    def _is_flagged_apart(self, wrap: Wrap, at: cst.CSTNode) -> bool:
+        """Whether another `if` of the same flag keeps `at` apart from the wrap: ``if distributed:``. What else a test
+        asks may have another answer behind the wrap, and so has a flag that is set anew."""
+        here, there = arms(self._module, wrap.call), arms(self._module, at)
+        flags = (test for test, arm in here.items() if there.get(test, arm) != arm and _is_dotted(test))
+        return any(not self._is_bound_between(flag, wrap.call, at) for flag in flags)
+
+    def _is_bound_between(self, name: str, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        places = (self._order.get(b.node, 0) for b in self._module.bindings(name, second))
+        return any(self._order[first] < place < self._order[second] for place in places)
 
     def _called_before(self, method: str, wrap: Wrap, constructor: cst.FunctionDef) -> bool:
         """Whether all calls of a method in the file are in the constructor, above the wrap."""
@@ -321,6 +332,10 @@ class Wraps:
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` is behind `earlier` in the source."""
         return self._order[later] > self._order[earlier]
+
+
+def _is_dotted(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
 
 
 def unmoved(node: cst.BaseExpression | None) -> cst.BaseExpression | None:

@@ -99,10 +99,21 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
         for use in uses(facts, name):
             if not _means(project, facts, module, function, use):
                 continue
-            if use.call is None:
+            call = use.call or _checkpointed(facts, use)
+            if call is None:
                 return ()
-            found.append(CallSite(facts, use.call, use.around, bound=owner is not None))
+            found.append(CallSite(facts, call, use.around, bound=owner is not None))
     return tuple(found)
+
+
+def _checkpointed(facts: ModuleFacts, use: Use) -> ast.Call | None:
+    """The call that a checkpoint makes of the function that it is given: ``f(x)`` of ``checkpoint(f, x)``."""
+    outer = use.given
+    if outer is None or facts.qualified(outer.func) not in names("compile", "checkpoints"):
+        return None
+    if not outer.args or outer.args[0] is not use.node:
+        return None
+    return ast.copy_location(ast.Call(use.node, outer.args[1:], outer.keywords), outer)
 
 
 def _subclasses(project: Project, owner: str) -> list[str]:

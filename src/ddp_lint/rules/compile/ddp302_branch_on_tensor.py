@@ -80,7 +80,8 @@ class BranchOnTensor(HostRule):
 
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
     under `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
-    switches, `torch.no_grad()`, tests; conditions that are not proven to be tensors; arguments that every caller
+    switches, `torch.no_grad()`, tests; conditions that are not proven to be tensors; a tuple of
+    tensors compared with a number; arguments that every caller
     passes from the host, branches that no caller reaches. Only with `--preview`: a check that only raises; a branch
     outside of compiled code that a forward reaches once, unless it sets a flag that is returned. A branch in a loop
     over layers or items, or in a helper that several functions of one file call, is always reported.
@@ -151,7 +152,7 @@ class BranchOnTensor(HostRule):
         bare_argument = isinstance(condition, cst.Name) and bool(value.argument)
         if any(_number_checked(outer) & names_in(condition) for outer in holding(self.module, test)):
             return None
-        if _asks_for_object(returned_by(self.module, condition)):
+        if _asks_for_object(returned_by(self.module, condition)) or self._stands_for_sequence(condition, test):
             return None
         if not value.tensorish or bare_argument or _type_checked(test) & names_in(condition):
             return None
@@ -159,6 +160,18 @@ class BranchOnTensor(HostRule):
         if place is None or not (value.tensor or place.surely_compiled):
             return None
         return place if self.costs(condition, place) else None
+
+    def _stands_for_sequence(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> bool:
+        """Whether a number stands for a tuple or a list of tensors, which the branch makes: ``elif last == 0: last =
+        (zeros, zeros)``. Python compares a sequence with a number without a look at what is in it."""
+        branch = self.module.parent(test)
+        if not isinstance(condition, cst.Comparison) or not isinstance(branch, cst.If):
+            return False
+        if not all(isinstance(each.comparator, cst.BaseNumber) for each in condition.comparisons):
+            return False
+        made = (n for n in descendants(branch.body) if isinstance(n, cst.Assign) and len(n.targets) == 1)
+        name = dotted(condition.left)
+        return any(dotted(n.targets[0].target) == name and isinstance(n.value, (cst.Tuple, cst.List)) for n in made)
 
 
 def _asks_for_object(returned: ast.expr | None) -> bool:

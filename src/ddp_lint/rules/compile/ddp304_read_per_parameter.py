@@ -25,6 +25,13 @@ from ddp_lint.tensors.values import Value
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
 
+#: What a loop over steps counts, and what counts the parts of one step, or all steps of an epoch.
+_STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "batch", "itr"})
+_OTHERS = frozenset({"micro", "accum", "accumulation", "sub", "inner", "epoch", "epochs", "size"})
+#: How many first steps are few, and how many steps lie between two that are seldom.
+_FEW = 10
+_OFTEN = 50
+
 
 class ReadPerParameter(Rule):
     """An optimizer step or a loop over gradients reads tensors on the host.
@@ -82,10 +89,10 @@ class ReadPerParameter(Rule):
     ## When it is silent
 
     One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which are on
-    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; a
-    script that looks at the gradients of one batch, without an optimizer; what a test has shown to be on the host (the
-    other arm of `if p.grad.is_cuda`); a branch that ends with an error; functions and branches for logging, debugging
-    and evaluation.
+    the host; the first step, which creates the state (`if "norm" not in state`), and branches that few steps
+    take (`step % 500 == 0`); one weight's gradient in a loop over steps; the gradients of inputs; a script that looks
+    at the gradients of one batch, without an optimizer; what a test has shown to be on the host (the other arm of `if
+    p.grad.is_cuda`); a branch that ends with an error; functions and branches for logging, debugging and evaluation.
 
     ## How to confirm
 
@@ -112,7 +119,7 @@ class ReadPerParameter(Rule):
         function = self.module.function_of(node)
         if read is None or function is None or self._is_host_value(read):
             return
-        if evaluation_only(self.module, node) or logging_only(self.module, node) or self._makes_state(node):
+        if evaluation_only(self.module, node) or logging_only(self.module, node) or self._runs_seldom(node):
             return
         if self._fails(node) or self._checks_once(function):
             return
@@ -130,7 +137,9 @@ class ReadPerParameter(Rule):
 
     def _how_often(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
         loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
-        mentions_gradient = any(_is_gradient_of_parameter(n) for n in subtree(read))
+        mentions_gradient = any(_is_gradient_of_parameter(n) for n in subtree(read)) and (
+            self._over_parameters(loops) or self._changes(read, loops)
+        )
         converted = isinstance(node.func, cst.Name)
         if loops and (mentions_gradient or self._over_parameters(loops)):
             value = self._value(read, function)
@@ -175,9 +184,21 @@ class ReadPerParameter(Rule):
             return False
         return any(method_of(n) == "backward" and loop_of(self.module, n) is function for n in subtree(function))
 
-    def _makes_state(self, node: cst.Call) -> bool:
-        """Whether the first step alone reads it, to make a state: ``if "norm" not in state``."""
-        return any(_FIRST.search(self.module.code(test)) is not None for test in holding(self.module, node))
+    def _runs_seldom(self, node: cst.Call) -> bool:
+        """Whether a few steps alone read it, or the first one, to make a state: ``if "norm" not in state``."""
+        tests = [*holding(self.module, node)]
+        return any(_is_seldom(test) or _FIRST.search(self.module.code(test)) is not None for test in tests)
+
+    def _changes(self, read: cst.BaseExpression, loops: Sequence[cst.CSTNode]) -> bool:
+        """Whether a loop gives what is read another value each time. The gradient of one weight in the loop over the
+        steps is one read in a step."""
+        given = set[str]().union(*(_given_by(loop) for loop in loops))
+        found, new = set[str](), _names(read)
+        while new:
+            found |= new
+            bound = (b.value for name in new for b in self.module.bindings(name, read) if b.value is not None)
+            new = set[str]().union(*map(_names, bound)) - found
+        return not given.isdisjoint(found)
 
     def _over_parameters(self, loops: Sequence[cst.CSTNode]) -> bool:
         return any(isinstance(x, cst.For) and "parameters(" in self.module.code(x.iter) for x in loops)
@@ -212,6 +233,46 @@ def _read(node: cst.Call) -> cst.BaseExpression | None:
     if isinstance(node.func, cst.Attribute):
         return value
     return value if isinstance(value, cst.Call) and dotted(value.func) not in CONVERSIONS else None
+
+
+def _given_by(loop: cst.CSTNode) -> set[str]:
+    """The names that a loop gives a value for each round."""
+    inner: cst.CSTNode | None = loop.for_in if isinstance(loop, cst.ListComp) else loop
+    found = set[str]()
+    while isinstance(inner, (cst.For, cst.CompFor)):
+        found |= _names(inner.target)
+        inner = inner.inner_for_in if isinstance(inner, cst.CompFor) else None
+    return found
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    """The names in an expression, without those of attributes."""
+    attributes = {n.attr for n in subtree(node) if isinstance(n, cst.Attribute)}
+    return {n.value for n in subtree(node) if isinstance(n, cst.Name) and n not in attributes}
+
+
+def _is_seldom(test: cst.BaseExpression) -> bool:
+    """Whether a test lets only a few steps through: ``step % 500 == 0 or step < 3``, ``step == start_step``."""
+    if isinstance(test, cst.BooleanOperation):
+        parts = [_is_seldom(test.left), _is_seldom(test.right)]
+        return all(parts) if isinstance(test.operator, cst.Or) else any(parts)
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1 or not _counts_steps(test.left):
+        return False
+    operator, limit = test.comparisons[0].operator, test.comparisons[0].comparator
+    number = limit.evaluated_value if isinstance(limit, cst.Integer) else None
+    if isinstance(operator, (cst.LessThan, cst.LessThanEqual)):
+        return number is not None and number <= _FEW
+    if not isinstance(operator, cst.Equal):
+        return False
+    if isinstance(test.left, cst.BinaryOperation):
+        every = test.left.right if isinstance(test.left.operator, cst.Modulo) else None
+        return isinstance(every, cst.Integer) and every.evaluated_value >= _OFTEN
+    return number is not None or "start" in words_of(dotted(limit))
+
+
+def _counts_steps(node: cst.BaseExpression) -> bool:
+    words = {word for name in _names(node) for word in words_of(name)}
+    return not _STEPS.isdisjoint(words) and _OTHERS.isdisjoint(words)
 
 
 def _is_gradient_of_parameter(node: cst.CSTNode) -> bool:

@@ -13,6 +13,7 @@ from ddp_lint.rules.data.loading import (
     LOADERS,
     done_nearby,
     drawn_in_samples,
+    generator_has_rank,
     is_evaluation,
     is_sampler,
     mentions_nearby,
@@ -122,11 +123,13 @@ class OneAugmentationSeed(Rule):
     (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); programs without random augmentation (a sampler needs the
     same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
     `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
-    mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a permutation
-    follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have `num_replicas=1`, so
-    that all ranks read the same samples; augmentation that the program does not import, or imports and does not use;
-    programs that divide no data between ranks and form no group, also where they have the settings
-    (`args.distributed`) of one that does; Lightning's `seed_everything(seed, workers=True)`; tests and evaluation.
+    mentioned only in comments and docstrings; albumentations, which since 1.4.21 draws from its own generators, where
+    the project pins no older one; a loader with workers and a `generator` that is seeded by rank; a seed that is
+    restored afterwards, or that a shuffle or a permutation follows; seeds before the ranks are spawned (they do not
+    inherit it); samplers that all have `num_replicas=1`, so that all ranks read the same samples; augmentation that the
+    program does not import, or imports and does not use; programs that divide no data between ranks and form no group,
+    also where they have the settings (`args.distributed`) of one that does; Lightning's `seed_everything(seed,
+    workers=True)`; tests and evaluation.
 
     ## How to confirm
 
@@ -318,7 +321,7 @@ class OneAugmentationSeed(Rule):
         """What changes samples at random in code that several ranks run, and where."""
         if several_ranks(self.module) is None or reads_alike(self.module):
             return None
-        if not with_workers and mentions_nearby(self.module, "worker_init_fn"):
+        if not with_workers and (mentions_nearby(self.module, "worker_init_fn") or generator_has_rank(self.module)):
             return None
         found = ((word.rstrip("("), done_nearby(self.module, word)) for word in table("data")["augmentation"])
         first = next(((word, place) for word, place in found if place is not None), None)

@@ -16,6 +16,7 @@ from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.requirements import asks_for_older
 from ddp_lint.source import Module
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import options
@@ -29,6 +30,9 @@ LOADERS = frozenset(table("data")["loaders"])
 _SHARES = re.compile(
     r"DistributedSampler|num_replicas|split_dataset_by_node|split_by_node|\.shard\(|init_process_group|all_?reduce"
 )
+_AT_END = re.compile(r"[\w.]+(?=\(?$)")
+#: What makes the seed of a generator another one on each rank.
+_RANK = re.compile(r"rank|process_index", re.IGNORECASE)
 #: Files that import a helper which are looked at as programs.
 _USERS = 8
 
@@ -89,10 +93,23 @@ def done_nearby(module: Module, word: str) -> Span | None:
             if facts is None or word not in line or number in facts.prose:
                 continue
             place = begins.search(line)
-            if place is not None and _is_run(module, module.project, facts, number):
+            if place is None or _draws_by_itself(module.project, facts, line[: place.end()]):
+                continue
+            if _is_run(module, module.project, facts, number):
                 start = place.start() + 1
                 return Span(facts.file.path, number, start, number, start + len(word))
     return None
+
+
+def _draws_by_itself(project: Project, facts: ModuleFacts, line: str) -> bool:
+    """Whether the name at the end of a line is of a package that draws from its own generator, in the version that the
+    project asks for: no seed of `random` or NumPy reaches that."""
+    name = _AT_END.search(line)
+    if name is None:
+        return False
+    package = (facts.imports.resolve(name[0]) or name[0]).partition(".")[0]
+    since = table("data")["own_generators"].get(package)
+    return since is not None and not asks_for_older(project, package, since)
 
 
 def _is_run(module: Module, project: Project, facts: ModuleFacts, line: int) -> bool:
@@ -180,6 +197,27 @@ def _seeds_workers(facts: ModuleFacts) -> bool:
     given = (k.value for call in calls if last_part(call.func) == "seed_everything" for k in call.keywords
              if k.arg == "workers")  # fmt: skip
     return any(isinstance(value, ast.Constant) and value.value is True for value in given)
+
+
+def generator_has_rank(module: Module) -> bool:
+    """Whether a loader of the programs of a file has workers, and draws their seeds from a generator that is seeded by
+    the rank."""
+    return any(facts.file.holds("manual_seed") and _gives_generator(facts) for facts in _files_of_programs(module))
+
+
+def _gives_generator(facts: ModuleFacts) -> bool:
+    calls = calls_below(facts.tree)
+    seeds = (call.args[0] for call in calls if last_part(call.func) == "manual_seed" and call.args
+             and facts.qualified(call.func) != "torch.manual_seed")  # fmt: skip
+    if not any(_RANK.search(ast.unparse(seed)) for seed in seeds):
+        return False
+    loaders = (call for call in calls_below(facts.tree) if facts.qualified(call.func) in LOADERS)
+    given = ({keyword.arg: keyword.value for keyword in call.keywords} for call in loaders)
+    return any("generator" in each and _is_positive(each.get("num_workers")) for each in given)
+
+
+def _is_positive(number: ast.expr | None) -> bool:
+    return number is not None and not (isinstance(number, ast.Constant) and number.value == 0)
 
 
 def drawn_in_samples(module: Module) -> tuple[str, Span] | None:

@@ -5,6 +5,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.environment import Write
 from ddp_lint.launch.single_process import starts_its_ranks
 from ddp_lint.rules.launch.variables import WriteRule, default_instead
@@ -12,6 +13,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR")
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _READS = re.compile(r"""(environ\[|environ\.get\(\s*|getenv\(\s*)["'](LOCAL_RANK|RANK)["']\]?(?!\]?\s*=[^=])""")
 _STARTS = re.compile(r"\b(spawn|start_processes|Process|Popen|subprocess|SLURM_\w+|OMPI_\w+|MPI|mpi4py|ray)\b")
 
@@ -27,9 +29,9 @@ class LauncherVariableOverwritten(WriteRule):
     ## Why it breaks
 
     torchrun has set them, `RANK` and `LOCAL_RANK` differently for each rank. With `RANK` a constant both processes
-    register as the same rank and wait for the other; with another `MASTER_PORT`, rank 1 connects to a port on which
-    rank 0 does not listen. Measured: `RANK` overwritten hangs (still running after 40 s on NCCL), `MASTER_PORT`
-    overwritten fails after 18 to 23 s.
+    register as the same rank and wait for the other. torchrun itself listens on `MASTER_PORT`: with another one rank 0
+    and rank 1 connect to a port on which nobody does. Measured: `RANK` overwritten hangs (still running after 40 s on
+    NCCL), `MASTER_PORT` overwritten fails after 18 to 23 s.
 
     ## Example
 
@@ -65,7 +67,8 @@ class LauncherVariableOverwritten(WriteRule):
 
     `setdefault`; a test that the variable is unset; values that are computed (from Slurm or MPI, or `f"{gpus * nodes}"`
     for `WORLD_SIZE`); files that start their own processes; tests. The address of ranks that a Lightning Trainer starts
-    on one machine.
+    on one machine, and `localhost`, which is right on one node. The port where the file uses DeepSpeed and names no
+    other launcher: DeepSpeed's hosts no store, so that rank 0 listens on the new port.
 
     ## How to confirm
 
@@ -93,7 +96,7 @@ class LauncherVariableOverwritten(WriteRule):
         sets = sets and not (write.name.startswith("MASTER_") and starts_its_ranks(self.module))
         # The address is one for all ranks, also where it is put together; a number of ranks that is, is computed.
         literals = (cst.SimpleString, cst.FormattedString) if write.name.startswith("MASTER_") else cst.SimpleString
-        if sets and isinstance(write.value, literals) and not self._asked(write):
+        if sets and isinstance(write.value, literals) and not self._asked(write) and not self._finds_itself(write):
             self.report(
                 write.key,
                 f"{write.name} is overwritten with the same value on every rank: the ranks do not find each other",
@@ -101,6 +104,19 @@ class LauncherVariableOverwritten(WriteRule):
                 help=f'os.environ.setdefault("{write.name}", ...) keeps what the launcher set',
                 fix=default_instead(self.module, write, "keep the launcher's value"),
             )
+
+    def _finds_itself(self, write: Write) -> bool:
+        """Whether the ranks meet all the same: on the one node whose own address it is, or at another port than the
+        launcher's, where rank 0 listens and not the launcher."""
+        if write.name == "MASTER_ADDR":
+            return isinstance(write.value, cst.SimpleString) and write.value.evaluated_value in _THIS_MACHINE
+        return write.name == "MASTER_PORT" and self._rank_hosts_store()
+
+    def _rank_hosts_store(self) -> bool:
+        packages = frameworks.packages(lambda framework: framework.launch.rank_hosts_store)
+        others = frameworks.every(lambda f: () if f.launch.rank_hosts_store else f.launch.commands)
+        named = re.search("|".join(others), self.module.file.text)
+        return named is None and not packages.isdisjoint(self.module.imports.packages)
 
     def _outcome(self, variable: str) -> str:
         """What comes of it: the launcher gives all ranks one address, and each a number of its own."""
