@@ -6,18 +6,21 @@ import re
 
 from ddp_lint.project.project import Project
 
-_FILES = (
-    "*requirements*.txt", "requirements/*.txt", "*environment*.y*ml", "conda*.y*ml", "setup.py", "setup.cfg",
-    "pyproject.toml", "Pipfile",
+#: Looked for by name, so that a result depends on each of them being there or not.
+_NAMES = (
+    "requirements.txt", "environment.yml", "environment.yaml", "setup.py", "setup.cfg", "pyproject.toml", "Pipfile",
 )  # fmt: skip
+_PATTERNS = ("*requirements*.txt", "requirements/*.txt", "*environment*.y*ml", "conda*.y*ml")
 
 
 def asks_for_older(project: Project, package: str, version: str) -> bool:
     """Whether the project keeps a package below a version. What it does not pin is today's."""
 
     def found() -> bool:
-        paths = (path for pattern in _FILES for path in sorted(project.root.glob(pattern)))
-        return any(_pins_older(project.text(path) or "", package, version) for path in paths)
+        paths = [project.root / name for name in _NAMES]
+        paths += (path for pattern in _PATTERNS for path in sorted(project.root.glob(pattern)))
+        texts = [project.text(path) or "" for path in dict.fromkeys(paths)]
+        return any(_pins_older(text, package, version) for text in texts)
 
     return project.remember(("asks for older", package, version), found)
 
