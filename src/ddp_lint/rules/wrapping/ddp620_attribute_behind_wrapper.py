@@ -19,13 +19,14 @@ from ddp_lint.source.control_flow import arms, exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
-from ddp_lint.source.tree import children, descendants
+from ddp_lint.source.tree import called, children, descendants
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.operations import is_average
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
+_PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _KEPT = frameworks.every(lambda each: each.kept_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
@@ -187,12 +188,18 @@ class AttributeBehindWrapper(Rule):
         self._set_by_bases: dict[tuple[cst.ClassDef, str], frozenset[str]] = {}
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
         self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
+        self._prepared: dict[cst.Call, bool] = {}
         #: Where the file takes a module out of its wrapper, by the name of that one.
-        self._taken_out: dict[str, list[cst.Attribute]] = {}
+        self._taken_out: dict[str, list[cst.BaseExpression]] = {}
         for inner in self.module.of_type(cst.Attribute) if self._wrapped else ():
             if inner.attr.value == "module" and (wrapper := dotted(inner.value)):
-                self._taken_out.setdefault(wrapper, []).append(inner)
-        self._prepared: dict[cst.Call, bool] = {}
+                self._taken_out.setdefault(wrapper, []).append(inner.value)
+        calls = [call for call in self.module.of_type(cst.Call) if isinstance(call.func, cst.Attribute) and call.args]
+        unwraps = [call for call in calls if called(call) == "unwrap_model" and dotted(call.args[0].value)]
+        preparing = (call for call in calls if unwraps and called(call) in _PREPARING_METHODS)
+        if not self.module.file.is_test and any(map(self._prepares, preparing)):
+            for call in unwraps:
+                self._taken_out.setdefault(dotted(call.args[0].value), []).append(call.args[0].value)
         #: By the first binding of a name: all uses of the name in one scope see the same ones.
         self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
         self._of_one_rank: dict[cst.CSTNode, bool] = {}
@@ -349,10 +356,15 @@ class AttributeBehindWrapper(Rule):
         around = {up for up in self.module.ancestors(use) if isinstance(up, (cst.If, cst.IfExp, cst.Try))}
         for node in inner:
             tests = (up for up in self.module.ancestors(node) if isinstance(up, (cst.If, cst.IfExp, cst.Try)))
-            same = all(up in around for up in tests) and self._last_binding(node.value, name) is last
+            same = all(up in around or self._asks_for_first(up) for up in tests)
+            same = same and self._last_binding(node, name) is last
             if same and not exclusive(self.module, node, use):
                 return node, "its inner module is taken out of the wrapper here", Confidence.MEDIUM
         return None
+
+    def _asks_for_first(self, branch: cst.CSTNode) -> bool:
+        """Whether a branch is for one rank alone: its model is wrapped as those of the others are."""
+        return isinstance(branch, cst.If) and first_rank_test(self.module.code(branch.test), True)
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
         """Whether the function uses what only a module has, or it is the model of an object, whose methods need not:
