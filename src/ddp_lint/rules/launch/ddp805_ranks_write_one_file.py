@@ -58,6 +58,8 @@ _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
 #: What a helper is called that saves what it is given.
 _SAVING = frozenset(table("checkpoints")["helpers"])
+#: From a path to the parameters that it is made of.
+_ASSIGNMENTS = 3
 #: A helper with one of these words may leave the write to one rank.
 _ASKS_WHO = re.compile(r"rank|main|master|primary|dist|barrier|process|is_first|zero|xm\.|world", re.IGNORECASE)
 
@@ -99,10 +101,11 @@ class RanksWriteOneFile(Rule):
     the rank, in a function that every rank runs: it creates the process group or wraps the model, or the training
     loop of its file calls it without such a test (with a path that it gets from there, if all ranks give it the same
     one), or it calls `backward()` in a file that shows that several ranks run it. A function of another file that saves
-    what it is given (`save_checkpoint(state, path)`) and asks for no rank counts as such a write. For folders and removals it is
-    enough that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function
-    of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path`
-    are read as well, and `download=True` of a data set of torchvision counts like the making of a folder.
+    what it is given (`save_checkpoint(state, path)`) and asks for no rank counts as such a write. For folders and
+    removals it is enough that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that
+    a function of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a
+    `pathlib.Path` are read as well, and `download=True` of a data set of torchvision counts like the making of a
+    folder.
 
     ## Why it breaks
 
@@ -366,9 +369,9 @@ class RanksWriteOneFile(Rule):
         if project is None or name.rpartition(".")[2] not in _SAVING:
             return None
         found = project.definition(name)
-        if found is None or found[0] is self.module.facts or not isinstance(found[1], FunctionNode):
+        facts, function = found if found is not None else (None, None)
+        if facts is None or facts is self.module.facts or not isinstance(function, FunctionNode):
             return None
-        facts, function = found
         places = project.remember(("writes", name), lambda: _written_parameters(facts, function), facts.kept)
         given = [value for place in places if (value := argument(call, *place)) is not None]
         return None if not given or any(self._own_path(value) for value in given) else given[0]
@@ -484,8 +487,12 @@ def _written_parameters(facts: ModuleFacts, function: FunctionNode) -> list[tupl
         return []
     names = [parameter.arg for parameter in parameters(function)]
     for call in calls_below(function):
-        path = _path_written(facts, call)
-        parts = [node for value in (path, *assigned_in(function, dotted_ast(path))) if value for node in walk(value)]
+        values = [value] if (value := _path_written(facts, call)) is not None else []
+        parts: list[ast.AST] = []
+        for _ in range(_ASSIGNMENTS):
+            new = [node for value in values for node in walk(value)]
+            parts += new
+            values = [v for node in new if isinstance(node, ast.Name) for v in assigned_in(function, node.id)]
         given = {node.id for node in parts if isinstance(node, ast.Name)}
         if given & {*names} and not any(of_self(dotted_ast(node)) for node in parts):
             return [(place, name) for place, name in enumerate(names) if name in given]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -138,7 +138,7 @@ class StateLoadedOnOneRank(Rule):
             labels = [(wrap.place, "the wrapper sends rank 0's parameters to the others here, and not again")]
             self._report(node, "the weights of", "the replicas differ from then on", labels)
 
-    def _report(self, node: cst.Call, what: str, then: str, labels: list[tuple[cst.CSTNode | Span, str]]) -> None:
+    def _report(self, node: cst.Call, what: str, then: str, labels: Sequence[tuple[cst.CSTNode | Span, str]]) -> None:
         loaded = node.func.value if isinstance(node.func, cst.Attribute) else node.func
         self.report(
             node,
