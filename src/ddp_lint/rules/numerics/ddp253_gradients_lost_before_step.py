@@ -88,7 +88,7 @@ class GradientsLostBeforeStep(Rule):
 
     ## How to confirm
 
-    Print the norm of the gradients right before the step, with one micro-batch and with several.
+    `ddp-lint verify train.py`: gradients were cleared a second time before a step, or cleared after they were clipped.
 
     ## Fix safety
 
@@ -101,7 +101,7 @@ class GradientsLostBeforeStep(Rule):
 
     confidence = Confidence.MEDIUM
     triggers = Triggers("zero_grad", *sorted(_CLIPS), file=("backward",), tests=False)
-    oracles = ()
+    oracles = ("cleared",)
 
     def visit_Call(self, node: cst.Call) -> None:
         if called(node) == "zero_grad":
