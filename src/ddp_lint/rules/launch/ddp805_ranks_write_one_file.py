@@ -20,15 +20,14 @@ from ddp_lint.launch.ranks import (
     on_one_rank,
     several_ranks,
 )
-from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, raises
-from ddp_lint.source.imports import dotted_ast, of_self
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters, walk
+from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
@@ -56,12 +55,6 @@ _RANKED = re.compile(
 #: The time to the microsecond, which no two ranks share; a format may cut it to the second.
 _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
-#: What a helper is called that saves what it is given.
-_SAVING = frozenset(table("checkpoints")["helpers"])
-#: From a path to the parameters that it is made of.
-_ASSIGNMENTS = 3
-#: A helper with one of these words may leave the write to one rank.
-_ASKS_WHO = re.compile(r"rank|main|master|primary|dist|barrier|process|is_first|zero|xm\.|world", re.IGNORECASE)
 
 
 class _Outcome(enum.Enum):
@@ -100,12 +93,10 @@ class RanksWriteOneFile(Rule):
     calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for
     the rank, in a function that every rank runs: it creates the process group or wraps the model, or the training
     loop of its file calls it without such a test (with a path that it gets from there, if all ranks give it the same
-    one), or it calls `backward()` in a file that shows that several ranks run it. A function of another file that saves
-    what it is given (`save_checkpoint(state, path)`) and asks for no rank counts as such a write. For folders and
-    removals it is enough that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that
-    a function of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a
-    `pathlib.Path` are read as well, and `download=True` of a data set of torchvision counts like the making of a
-    folder.
+    one), or it calls `backward()` in a file that shows that several ranks run it. For folders and removals it is
+    enough that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function
+    of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path`
+    are read as well, and `download=True` of a data set of torchvision counts like the making of a folder.
 
     ## Why it breaks
 
@@ -188,7 +179,6 @@ class RanksWriteOneFile(Rule):
         "open",
         "mkdir",
         "download",
-        *sorted(_SAVING),
         *(name.rpartition(".")[2] for name in _REMOVE),
         file=(
             "init_process_group",
@@ -361,20 +351,7 @@ class RanksWriteOneFile(Rule):
             mode = argument(call, 1, "mode")
             writes = isinstance(mode, cst.SimpleString) and set(str(mode.evaluated_value)) & set("wx")
             return argument(call, 0, "file") if writes else None
-        return self._path_of(call) if not name else self._given_to_helper(call, name)
-
-    def _given_to_helper(self, call: cst.Call, name: str) -> cst.BaseExpression | None:
-        """The path that a call gives a function of another file which writes there, and asks for no rank."""
-        project = self.module.project
-        if project is None or name.rpartition(".")[2] not in _SAVING:
-            return None
-        found = project.definition(name)
-        facts, function = found if found is not None else (None, None)
-        if facts is None or facts is self.module.facts or not isinstance(function, FunctionNode):
-            return None
-        places = project.remember(("writes", name), lambda: _written_parameters(facts, function), facts.kept)
-        given = [value for place in places if (value := argument(call, *place)) is not None]
-        return None if not given or any(self._own_path(value) for value in given) else given[0]
+        return self._path_of(call) if not name else None
 
     def _downloaded_into(self, call: cst.Call, name: str) -> cst.BaseExpression | None:
         """The folder of a data set that is downloaded, unless ranks of its function take turns."""
@@ -478,33 +455,6 @@ class RanksWriteOneFile(Rule):
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
-
-
-def _written_parameters(facts: ModuleFacts, function: FunctionNode) -> list[tuple[int, str]]:
-    """The places and names of the parameters of a function in a path which it writes, whoever calls it: it mentions no
-    rank."""
-    if _ASKS_WHO.search(ast.unparse(function)):
-        return []
-    names = [parameter.arg for parameter in parameters(function)]
-    for call in calls_below(function):
-        values = [value] if (value := _path_written(facts, call)) is not None else []
-        parts: list[ast.AST] = []
-        for _ in range(_ASSIGNMENTS):
-            new = [node for value in values for node in walk(value)]
-            parts += new
-            values = [v for node in new if isinstance(node, ast.Name) for v in assigned_in(function, node.id)]
-        given = {node.id for node in parts if isinstance(node, ast.Name)}
-        if given & {*names} and not any(of_self(dotted_ast(node)) for node in parts):
-            return [(place, name) for place, name in enumerate(names) if name in given]
-    return []
-
-
-def _path_written(facts: ModuleFacts, call: ast.Call) -> ast.expr | None:
-    if facts.qualified(call.func) == "torch.save":
-        return argument_at(call, 1, "f")
-    mode = argument_at(call, 1, "mode") if dotted_ast(call.func) == "open" else None
-    writes = isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wx")
-    return argument_at(call, 0, "file") if writes else None
 
 
 def _takes(block: cst.Try) -> bool:

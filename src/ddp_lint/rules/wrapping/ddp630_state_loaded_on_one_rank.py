@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -9,7 +10,9 @@ from ddp_lint.launch.ranks import called_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.tensors.operations import words_of
 
 #: Words of a call that trains.
@@ -144,9 +147,17 @@ class StateLoadedOnOneRank(Rule):
             node,
             f"only one rank loads {what} {self.module.quoted(loaded)}: {then}",
             notes=["rank 0 goes on from the checkpoint, rank 1 from what it has"],
-            labels=labels,
+            labels=[*labels, *((span, "only one rank comes by this call") for span in self._comes_by(node))],
             help="load it on every rank, with map_location",
         )
+
+    def _comes_by(self, node: cst.Call) -> list[Span]:
+        """The first call in this file of a function which loads without asking for the rank itself."""
+        function, facts = self.module.function_of(node), self.module.facts
+        if function is None or facts is None or on_one_rank(self.module, node):
+            return []
+        calls = (call for call in calls_below(facts.tree) if last_part(call.func) == function.name.value)
+        return [facts.file.span_of(call) for call in itertools.islice(calls, 1)]
 
     def _is_on_one_rank(self, node: cst.Call) -> bool:
         return on_one_rank(self.module, node) or called_on_one_rank(self.module, node)
