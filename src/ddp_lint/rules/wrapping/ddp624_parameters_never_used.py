@@ -39,9 +39,9 @@ class ParametersNeverUsed(Rule):
     ## What it does
 
     Finds `self.x = nn.Linear(..)`, another layer with parameters, or `nn.Parameter(..)` in the constructor of a module
-    that a file of the project wraps in DDP or gives `accelerator.prepare`, directly or as a part, if the name `x` occurs
-    nowhere else; or if the methods of the class use it only under `if self.switch:`, where `switch` is a parameter of
-    the constructor that is off by default and that nothing in the project gives.
+    that a file of the project wraps in DDP or gives `accelerator.prepare`, directly or as a part, if the name `x`
+    occurs nowhere else; or if the methods of the class use it only under `if self.switch:`, where `switch` is a
+    parameter of the constructor that is off by default and that nothing in the project gives.
 
     ## Why it breaks
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.rules.wrapping.preparing import PREPARING
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, walk
 from ddp_lint.tensors.classes import is_module_class
 
@@ -91,10 +91,11 @@ def _preparing_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]
             facts = project.facts_of(path)
             if facts is None or facts.source.is_test or any(word in facts.file.code for word in entry.unless):
                 continue
-            for call in calls_below(facts.tree):
-                if isinstance(call.func, ast.Attribute) and call.func.attr == method:
-                    if project.types.of(call.func.value, facts, *_around(project, facts, call), _DEPTH) == of:
-                        yield facts, call
+            calls = (call for call in calls_below(facts.tree) if last_part(call.func) == method)
+            for call in calls:
+                by = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+                if project.types.of(by, facts, *_around(project, facts, call), _DEPTH) == of:
+                    yield facts, call
 
 
 def _around(project: Project, facts: ModuleFacts, call: ast.Call) -> tuple[FunctionNode | None, ClassFacts | None]:
