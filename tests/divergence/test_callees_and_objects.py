@@ -101,6 +101,25 @@ PARTING = {
             def on_save(self, x):
                 dist.all_reduce(x)  # !rank-branch
     """,
+    "a method by a name of which the beginning is written": """
+        class Trainer:
+            def sample_whole(self, x):
+                dist.all_reduce(x)
+
+            def show_whole(self, x):
+                print(x)
+
+            def run(self, kind, x):
+                if dist.get_rank() == 0:
+                    getattr(self, "sample_" + kind)(x)  # !rank-branch
+                    getattr(self, "show_" + kind)(x)
+
+            def named(self, kind, x):
+                name = f"sample_{kind}"
+                if dist.get_rank() == 0:
+                    getattr(self, name)(x)  # !rank-branch
+                    getattr(self, f"show_{kind}")(x)
+    """,
     "a dictionary or a tuple with the test in it, given to a function": """
         def by_key(x):
             settings = {"saves": dist.get_rank() == 0, "rate": 1}

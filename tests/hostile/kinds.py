@@ -726,6 +726,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("shell: quotes", {"run.sh": "#!/bin/bash\nNCCL_DEBUG=" + "'\"" * 20_000 + " torchrun x\n"}),
     Kind("yaml: aliases that multiply", {"job.yaml": "a: &a [x,x]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)},*{chr(97 + n)}]\n" for n in range(24))}),
     Kind("yaml: nested", {"job.yaml": "env: " + "[" * 20_000}),
+    Kind("yaml: UTF-16", {"job.yaml": "env:\n  NCCL_ASYNC_ERROR_HANDLIN: 1\n".encode("utf-16")}, says="job.yaml:2:3: DDP802"),
+    Kind("yaml: half of UTF-16", {"job.yaml": "env: x\n".encode("utf-16")[:-1]}, FAILED, "job.yaml"),
     Kind("yaml: indents", {"job.yaml": "".join(" " * n + "env:\n" for n in range(1000))}),
     Kind("Dockerfile: continued for ever", {"Dockerfile": "FROM x\nENV NCCL_DEBUG=INFO \\\n" * 5000}),
     Kind("tests: continued by a backslash", {"a.py": written_by("not dist.is_initialized() \\\n or dist.get_rank() == 0")}, says="a.py:11:5: DDP810", args=(".", "--preview")),

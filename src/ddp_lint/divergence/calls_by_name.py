@@ -30,6 +30,7 @@ from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import (
     GROWN,
+    OF_ARM,
     Known,
     Test,
     Value,
@@ -43,7 +44,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, inside
 from ddp_lint.source.syntax import calls_below, names_in
 
 #: Classes, one of which an object may be of.
@@ -204,7 +205,8 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)
         frame.env[path] = unknown(frame.key(node, "list"), listed)
         return
-    tests = (test.varying() for test in (*frame.path, *frame.staying))
+    beside = _is_made_beside(frame, node)
+    tests = (test.varying() for test in (*(() if beside else frame.path), *frame.staying))
     varies = next((v for v in tests if v is not None and v.cause != "file"), None)  # ranks mostly find the same files
     if varies is not None and not varies.local_only:
         frame.env[path] = divergent((GROWN, frame.key(node)), varies)
@@ -219,8 +221,33 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         frame.env[path] = unknown(frame.key(node, "list"), listed)
     elif (own := passed_on(frame, node, given).varies) is not None:
         frame.env[path] = filled(frame.key(node), own)
+    elif beside:
+        frame.env[path] = unknown((OF_ARM, frame.key(node)))
     elif given and all(value.agreed for value in given):
         frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
+
+
+def _is_made_beside(frame: Frame, node: ast.Call) -> bool:
+    """Has the arm that makes a list longer made it as well? ``if rank == 0: parts = []; for ..: parts.append(x)``: on
+    the other ranks it is another list, or none."""
+    name = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(name, ast.Name) or frame.function is None or not any(test.varying() for test in frame.path):
+        return False
+    nodes = inside(frame.function)
+    made = [n for n in nodes if isinstance(n, ast.Assign) and any(getattr(t, "id", "") == name.id for t in n.targets)]
+    arms = [block for n in nodes for block in _arms(n) if _holds(block, node)]
+    return len(made) == 1 and bool(arms) and all(_holds(block, made[0]) for block in arms)
+
+
+def _arms(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
+    if isinstance(node, ast.If):
+        yield from (node.body, node.orelse)
+    elif isinstance(node, ast.Match):
+        yield from (case.body for case in node.cases)
+
+
+def _holds(block: Sequence[ast.stmt], node: ast.expr | ast.stmt) -> bool:
+    return any(part.lineno <= node.lineno <= (part.end_lineno or part.lineno) for part in block)
 
 
 def _set_default(frame: Frame, node: ast.Call, arguments: Arguments) -> None:
