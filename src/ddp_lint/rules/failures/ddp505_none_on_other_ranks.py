@@ -16,6 +16,11 @@ from ddp_lint.source.tree import descendants, names_in, subtree
 #: Code that asks whether there is a run, or leaves it to the environment.
 _HANDLES_RUNS = re.compile(r"wandb\.run\b|WANDB_MODE|wandb\.setup|mode=")
 
+_LOGGER = "WandbLogger"
+#: Classes of Lightning whose methods all ranks run, and what asks whether this one logs.
+_HOOKED = ("lightning.pytorch.LightningModule", "lightning.pytorch.Callback")
+_ASKS_WHO = re.compile(r"rank|zero|main|master|wandb|logger|log_|use_log", re.IGNORECASE)
+
 
 class NoneOnOtherRanks(Rule):
     """A value that only rank 0 has is None, or not there, on the other ranks, and is used there.
@@ -25,7 +30,7 @@ class NoneOnOtherRanks(Rule):
     Finds `x.method()`, `x.attribute` and `x[i]` on every rank, where `x` is `None` on all ranks but the first because
     of `x = make() if rank == 0 else None`, or `x = None` and an assignment under a test for the rank. Also a local name
     that is only assigned under a test for the rank, and is read on every rank; and `wandb.log` on every rank, where
-    only one calls `wandb.init`.
+    only one calls `wandb.init`, or the WandbLogger of Lightning does.
 
     ## Why it breaks
 
@@ -114,7 +119,10 @@ class NoneOnOtherRanks(Rule):
         "is_main_process",
         "is_master",
         "wandb",
-        file=("init_process_group", "DistributedDataParallel", "torchrun", "RANK", "LOCAL_RANK", "Accelerator"),
+        file=(
+            *("init_process_group", "DistributedDataParallel", "torchrun", "RANK", "LOCAL_RANK", "Accelerator"),
+            *("LightningModule", "Callback"),
+        ),
         tests=False,
     )
     oracles = ("exception",)
@@ -131,10 +139,35 @@ class NoneOnOtherRanks(Rule):
             self._logs.append(node)
 
     def finish(self) -> None:
-        if not self._runs or not self._logs or _HANDLES_RUNS.search(self.module.file.code):
+        if not self._logs or _HANDLES_RUNS.search(self.module.file.code):
             return
-        if not all(self._is_on_one_rank(run) for run in self._runs):
+        if not self._runs:
+            self._look_at_hooks()
+        elif all(self._is_on_one_rank(run) for run in self._runs):
+            self._look_behind_runs()
+
+    def _look_at_hooks(self) -> None:
+        """Report the first call in a hook of Lightning, whose logger has a run on the first rank alone."""
+        project = self.module.project
+        loggers = [project.text(path) or "" for path in project.holding(_LOGGER)] if project is not None else []
+        if not loggers or any("wandb.init" in text for text in loggers):
             return
+        for log in self._logs:
+            owner = self.module.class_of(log)
+            hooks = owner is not None and any(self.module.is_subclass(owner, base) for base in _HOOKED)
+            asks = any(_ASKS_WHO.search(self.module.code(test)) for test, _ in conditions(self.module, log))
+            free = not asks and not self._is_caught(log) and not self._is_on_one_rank(log)
+            if owner is not None and hooks and free and several_ranks(self.module):
+                self._report(
+                    log,
+                    "Lightning's WandbLogger has a run on the first rank only: `wandb.log()` raises on the others",
+                    (owner.name, "all ranks run these hooks"),
+                    "log by self.logger.experiment, or on the first rank only",
+                )
+                return
+
+    def _look_behind_runs(self) -> None:
+        """Report the first call that all ranks come by, where one of them has called `wandb.init()`."""
         under = {self.module.code(part) for run in self._runs for part in self._holding(run)}
         for log in self._logs:
             tests = [(part, taken) for test, taken in conditions(self.module, log) for part in conjuncts(test)]
