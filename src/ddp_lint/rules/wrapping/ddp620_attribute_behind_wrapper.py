@@ -14,13 +14,14 @@ from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
+from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms, exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, children, descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.source.wraps import argument, is_init
 from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.operations import is_average
 
@@ -164,6 +165,7 @@ class AttributeBehindWrapper(Rule):
     triggers = Triggers(
         "DistributedDataParallel",
         "module",
+        "unwrap_model",
         *(name.rpartition(".")[2] for name in PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
         *(name for entry in _KEPT for name in entry.found_by),
@@ -211,7 +213,7 @@ class AttributeBehindWrapper(Rule):
         if name.count(".") > name.startswith("self."):
             return
         made = self._wrapped_by(node.value, name) or self._kept(node.value, name, attribute)
-        made = made or self._unwrapped_beside(node.value, name)
+        made = made or self._unwrapped_beside(node.value, name) or self._prepared_below(node.value, name)
         if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
             return
         asked = self._found.setdefault((self.module.function_of(node), name), [])
@@ -346,6 +348,20 @@ class AttributeBehindWrapper(Rule):
             if derived and self._last_binding(use, name) is None:
                 return owner.name, "a base of this class keeps its model wrapped", Confidence.MEDIUM
         return None
+
+    def _prepared_below(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
+        """The model of an object which a class of the project that inherits from the one around has wrapped."""
+        owner, function, project = self.module.class_of(use), self.module.function_of(use), self.module.project
+        if owner is None or function is None or project is None or name != "self.model":
+            return None
+        if (self.module.name_of(owner), name) not in prepared_attributes(project):
+            return None
+        early = (m for m in owner.body.body if isinstance(m, cst.FunctionDef) and is_init(m))
+        called_early = {called(n) for m in early for n in descendants(m.body) if isinstance(n, cst.Call)}
+        here = any(self.module.function_of(b.node) is function for b in self.module.bindings(name, use))
+        if is_init(function) or function.name.value in called_early or here:
+            return None  # before it is wrapped
+        return owner.name, "a class that inherits from this one wraps its model", Confidence.MEDIUM
 
     def _unwrapped_beside(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """Where the same function takes the inner module of the same object, whenever it comes by the use."""

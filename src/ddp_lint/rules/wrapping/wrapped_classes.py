@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.rules.wrapping.preparing import PREPARING
-from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, walk
 from ddp_lint.tensors.classes import is_module_class
 
@@ -87,7 +87,7 @@ def _preparing_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]
     """The calls by which a framework wraps what they get in plain DDP: ``accelerator.prepare(model, optimizer)``."""
     for name, entry in PREPARING.items():
         of, _, method = name.rpartition(".")
-        for path in project.holding(of.rpartition(".")[2]):
+        for path in project.holding(f"{method}("):
             facts = project.facts_of(path)
             if facts is None or facts.source.is_test or any(word in facts.file.code for word in entry.unless):
                 continue
@@ -96,6 +96,25 @@ def _preparing_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]
                 by = call.func.value if isinstance(call.func, ast.Attribute) else call.func
                 if project.types.of(by, facts, *_around(project, facts, call), _DEPTH) == of:
                     yield facts, call
+
+
+def prepared_attributes(project: Project) -> frozenset[tuple[str, str]]:
+    """The attributes that a class of the project gives such a call and gets back wrapped, by the names of the classes
+    that it inherits them from: ``self.model, self.opt = self.accelerator.prepare(self.model, self.opt)``."""
+    return project.remember(("prepared attributes",), lambda: frozenset(_prepared_attributes(project)))
+
+
+def _prepared_attributes(project: Project) -> Iterator[tuple[str, str]]:
+    for facts, call in _preparing_calls(project):
+        around, owner = _around(project, facts, call)
+        stored = (
+            (n for n in walk(around) if isinstance(n, ast.Assign) and n.value is call) if around is not None else ()
+        )
+        for target in (store.targets[0] for store in stored):
+            targets = target.elts if isinstance(target, ast.Tuple) else [target]
+            for to, given in zip(targets, call.args, strict=False):
+                if owner is not None and of_self(dotted_ast(to)) and dotted_ast(to) == dotted_ast(given):
+                    yield from ((base, dotted_ast(to)) for base in project.lineage(owner.name)[1:])
 
 
 def _around(project: Project, facts: ModuleFacts, call: ast.Call) -> tuple[FunctionNode | None, ClassFacts | None]:
