@@ -257,7 +257,10 @@ class NoneOnOtherRanks(Rule):
         return (
             node
             for node in self._on_all(made, name)
-            if isinstance(node, cst.Name) and node.value == name and _is_read(node, iter(self.module.ancestors(node)))
+            if isinstance(node, cst.Name)
+            and node.value == name
+            and _is_read(node, iter(self.module.ancestors(node)))
+            and any(binding.node is made for binding in self.module.bindings(node))  # not one of a comprehension
         )
 
     def _on_all(self, made: cst.Assign, name: str) -> Iterator[cst.CSTNode]:
@@ -293,13 +296,17 @@ def _others_leave(branch: cst.If) -> bool:
 
 def _is_read(name: cst.Name, above: Iterator[cst.CSTNode]) -> bool:
     """Whether a name is read where it stands: as an argument, an operand, or what an attribute is read of, or it is
-    what a function returns, or a part of that."""
+    what a function returns or another name is given, or a part of that."""
     parent = next(above)
     if isinstance(parent, (cst.Arg, cst.Attribute, cst.Subscript)):
         return parent.value is name
     if isinstance(parent, cst.Element):
-        parent = next(up for up in above if not isinstance(up, (cst.Element, cst.Tuple)))
-    return isinstance(parent, (cst.Return, cst.BinaryOperation, cst.Comparison, cst.FormattedStringExpression))
+        parent = next(up for up in above if not isinstance(up, (cst.Element, cst.Tuple, cst.List)))
+    return isinstance(parent, _READING)
+
+
+#: A name directly below one of these is read.
+_READING = (cst.Arg, cst.Assign, cst.Return, cst.BinaryOperation, cst.Comparison, cst.FormattedStringExpression)
 
 
 def _counts_steps(test: cst.BaseExpression, name: str) -> bool:
