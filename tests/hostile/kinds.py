@@ -573,6 +573,7 @@ KINDS: tuple[Kind, ...] = (
     source("large: a name of a megabyte", f"{HEAD}{'a' * 1_000_000} = 1\n{RANK}", "a.py:6:5: DDP101"),
     source("large: blank lines", HEAD + "\n" * 2_000_000 + RANK, "a.py:2000005:5: DDP101"),
     source("large: spaces", HEAD + " " * 5_000_000 + "\n" + RANK, "a.py:6:5: DDP101"),
+    source("syntax: a backslash before an empty line", "import os\nimport torch\nx = torch.load('a') \\\n\ny = 1\nif x:\n    pass\n\n\ndef f():\n    try:\n        g()\n    finally:\n        os._exit(0)\n", "DDP501"),
     source("large: a backslash a line", HEAD + "x = 1 + \\\n" * 400 + "1\n" + RANK, ":5: DDP101"),
     source("large: semicolons", HEAD + "x=1;" * 20_000 + "\n" + RANK, "a.py:6:5: DDP101"),
     source("large: 17 MB", HEAD + "#" * (17 * 2**20), "larger than 16 MiB", FAILED),

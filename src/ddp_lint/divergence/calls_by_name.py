@@ -70,36 +70,57 @@ _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 
 
 def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
-    """``reference(x).backward()`` of a model that this function makes and hands to nothing that would wrap it."""
-    loss = node.func.value if isinstance(node.func, ast.Attribute) else None
-    if loss is not None and _is_of_model_alone(frame, loss):
-        return True
-    model = loss.func.id if isinstance(loss, ast.Call) and isinstance(loss.func, ast.Name) else ""
-    if not model or frame.function is None:
+    """Is it the backward of a model that is not wrapped: of one that this function makes and hands to nothing that
+    would wrap it, of one that communicates with nobody, or not among all ranks, or of what is inside a wrapped one
+    (``model.module.get_loss(batch)``), whose hooks wait for its own forward? No wrapped model takes part in it."""
+    if not isinstance(node.func, ast.Attribute) or frame.function is None:
         return False
-    made = [
-        child.value
-        for child in children(frame.function)
-        if isinstance(child, ast.Assign) and any(dotted(target) == model for target in child.targets)
-    ]
-    return len(made) == 1 and _is_new_module(frame, made[0])
+    called = [call.func for call in _calls_behind(frame, node.func.value)]
+    models = [(f.id, frame.env.get(f.id)) for f in called if isinstance(f, ast.Name)]
+    if any(value is not None and is_wrapped(value) for _, value in models):
+        return False
+    plain = any(_is_plain(frame, name, value, node) for name, value in models)
+    return plain or any(_is_inside_wrapped(frame, function) for function in called)
 
 
-def _is_of_model_alone(frame: Frame, loss: ast.expr) -> bool:
-    """``fabric.setup_module(model)`` of an object that communicates with nobody, or not among all ranks: nor does the
-    backward of what that model gives, unless a wrapped one has a part in it."""
+def _calls_behind(frame: Frame, loss: ast.expr) -> list[ast.Call]:
+    """The calls that a value is made of, through what the function assigns."""
     assigned = [n for n in children(frame.function) if isinstance(n, ast.Assign)] if frame.function is not None else []
-    called: set[str] = set()
+    calls: list[ast.Call] = []
     names: set[str] = set()
     parts = [loss]
     while parts:
         part = parts.pop()
-        called |= {n.func.id for n in calls_below(part) if isinstance(n.func, ast.Name)}
+        calls += calls_below(part)
         new = names_in(part) - names
         names |= new
-        parts += [n.value for n in assigned if any(dotted(target) in new for target in n.targets)]
-    models = [value for name in called if (value := frame.env.get(name)) is not None]
-    return any(value.reference == ref.ON_ONE_DEVICE for value in models) and not any(map(is_wrapped, models))
+        parts += [n.value for n in assigned if any(not new.isdisjoint(_targets(target)) for target in n.targets)]
+    return calls
+
+
+def _targets(target: ast.expr) -> list[str]:
+    """``_, loss = model(x)``"""
+    return [dotted(part) for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
+
+
+def _is_plain(frame: Frame, model: str, value: Value | None, node: ast.Call) -> bool:
+    if value is not None and value.reference == ref.ON_ONE_DEVICE:
+        return True
+    parts = list(children(frame.function)) if frame.function is not None else []
+    made = [n.value for n in parts if isinstance(n, ast.Assign) and any(dotted(t) == model for t in n.targets)]
+    before = (n for n in parts if isinstance(n, ast.Call) and n.lineno < node.lineno)
+    handed = any(isinstance(given, ast.Name) and given.id == model for call in before for given in call.args)
+    of = value.reference.of if value is not None and isinstance(value.reference, ref.Instance) else None
+    is_module = isinstance(of, ref.ClassRef) and frame.linker.is_module(of)
+    return len(made) == 1 and not handed and (is_module or _is_new_module(frame, made[0]))
+
+
+def _is_inside_wrapped(frame: Frame, function: ast.expr) -> bool:
+    """``model.module``, or a method of it."""
+    attribute = ""
+    while isinstance(function, ast.Attribute):
+        attribute, function = function.attr, function.value
+    return attribute == "module" and isinstance(function, ast.Name) and is_wrapped(evaluate(frame, function))
 
 
 def is_wrapped(value: Value) -> bool:
