@@ -88,16 +88,18 @@ def test_there_are_fifteen_complaints_each_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "studies").glob("[!.]*.tsv")), ids=lambda path: path.name)
 def test_judgements_of_studies_can_be_read(path: pathlib.Path) -> None:
-    if not path.name.endswith(".repositories.tsv") and path.name not in ("silent.tsv", "real-fixes.tsv"):
+    others = ("silent.tsv", "real-fixes.tsv", "fresh-fixes.tsv")
+    if not path.name.endswith(".repositories.tsv") and path.name not in others:
         assert read(path)
 
 
-def test_the_table_of_real_fixes_counts_its_rows() -> None:
+@pytest.mark.parametrize("study", ["real-fixes", "fresh-fixes"])
+def test_the_tables_of_fixes_count_their_rows(study: str) -> None:
     studies = ROOT / "docs" / "studies"
-    with (studies / "real-fixes.tsv").open(encoding="utf-8", newline="") as file:
+    with (studies / f"{study}.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     counts = (len(rows), *(sum(row[when] == "yes" for row in rows) for when in ("first", "now")))
-    assert "| **all** | " + " | ".join(f"**{count}**" for count in counts) in (studies / "real-fixes.md").read_text()
+    assert "| **all** | " + " | ".join(f"**{count}**" for count in counts) in (studies / f"{study}.md").read_text()
 
 
 # ---- how sure a finding is

@@ -216,6 +216,8 @@ def attribute(frame: Frame, base: Value, name: str, node: ast.AST, path: str) ->
     if isinstance(reference, ref.ClassRef):
         found = frame.linker.method(reference, name)
         if found is not None:
+            if found.takes_class:
+                found = dataclasses.replace(found, receiver=base, of=reference)
             return unknown(("method", path), found)
         if name == "apply" and (function := _of_autograd(frame, reference)) is not None:
             return unknown(("method", path), function)

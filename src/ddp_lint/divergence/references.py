@@ -85,9 +85,15 @@ class FunctionRef:
     def is_bound(self) -> bool:
         """Whether a call of it gives the receiver as its first argument: not where it is static, nor where it is a
         function within a method, which sees the object of that."""
+        return self.receiver is not None and self.closure is None and not self._is_decorated("staticmethod")
+
+    @property
+    def takes_class(self) -> bool:
+        return self._is_decorated("classmethod")
+
+    def _is_decorated(self, by: str) -> bool:
         decorators = getattr(self.node, "decorator_list", ())
-        static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)
-        return self.receiver is not None and self.closure is None and not static
+        return any(isinstance(d, ast.Name) and d.id == by for d in decorators)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

@@ -38,6 +38,8 @@ def makes_module(module: Module, value: cst.BaseExpression) -> bool:
 
 
 _CLASSES_LIMIT = 4096
+#: Methods by which a class makes an object of itself.
+_LOADING = frozenset({"from_pretrained", "from_config", "load_from_checkpoint"})
 #: Methods of a dictionary that take keys out of it.
 _TAKE_OUT = frozenset({"clear", "pop", "popitem"})
 _MODULE_NAME = re.compile(r"(Module|Layer|Block|Model|Net|Encoder|Decoder|Loss|Criterion|Embedding|Attention)\w{0,3}$")
@@ -277,21 +279,37 @@ class ModuleClasses:
         )
 
     def has_buffers(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
-        """Whether a module surely has buffers: it makes them, or a part that has some, under no condition."""
+        """Whether a module surely has buffers: it makes them, or a part that has some, under no condition, or in both
+        arms of one."""
         if cls.name in seen:
             return False
         seen |= {cls.name}
-        for each in cls.lineage:
-            made = next((m for m in each.node.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None)
-            for call in _unconditional_calls(made.body) if made is not None else ():
-                written = dotted_ast(call.func)
-                kind = layer_kind(self.qualified(written, each.facts))
-                if written == "self.register_buffer" or kind.startswith(("BatchNorm", "SyncBatchNorm")):
-                    return True
-                inner = self.resolve(written, each.facts)
-                if inner is not None and self.has_buffers(inner, seen):
-                    return True
-        return False
+
+        def makes(body: list[ast.stmt], facts: ModuleFacts) -> bool:
+            return any(
+                makes(statement.body, facts) and makes(statement.orelse, facts)
+                if isinstance(statement, ast.If)
+                else any(self._makes_buffers(call, facts, seen) for call in calls_below(statement))
+                for statement in _unconditional(body)
+            )
+
+        return any(
+            makes(method.body, each.facts)
+            for each in cls.lineage
+            for method in each.node.body
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        )
+
+    def _makes_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str]) -> bool:
+        """Whether a call registers a buffer, or makes a module that has some, also by a method of its class:
+        ``Decoder.from_pretrained(config)``."""
+        written = dotted_ast(call.func)
+        kind = layer_kind(self.qualified(written, facts))
+        if written == "self.register_buffer" or kind.startswith(("BatchNorm", "SyncBatchNorm")):
+            return True
+        owner, _, method = written.rpartition(".")
+        inner = self.resolve(owner if method in _LOADING else written, facts)
+        return inner is not None and self.has_buffers(inner, seen)
 
     def may_have_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a call makes, or may make, a module with buffers that backward needs."""
@@ -355,12 +373,13 @@ def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:
 _ASKED = frozenset({"shape", "size", "device", "dtype", "ndim", "dim", "numel", "item"})
 
 
-def _unconditional_calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
+def _unconditional(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that surely run, with those of loops; of an `if`, the whole."""
     for statement in body:
         if isinstance(statement, (ast.For, ast.With)):
-            yield from _unconditional_calls(statement.body)
-        elif not isinstance(statement, (ast.If, ast.Try, ast.While)):
-            yield from calls_below(statement)
+            yield from _unconditional(statement.body)
+        elif not isinstance(statement, (ast.Try, ast.While)):
+            yield statement
 
 
 def _updates(step: ast.FunctionDef) -> bool:

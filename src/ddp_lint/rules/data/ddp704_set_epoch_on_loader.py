@@ -6,6 +6,10 @@ from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import dotted
+from ddp_lint.tensors.callers import call_sites
+
+_DEPTH = 8  # steps from what a call gives to the call that makes it
 
 
 class SetEpochOnLoader(Rule):
@@ -83,7 +87,8 @@ class SetEpochOnLoader(Rule):
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "set_epoch":
             return
         loader = node.func.value
-        if self.module.constructed_by(loader) not in LOADERS or self._rebound(loader):
+        made_here = self.module.constructed_by(loader) in LOADERS and not self._rebound(loader)
+        if not made_here and not self._is_handed(loader):
             return
         edit = Edit(self.module.span(loader), f"{self.module.code(loader)}.sampler")
         self.report(
@@ -92,6 +97,18 @@ class SetEpochOnLoader(Rule):
             notes=["every rank fails here, or repeats the order of the first epoch if the call is guarded"],
             help=f"call {self.module.code(loader)}.sampler.set_epoch(...)",
             fix=Fix("set the sampler's epoch", Applicability.SAFE, (edit,)),
+        )
+
+    def _is_handed(self, loader: cst.BaseExpression) -> bool:
+        """Whether all who call the function around give it a loader for a parameter."""
+        function, project, name = self.module.function_of(loader), self.module.project, dotted(loader)
+        if function is None or project is None or [b.kind for b in self.module.bindings(loader)] != ["parameter"]:
+            return False
+        sites = call_sites(self.module, function)
+        given = ((site, site.given(function, name)) for site in sites)
+        return bool(sites) and all(
+            value is not None and project.types.of(value, site.facts, site.around, None, _DEPTH) in LOADERS
+            for site, value in given
         )
 
     def _rebound(self, loader: cst.BaseExpression) -> bool:

@@ -22,8 +22,9 @@ class ReentrantCheckpointUnderDdp(Rule):
 
     ## What it does
 
-    Finds `checkpoint(..., use_reentrant=True)` of one layer twice in a forward, and `use_reentrant=True` in a file
-    that wraps with `find_unused_parameters=True`, or in a module that the project wraps in this way alone.
+    Finds `checkpoint(..., use_reentrant=True)` of one layer twice in a forward, and `use_reentrant=True`, or
+    `checkpoint_wrapper` with `CheckpointImpl.REENTRANT`, in a file that wraps with `find_unused_parameters=True`, or in
+    a module that the project wraps in this way alone.
 
     ## Why it breaks
 
@@ -125,7 +126,7 @@ class ReentrantCheckpointUnderDdp(Rule):
     - https://pytorch.org/docs/stable/checkpoint.html#torch.utils.checkpoint.checkpoint
     """
 
-    triggers = Triggers("use_reentrant", "find_unused_parameters", file=("torch",))
+    triggers = Triggers("use_reentrant", "checkpoint_impl", "find_unused_parameters", file=("torch",))
     oracles = ("exception", "gradient")
 
     def start(self) -> None:
@@ -134,12 +135,21 @@ class ReentrantCheckpointUnderDdp(Rule):
         self._of_layer: dict[tuple[cst.FunctionDef | None, str], list[cst.Call]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
-        flag = argument(node, None, "use_reentrant")
-        if is_true(flag) and node.args:
+        if self._flag(node) is not None and node.args:
             self._all.append(node)
             layer = dotted(node.args[0].value)
-            if layer:
+            if layer and is_true(argument(node, None, "use_reentrant")):
                 self._of_layer.setdefault((self.module.function_of(node), layer), []).append(node)
+
+    def _flag(self, call: cst.Call) -> tuple[cst.BaseExpression, str] | None:
+        """The argument that makes a checkpoint reentrant, and what to pass instead."""
+        flag = argument(call, None, "use_reentrant")
+        if flag is not None and is_true(flag):
+            return flag, "False"
+        variant = argument(call, None, "checkpoint_impl")
+        if isinstance(variant, cst.Attribute) and variant.attr.value == "REENTRANT":
+            return variant, f"{self.module.code(variant.value)}.NO_REENTRANT"
+        return None
 
     def finish(self) -> None:
         for (_, layer), calls in self._of_layer.items():
@@ -184,13 +194,13 @@ class ReentrantCheckpointUnderDdp(Rule):
         then: str,
     ) -> None:
         """`reentrant`: the calls that have to change together, since one that is left still fires the hook."""
-        flags = [argument(call, None, "use_reentrant") for call in reentrant]
-        edits = tuple(Edit(self.module.span(flag), "False") for flag in flags if flag is not None)
+        flags = list(filter(None, map(self._flag, reentrant)))
+        edits = tuple(Edit(self.module.span(flag), instead) for flag, instead in flags)
         self.report(
             node,
             f"{what}: a gradient hook of DDP fires twice, and backward fails",
             notes=[f"it fires twice for one parameter, and {then}"],
             labels=labels,
-            help="pass use_reentrant=False",
+            help=f"pass {flags[0][1]}" if flags[0][1] != "False" else "pass use_reentrant=False",
             fix=Fix("use the non-reentrant variant", Applicability.UNSAFE, edits),
         )

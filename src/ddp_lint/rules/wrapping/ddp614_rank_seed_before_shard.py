@@ -194,5 +194,10 @@ class RankSeedBeforeShard(Rule):
         )
 
     def _mentions_rank(self, seed: cst.BaseExpression) -> bool:
-        names = {name.rpartition(".")[2] for name in names_in(seed)}
-        return not names.isdisjoint(_RANK_NAMES) or any(self.module.listed("ranks", node) for node in subtree(seed))
+        bindings = self.module.bindings(seed) if isinstance(seed, cst.Name) else ()
+        last = next(self.module.scopes.last_before(bindings, seed), None) if bindings else None
+        given = [seed, *([last.value] if last is not None and last.value is not None else [])]
+        names = {name.rpartition(".")[2] for value in given for name in names_in(value)}
+        return not names.isdisjoint(_RANK_NAMES) or any(
+            self.module.listed("ranks", node) for value in given for node in subtree(value)
+        )

@@ -14,18 +14,20 @@ from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
+from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms, exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
-from ddp_lint.source.tree import children, descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.source.tree import called, children, descendants
+from ddp_lint.source.wraps import argument, is_init
 from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.operations import is_average
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
+_PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _KEPT = frameworks.every(lambda each: each.kept_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
@@ -163,6 +165,7 @@ class AttributeBehindWrapper(Rule):
     triggers = Triggers(
         "DistributedDataParallel",
         "module",
+        "unwrap_model",
         *(name.rpartition(".")[2] for name in PREPARING),
         *(method for entry in _GIVEN for method in entry.methods),
         *(name for entry in _KEPT for name in entry.found_by),
@@ -187,12 +190,18 @@ class AttributeBehindWrapper(Rule):
         self._set_by_bases: dict[tuple[cst.ClassDef, str], frozenset[str]] = {}
         self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
         self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
+        self._prepared: dict[cst.Call, bool] = {}
         #: Where the file takes a module out of its wrapper, by the name of that one.
-        self._taken_out: dict[str, list[cst.Attribute]] = {}
+        self._taken_out: dict[str, list[cst.BaseExpression]] = {}
         for inner in self.module.of_type(cst.Attribute) if self._wrapped else ():
             if inner.attr.value == "module" and (wrapper := dotted(inner.value)):
-                self._taken_out.setdefault(wrapper, []).append(inner)
-        self._prepared: dict[cst.Call, bool] = {}
+                self._taken_out.setdefault(wrapper, []).append(inner.value)
+        calls = [call for call in self.module.of_type(cst.Call) if isinstance(call.func, cst.Attribute) and call.args]
+        unwraps = [call for call in calls if called(call) == "unwrap_model" and dotted(call.args[0].value)]
+        preparing = (call for call in calls if unwraps and called(call) in _PREPARING_METHODS)
+        if not self.module.file.is_test and any(map(self._prepares, preparing)):
+            for call in unwraps:
+                self._taken_out.setdefault(dotted(call.args[0].value), []).append(call.args[0].value)
         #: By the first binding of a name: all uses of the name in one scope see the same ones.
         self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
         self._of_one_rank: dict[cst.CSTNode, bool] = {}
@@ -204,7 +213,7 @@ class AttributeBehindWrapper(Rule):
         if name.count(".") > name.startswith("self."):
             return
         made = self._wrapped_by(node.value, name) or self._kept(node.value, name, attribute)
-        made = made or self._unwrapped_beside(node.value, name)
+        made = made or self._unwrapped_beside(node.value, name) or self._prepared_below(node.value, name)
         if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
             return
         asked = self._found.setdefault((self.module.function_of(node), name), [])
@@ -340,6 +349,20 @@ class AttributeBehindWrapper(Rule):
                 return owner.name, "a base of this class keeps its model wrapped", Confidence.MEDIUM
         return None
 
+    def _prepared_below(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
+        """The model of an object which a class of the project that inherits from the one around has wrapped."""
+        owner, function, project = self.module.class_of(use), self.module.function_of(use), self.module.project
+        if owner is None or function is None or project is None or name != "self.model":
+            return None
+        if (self.module.name_of(owner), name) not in prepared_attributes(project):
+            return None
+        early = (m for m in owner.body.body if isinstance(m, cst.FunctionDef) and is_init(m))
+        called_early = {called(n) for m in early for n in descendants(m.body) if isinstance(n, cst.Call)}
+        here = any(self.module.function_of(b.node) is function for b in self.module.bindings(name, use))
+        if is_init(function) or function.name.value in called_early or here:
+            return None  # before it is wrapped
+        return owner.name, "a class that inherits from this one wraps its model", Confidence.MEDIUM
+
     def _unwrapped_beside(self, use: cst.BaseExpression, name: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """Where the same function takes the inner module of the same object, whenever it comes by the use."""
         inner = [n for n in self._taken_out.get(name, ()) if self.module.scope_of(n) is self.module.scope_of(use)]
@@ -349,10 +372,15 @@ class AttributeBehindWrapper(Rule):
         around = {up for up in self.module.ancestors(use) if isinstance(up, (cst.If, cst.IfExp, cst.Try))}
         for node in inner:
             tests = (up for up in self.module.ancestors(node) if isinstance(up, (cst.If, cst.IfExp, cst.Try)))
-            same = all(up in around for up in tests) and self._last_binding(node.value, name) is last
+            same = all(up in around or self._asks_for_first(up) for up in tests)
+            same = same and self._last_binding(node, name) is last
             if same and not exclusive(self.module, node, use):
                 return node, "its inner module is taken out of the wrapper here", Confidence.MEDIUM
         return None
+
+    def _asks_for_first(self, branch: cst.CSTNode) -> bool:
+        """Whether a branch is for one rank alone: its model is wrapped as those of the others are."""
+        return isinstance(branch, cst.If) and first_rank_test(self.module.code(branch.test), True)
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
         """Whether the function uses what only a module has, or it is the model of an object, whose methods need not:

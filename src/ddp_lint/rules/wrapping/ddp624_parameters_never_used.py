@@ -39,9 +39,9 @@ class ParametersNeverUsed(Rule):
     ## What it does
 
     Finds `self.x = nn.Linear(..)`, another layer with parameters, or `nn.Parameter(..)` in the constructor of a module
-    that a file of the project wraps in DDP, directly or as a part, if the name `x` occurs nowhere else; or if the
-    methods of the class use it only under `if self.switch:`, where `switch` is a parameter of the constructor that is
-    off by default and that nothing in the project gives.
+    that a file of the project wraps in DDP or gives `accelerator.prepare`, directly or as a part, if the name `x`
+    occurs nowhere else; or if the methods of the class use it only under `if self.switch:`, where `switch` is a
+    parameter of the constructor that is off by default and that nothing in the project gives.
 
     ## Why it breaks
 
@@ -112,7 +112,8 @@ class ParametersNeverUsed(Rule):
     Names that any file of the project reads, also as a string, unless under a switch that is off; classes with a base
     that the project does not have (it may use the layer), that iterate over their children, or that set
     `requires_grad`; modules that a DDP call wraps with `find_unused_parameters` or `static_graph`, or that none in the
-    project is known to wrap.
+    project is known to wrap; with accelerate also projects that use `DistributedDataParallelKwargs`, and files that
+    configure DeepSpeed or FSDP.
 
     ## How to confirm
 

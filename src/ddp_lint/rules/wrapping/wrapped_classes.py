@@ -7,14 +7,17 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import blocks_at, calls_below, function_at, walk
+from ddp_lint.project.facts import ClassFacts, ModuleFacts
+from ddp_lint.rules.wrapping.preparing import PREPARING
+from ddp_lint.source.imports import dotted_ast, last_part, of_self
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, walk
 from ddp_lint.tensors.classes import is_module_class
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 #: Arguments that say how DDP is to deal with parameters without a gradient.
 SEARCHES = ("find_unused_parameters", "static_graph")
+#: By what a framework is told of them.
+_SETTINGS = "DistributedDataParallelKwargs"
 _DEPTH = 4
 _CLASSES = 400
 #: Methods that constructors call to make layers.
@@ -72,18 +75,60 @@ def _with_parts(project: Project, classes: Iterable[str]) -> frozenset[str]:
 
 def _given_to_ddp(project: Project) -> Iterator[tuple[str, bool]]:
     for facts, call in ddp_calls(project):
-        for kind in _kinds(project, facts, call) if call.args else ():
+        for kind in _kinds(project, facts, call, call.args[0]) if call.args else ():
             yield kind, _may_search(call)
+    for facts, call in _preparing_calls(project):
+        for given in call.args:
+            for kind in _kinds(project, facts, call, given):
+                yield kind, bool(project.holding(_SETTINGS))
 
 
-def _kinds(project: Project, facts: ModuleFacts, call: ast.Call) -> Iterator[str]:
-    """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
-    name, around = dotted_ast(call.args[0]), function_at(facts.tree, call.lineno)
+def _preparing_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls by which a framework wraps what they get in plain DDP: ``accelerator.prepare(model, optimizer)``."""
+    for name, entry in PREPARING.items():
+        of, _, method = name.rpartition(".")
+        for path in project.holding(f"{method}("):
+            facts = project.facts_of(path)
+            if facts is None or facts.source.is_test or any(word in facts.file.code for word in entry.unless):
+                continue
+            calls = (call for call in calls_below(facts.tree) if last_part(call.func) == method)
+            for call in calls:
+                by = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+                if project.types.of(by, facts, *_around(project, facts, call), _DEPTH) == of:
+                    yield facts, call
+
+
+def prepared_attributes(project: Project) -> frozenset[tuple[str, str]]:
+    """The attributes that a class of the project gives such a call and gets back wrapped, by the names of the classes
+    that it inherits them from: ``self.model, self.opt = self.accelerator.prepare(self.model, self.opt)``."""
+    return project.remember(("prepared attributes",), lambda: frozenset(_prepared_attributes(project)))
+
+
+def _prepared_attributes(project: Project) -> Iterator[tuple[str, str]]:
+    for facts, call in _preparing_calls(project):
+        around, owner = _around(project, facts, call)
+        stored = (
+            (n for n in walk(around) if isinstance(n, ast.Assign) and n.value is call) if around is not None else ()
+        )
+        for target in (store.targets[0] for store in stored):
+            targets = target.elts if isinstance(target, ast.Tuple) else [target]
+            for to, given in zip(targets, call.args, strict=False):
+                if owner is not None and of_self(dotted_ast(to)) and dotted_ast(to) == dotted_ast(given):
+                    yield from ((base, dotted_ast(to)) for base in project.lineage(owner.name)[1:])
+
+
+def _around(project: Project, facts: ModuleFacts, call: ast.Call) -> tuple[FunctionNode | None, ClassFacts | None]:
     classes = [block for block in blocks_at(facts.tree, call.lineno) if isinstance(block, ast.ClassDef)]
     owner = project.class_of(facts, classes[-1]) if classes else None
+    return function_at(facts.tree, call.lineno), owner
+
+
+def _kinds(project: Project, facts: ModuleFacts, call: ast.Call, wrapped: ast.expr) -> Iterator[str]:
+    """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
+    name, (around, owner) = dotted_ast(wrapped), _around(project, facts, call)
     stored = (node for node in walk(around or facts.tree) if name and isinstance(node, ast.Assign))
     given = [node.value for node in stored if dotted_ast(node.targets[0]) == name]
-    for value in (call.args[0], *given):
+    for value in (wrapped, *given):
         kind = project.types.of(value, facts, around, owner, _DEPTH)
         if kind and kind != _DDP and is_module_class(project, kind):
             yield kind

@@ -79,6 +79,25 @@ def clipped(case: Case) -> Opinion:
     return Opinion(silent="the gradients were clipped once before each step")
 
 
+def cleared(case: Case) -> Opinion:
+    """Gradients that are cleared again and again, or clipped and then cleared, and that no step takes."""
+    clears, clips = case.calls("zero_grad"), case.calls("clip_grad_norm_")
+    times: collections.Counter[tuple[int, int]] = collections.Counter()
+    for rank, event, frame in clears:
+        times[rank, event.step] += 1
+        if times[rank, event.step] > 1:
+            text = f"clears gradients for the second time before optimizer step {event.step + 1} takes any"
+            return case.fires("cleared", text, rank=rank, frame=frame)
+    behind = [(rank, call.step, call.n) for rank, call in case.events(Call) if call.name == "zero_grad"]
+    for rank, event, frame in clips:
+        if any(other == rank and step == event.step and n > event.n for other, step, n in behind):
+            text = f"clips gradients that are cleared before optimizer step {event.step + 1} takes them"
+            return case.fires("cleared", text, rank=rank, frame=frame)
+    if not clears and not clips:
+        return Opinion(silent="no gradients were cleared or clipped here")
+    return Opinion(silent="a step took the gradients that were cleared or clipped here")
+
+
 def scaled(case: Case) -> Opinion:
     """Gradients that a GradScaler has multiplied and not divided again when they are clipped."""
     clips = case.calls("clip_grad_norm_")

@@ -10,6 +10,7 @@ load_state_dict: model (the module's class), or optimizer (its class)
 store: asks, key (the call waits until some rank has set the key)
 register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
+zero_grad: {} (of an optimizer that has gradients)
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Calls(Observer):
         patching.before(DistributedSampler, "set_epoch", lambda _, epoch: self._call("set_epoch", epoch=int(epoch)))
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
+        patching.before(torch.optim.Optimizer, "zero_grad", self._clears)
         patching.before(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decides)
         patching.after(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decided)
         patching.after(torch.amp.GradScaler, "scale", lambda _, scaler, *args: self._multiplied(scaler))
@@ -150,6 +152,15 @@ class Calls(Observer):
             value = total.full_tensor() if hasattr(total, "full_tensor") else total
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="clip_grad_norm_", local=float(value))
+
+    def _clears(self, optimizer: torch.optim.Optimizer, *_args: Any, **_kwargs: Any) -> None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+        first = next(parameters, None)
+        if self.recorder.active and first is not None:
+            with self.recorder.quieted():
+                holds = bool(local(first.grad).any())
+            if holds:
+                self._call("zero_grad")
 
     def _decides(self, _scheduler: Any, metrics: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active:
