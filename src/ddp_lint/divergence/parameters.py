@@ -118,7 +118,8 @@ def passed_on(frame: Frame, arguments: Arguments) -> int:
     """Through how many calls the constants among the arguments have come: one that the caller writes there through this
     one alone, any other may be made of what the caller was given itself. 0 where there is none."""
     come = 0
-    for place, value in (*enumerate(arguments.positional), *arguments.keywords.items()):
+    given: list[tuple[int | str, Value]] = [*enumerate(arguments.positional), *arguments.keywords.items()]
+    for place, value in given:
         if not _holds_constant(value):
             continue
         if not isinstance(arguments.nodes.get(place), (ast.Constant, ast.UnaryOp)):

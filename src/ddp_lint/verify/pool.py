@@ -109,8 +109,8 @@ class Pool:
         """
         directory = pathlib.Path(spec.directory)
         spec.save(directory / "spec.json")
-        path = directory / "torchrun.log"
-        with path.open("ab") as log, processes(directory) as environment:
+        printed = directory / "torchrun.log"
+        with printed.open("ab") as log, processes(directory) as environment:
             if self._device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
                 environment.setdefault(*_ON_CPU)
@@ -131,7 +131,7 @@ class Pool:
             while (code := process.poll()) is None:
                 try:
                     time.sleep(_POLL)
-                    keep_end(path)
+                    keep_end(printed)
                     poll()
                 except KeyboardInterrupt:
                     run.interrupt()
