@@ -17,11 +17,12 @@ import json
 import pathlib
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from ddp_lint.diagnose.report import as_dict
-from ddp_lint.diagnose.session import diagnose_lines
+from ddp_lint.diagnose.session import diagnose
 
 Log = dict[str, Any]
 
@@ -39,7 +40,10 @@ class Answer:
 
 
 def by_diagnose(log: str) -> Answer:
-    found = as_dict(diagnose_lines(log.split("\n")))
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "log")
+        path.write_text(log, encoding="utf-8", newline="")
+        found = as_dict(diagnose([str(path)], None))
     place = found["place"]
     return Answer(
         found["kind"],

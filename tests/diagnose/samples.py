@@ -567,14 +567,180 @@ signal 6 (Aborted).
 """,
     ),
     (
-        "DeepSpeed's launcher",
+        "DeepSpeed's launcher: the command that it shows is the one that it started last",
         "exit-sigkill",
-        3,
+        None,
         None,
         "return code = -9",
         """[2023-04-13 18:08:55,469] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 1
 [2023-04-13 18:08:55,479] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 2
 [2023-04-13 18:09:33,220] [ERROR] [launch.py:324:sigkill_handler] ['/usr/bin/python3', '-u', 'run.py', '--local_rank=3'] exits with return code = -9
+""",
+    ),
+    (
+        "DeepSpeed's launcher with one process",
+        "exit-sigsegv",
+        0,
+        None,
+        "return code = -11",
+        "[2023-04-13 18:09:33,220] [ERROR] [launch.py:324:sigkill_handler] ['/usr/bin/python3', '-u', 'run.py', '--local_rank=0'] exits with return code = -11\n",
+    ),
+    (
+        "the launcher's words glued together, with what follows cut off",
+        "exit-sigkill",
+        4,
+        None,
+        "exitcode: -9",
+        """Loading checkpoint shards:   0%|     | 0/2 [00:00<?, ?it/s]WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 505 closing signal SIGTERM
+   ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 509) of binary: /opt/bin/python      Traceback (most recent call last):    File "/opt/bin/torchrun", line 33, in <module>  sys.exit(load_entry_point('t
+""",
+    ),
+    (
+        "cut off in the name of the launcher's exception",
+        "exit-sigkill",
+        0,
+        None,
+        "exitcode: -9",
+        """torch/distributed/elastic/multiprocessing/api.py:826] failed (exitcode: -9) local_rank: 0 (pid: 1322) of binary: /opt/bin/python
+Traceback (most recent call last):
+  File "/opt/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/opt/lib/python3.10/site-packages/torch/distributed/launcher/api.py", line 263, in launch_agent
+    raise ChildFailedError(
+torch.distr
+""",
+    ),
+    (
+        "cut off after the raise",
+        "rendezvous-connection",
+        None,
+        None,
+        "raise RendezvousConnectionError(",
+        """  File "/opt/lib/python3.10/site-packages/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py", line 119, in _call_store
+    raise RendezvousConnectionError(
+""",
+    ),
+    (
+        "cut off in a worker's traceback",
+        "python-exception",
+        1,
+        "data.py:12",
+        "Caught FileNotFoundError",
+        """[rank0]: Epoch 1
+[rank1]: FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 2.
+[rank1]: Original Traceback (most recent call last):
+[rank1]:   File "/opt/lib/python3.12/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+[rank1]:     data = fetcher.fetch(index)
+[rank1]:   File "/home/user/proj/data.py", line 12, in __getitem__
+[rank1]:     return Image.open(self.paths[i])
+""",
+    ),
+    (
+        "cut off in torchrun's block: all ranks aborted",
+        "exit-sigabrt",
+        None,
+        None,
+        "exitcode  : -6 (pid: 22)",
+        """Failures:
+[1]:
+  time      : 2023-06-14_22:36:10
+  rank      : 1 (local_rank: 1)
+  exitcode  : -6 (pid: 23)
+  error_file: <N/A>
+  traceback : Signal 6 (SIGABRT) received by PID 23
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2023-06-14_22:36:10
+  rank      : 0 (local_rank: 0)
+  exitcode  : -6 (pid: 22)
+  error_file: <N/A>
+  tr
+""",
+    ),
+    (
+        "of a message about two collectives only the first is left",
+        "collective-mismatch",
+        None,
+        None,
+        "Rank 1 is running collective",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=21, OpType=BROADCAST, TensorShape=[1], TensorDtypes=Long, TensorDev\n",
+    ),
+    (
+        "NCCL's own check of collectives",
+        "collective-mismatch",
+        None,
+        None,
+        "Mismatched collective",
+        "init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 39.\n",
+    ),
+    (
+        "only the second line of a message",
+        "ddp-ready-twice",
+        None,
+        "train.py:66",
+        "marked as ready twice",
+        """Parameter at index 55 has been marked as ready twice. This means that multiple autograd engine  hooks have fired for this particular parameter.
+Traceback (most recent call last):
+  File "/home/user/proj/train.py", line 66, in main
+    trainer.train()
+""",
+    ),
+    (
+        "the launcher was asked to stop",
+        "job-cancelled",
+        None,
+        None,
+        "Received 15 death signal",
+        """WARNING: torch.distributed.elastic.agent.server.api:Received 15 death signal, shutting down workers
+WARNING: torch.distributed.elastic.multiprocessing.api:Sending process 165 closing signal SIGTERM
+""",
+    ),
+    (
+        "what a shell says of a command of its script",
+        "exit-sigabrt",
+        None,
+        None,
+        "line 184: 2324239 Aborted",
+        """/home/user/proj/pretrain.sh: line 184: 2324239 Aborted                 (core dumped) litgpt pretrain $model
+/home/user/proj/pretrain.sh: line 184: 2324238 Aborted                 (core dumped) litgpt pretrain $model
+""",
+    ),
+    (
+        "an assertion that says whose gradients are not finite",
+        "nan-loss",
+        11,
+        None,
+        "Rank 11: found NaN",
+        "AssertionError: Rank 11: found NaN in local grad norm in backward pass before data-parallel communication collective. Device: 3\n",
+    ),
+    (
+        "Megatron's own check of results",
+        "nan-loss",
+        3,
+        None,
+        "nan on rank 3",
+        "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 3 at iteration #3 invocation #2 (message='found NaN in local grad norm for bucket #0 in backward pass')\n",
+    ),
+    (
+        "a connection that is refused after the scheduler has ended the job",
+        "job-cancelled",
+        None,
+        None,
+        "CANCELLED AT",
+        """slurmstepd: error: *** STEP 608.0 ON node1 CANCELLED AT 2022-08-12T02:06:12 DUE TO JOB REQUEUE ***
+slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused
+srun: error: node1: tasks 2-3: Exited with exit code 1
+""",
+    ),
+    (
+        "a connection that was refused before the scheduler ended the job",
+        "rendezvous-connection",
+        None,
+        None,
+        "Connection refused",
+        """[W socket.cpp:601] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 111 - Connection refused).
+slurmstepd: error: *** STEP 608.0 ON node2 CANCELLED AT 2022-08-12T02:06:12 DUE TO TIME LIMIT ***
 """,
     ),
     (

@@ -43,6 +43,35 @@ PARTING = {
                 loss = wrapped(out).mean()
                 loss.backward()  # !optimizer-step
     """,
+    "the backward of a wrapped model beside a plain one, and of one that another function gets": """
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(2, 2)
+
+            def get_loss(self, batch):
+                return {"loss": self.layer(batch).sum()}
+
+        def build():
+            return Net().cuda()
+
+        def learn(batch):
+            model = DDP(build())
+            teacher = build()
+            if dist.get_rank() == 0:
+                target, (loss, _) = teacher(batch), model(batch)
+                (loss - target).sum().backward()  # !optimizer-step
+
+        def learn_prepared(batch, prepare):
+            net, other = build(), DDP(build())
+            prepare(net)
+            if dist.get_rank() == 0:
+                loss = net(batch)
+                loss.sum().backward()  # !optimizer-step
+    """,
     "an object of a framework whose strategy gets no group": """
         import hydra
         from lightning.fabric import Fabric
@@ -100,6 +129,25 @@ PARTING = {
         class Inheriting(Base):
             def on_save(self, x):
                 dist.all_reduce(x)  # !rank-branch
+    """,
+    "a method by a name of which the beginning is written": """
+        class Trainer:
+            def sample_whole(self, x):
+                dist.all_reduce(x)
+
+            def show_whole(self, x):
+                print(x)
+
+            def run(self, kind, x):
+                if dist.get_rank() == 0:
+                    getattr(self, "sample_" + kind)(x)  # !rank-branch
+                    getattr(self, "show_" + kind)(x)
+
+            def named(self, kind, x):
+                name = f"sample_{kind}"
+                if dist.get_rank() == 0:
+                    getattr(self, name)(x)  # !rank-branch
+                    getattr(self, f"show_{kind}")(x)
     """,
     "a dictionary or a tuple with the test in it, given to a function": """
         def by_key(x):
@@ -682,6 +730,42 @@ PARTING = {
 }
 
 EQUAL = {
+    "the backward of a model that a helper makes beside the wrapped one, and of what is inside the wrapped one": """
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(2, 2)
+
+            def get_loss(self, batch):
+                return {"loss": self.layer(batch).sum()}
+
+        def build():
+            return Net().cuda()
+
+        def compare(batch):
+            model = DDP(build())
+            _, loss = model(batch)
+            loss.backward()
+            if dist.get_rank() == 0:
+                reference = build()
+                _, expected = reference(batch)
+                expected.backward()
+                print(reference)
+
+        def learn(batch):
+            model = DDP(build())
+
+            def step():
+                losses = model.module.get_loss(batch)
+                total = sum(losses.values())
+                total.backward()
+
+            if dist.get_rank() == 0:
+                step()
+    """,
     "an object of a framework whose strategy gets a group": """
         import hydra
         from lightning.fabric import Fabric

@@ -385,12 +385,12 @@ PARTING = {
             dist.all_reduce(x)  # !data-condition
     """,
     "gradients by the name of a list, of which a rank may have none": """
-        def norm(grads_for_norm, group):
+        def norm(grads_for_norm, ep_group):
             norms = [grad.norm() for grad in grads_for_norm]
             if not norms:
                 return 0.0
             total = torch.stack(norms).sum()
-            dist.all_reduce(total)  # !data-condition
+            dist.all_reduce(total, group=ep_group)  # !data-condition
     """,
     "keys of two dictionaries together, and a set of words": """
         KEYS = {"loss", "accuracy"}
@@ -699,19 +699,75 @@ PARTING = {
             chosen = {"features": features[labels > 0]}
             dist.all_gather(out, chosen["features"])  # !argument
     """,
+    "a function that rank 0 of each node runs, and one that others call as well": """
+        import os
+
+        def serve(req, x):
+            while True:
+                if req.is_completed():
+                    break
+                dist.broadcast(x, 0)  # !loop-count
+
+        def poll(req, x):
+            while True:
+                if req.is_completed():
+                    break
+                dist.broadcast(x, 0)  # !loop-count
+
+        def work(x):
+            while True:
+                dist.broadcast(x, 0)
+
+        def main(req, x):
+            if int(os.environ["LOCAL_RANK"]) == 0:
+                serve(req, x)
+            else:
+                work(x)
+
+        def both(req, x):
+            if dist.get_rank() == 0:
+                poll(req, x)
+            else:
+                work(x)
+
+        def all_poll(req, x):
+            poll(req, x)
+    """,
+    "what the first ranks of nodes decide alone, in their branch and behind it": """
+        import os
+
+        def within(loader, x, limit):
+            bad = 0
+            for batch in loader:
+                if int(os.environ["LOCAL_RANK"]) == 0:
+                    bad += 1
+                if int(os.environ["LOCAL_RANK"]) == 0:
+                    if bad > limit:
+                        break
+                    dist.all_reduce(x)  # !rank-branch
+
+        def behind(loader, x, limit):
+            bad = 0
+            for batch in loader:
+                if int(os.environ["LOCAL_RANK"]) == 0:
+                    bad += 1
+                if bad > limit:
+                    break
+                dist.all_reduce(x)  # !loop-count
+    """,
     "no gradients on this rank": """
-        def norm(parameters):
+        def norm(parameters, ep_group):
             grads = [p.grad for p in parameters if p.grad is not None]
             if len(grads) == 0:
                 return 0.0
             total = torch.stack([g.norm() for g in grads]).norm()
-            dist.all_reduce(total)  # !data-condition
+            dist.all_reduce(total, group=ep_group)  # !data-condition
             return total
 
         def scaled(parameters):
             grads = [p.grad for p in parameters if p.grad is not None]
             if grads:
-                dist.all_reduce(torch.stack([g.norm() for g in grads]).norm())  # !data-condition
+                dist.all_reduce(torch.stack([g.norm() for g in grads]).norm())  # ?data-condition
     """,
     "a model of a library that has buffers": """
         from torch.nn.parallel import DistributedDataParallel as DDP
@@ -2797,6 +2853,26 @@ EQUAL = {
                 if not alike(len(batch)):
                     continue
                 dist.all_reduce(x)
+    """,
+    "a function that rank 0 alone runs, as the master of the others": """
+        def serve(req, x):
+            while True:
+                if req.is_completed():
+                    break
+                dist.broadcast(x, 0)
+
+        def master(req, x):
+            serve(req, x)
+
+        def work(x):
+            while True:
+                dist.broadcast(x, 0)
+
+        def main(req, x):
+            if dist.get_rank() == 0:
+                master(req, x)
+            else:
+                work(x)
     """,
     "as many gradients as there are": """
         def average(parameters):

@@ -44,7 +44,14 @@ PARTING = {
             grads = [p.grad for p in parameters if p.grad is not None]
             if len(grads) > 0:
                 total = torch.nn.utils.get_total_norm(grads)
-                dist.all_reduce(total)  # !data-condition
+                dist.all_reduce(total)  # ?data-condition
+            return 0.0
+
+        def norm_of_experts(parameters, ep_group):
+            grads = [p.grad for p in parameters if p.grad is not None]
+            if len(grads) > 0:
+                total = torch.nn.utils.get_total_norm(grads)
+                dist.all_reduce(total, group=ep_group)  # !data-condition
             return 0.0
     """,
     "a meter of own losses": """
@@ -761,6 +768,53 @@ EQUAL = {
                 dist.all_reduce(torch.stack(values))
             for name in sorted(totals):
                 dist.all_reduce(torch.tensor(totals[name]).mean())
+    """,
+    "a list that an arm makes and fills itself, which may be as long as that of the other": """
+        def shared(count, x):
+            if dist.get_rank() == 0:
+                batches = []
+                for i in range(count):
+                    batches.append(x[i])
+                return batches
+            return [torch.zeros(4) for _ in range(count)]
+
+        def longer(count, x):
+            batches = []
+            if dist.get_rank() == 0:
+                for i in range(count):
+                    batches.append(x[i])
+            return batches
+
+        def empty(count, x):
+            if dist.get_rank() == 0:
+                batches = []
+                for i in range(count):
+                    batches.append(x[i])
+            else:
+                batches = []
+            return batches
+
+        def kept(count, x):
+            if dist.get_rank() == 0:
+                batches = []
+                for i in range(count):
+                    if x[i].sum() > dist.get_rank():
+                        batches.append(x[i])
+            else:
+                batches = [x]
+            return batches
+
+        def main(count, x):
+            for batch in shared(count, x):
+                dist.all_reduce(x)
+                for part in batch:
+                    dist.all_reduce(x)
+            for batch in longer(count, x):
+                dist.all_reduce(x)  # !loop-count
+            for batch in empty(count, x):
+                dist.all_reduce(x)  # !loop-count
+            for batch in kept(count, x):
+                dist.all_reduce(x)  # !loop-count
     """,
     "a list that each arm makes longer": """
         def train(model, loader):

@@ -163,7 +163,7 @@ def test_one_rank_dies(how: str, outcome: str, exit: int | None, name: str, mark
     assert (rank1.exit, rank1.signal) == (exit, name)
     assert "all_reduce(float32[4]) #0" in rank1.last.collective and "#1" in rank0.last.collective
     assert rank0.last.frame is not None and rank0.last.frame.line == line_of("deaths.py", "wait")
-    assert rank1.last.module == "(root)"
+    assert rank1.last.module == ""  # the forward is over
     if mark is not None:
         assert rank1.last.frame is not None and rank1.last.frame.line == line_of("deaths.py", mark)
     if how == "os._exit":
@@ -249,6 +249,25 @@ def test_a_script_that_starts_its_ranks(tmp_path: pathlib.Path, hangs: bool, how
     missing = [(one.kind, one.absent) for one in examine(result).mismatches]
     assert missing == ([(Kind.MISSING, (1,))] if hangs else [])
     assert sites(result.ranks[0], trace.Collective) == ({4, 6} if hangs else {4})
+
+
+def test_a_signal_that_ends_a_rank_which_the_script_has_started(tmp_path: pathlib.Path) -> None:
+    """It leaves no time to note that."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import os, torch, torch.distributed as dist, torch.multiprocessing as mp\n"
+        "def main(rank, world, store):\n"
+        "    dist.init_process_group('gloo', store, rank=rank, world_size=world)\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+        "    if rank == 1:\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    dist.barrier()\n"
+        "if __name__ == '__main__':\n"
+        f"    mp.start_processes(main, (2, 'file://{tmp_path}/store'), 2, start_method='fork')\n"
+    )
+    (result,) = run(path, CPU)
+    assert result.outcome == "crash" and result.ranks[1].signal == "SIGKILL", result.message
+    assert result.ranks[0].how != "signal"
 
 
 def test_a_script_that_fails_before_it_starts_its_ranks(tmp_path: pathlib.Path) -> None:

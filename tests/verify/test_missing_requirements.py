@@ -15,7 +15,7 @@ from ddp_lint.verify.missing_requirements import lacking, last_lines, missing_mo
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
-from ddp_lint.verify.trace import Call, Event, Exit, Frame, Mapped, Note, Phase, Raised
+from ddp_lint.verify.trace import Call, Event, Exit, Frame, Hashes, Mapped, Note, Phase, Raised
 
 from .traces import call, run
 
@@ -171,6 +171,17 @@ def test_exit_status_tells_what_did_not_run() -> None:
     step = dataclasses.replace(clean, run=dataclasses.replace(clean.run, not_run="training_step: no batch"))
     assert Verification("t", WHERE, runs=(step,)).not_run == ("the model: training_step: no batch",)
     assert "Net was left out" in render(left, "full", Sources()).splitlines()[-1]
+
+
+def test_a_script_that_shows_nothing_says_what_was_compared() -> None:
+    def hashes(step: int) -> Hashes:
+        return Hashes(what="parameters", when="after_step", wrap="ddp", update=step, digests={"w": "a"}, step=step)
+
+    plain = render(Verification("t", WHERE, runs=(run([call(1)], [call(1)], wrap="script"),)), "full", Sources())
+    assert "note: the ranks' collectives line up (1 on each); parameters were not compared, because no" in plain
+    rank = [call(1), hashes(1), call(1), hashes(2)]
+    text = render(Verification("t", WHERE, runs=(run(rank, rank, wrap="script"),)), "full", Sources())
+    assert "(2 on each); parameters were compared 2 times, up to optimizer step 2" in text
 
 
 def test_notes_say_what_stood_in_for_what() -> None:

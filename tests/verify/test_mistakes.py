@@ -1365,3 +1365,14 @@ def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_pat
     assert status == 1 and found["line"] == 3
     assert found["message"].endswith("in init_process_group, which waits for 3 ranks: 2 were started")
     assert all(run["seconds"] < 30 for run in report["runs"]), report["runs"]
+
+
+def test_an_address_that_nobody_serves_under_torchrun_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nimport torch.distributed as dist\n"
+        "rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+        "dist.init_process_group('gloo', 'tcp://127.0.0.1:1', rank=rank, world_size=world)\n"
+    )
+    status, report = verify(tmp_path, "train.py", "--timeout", "3")
+    (found,) = report["discovered"]
+    assert status == 1 and found["line"] == 4 and "none starts one at tcp://127.0.0.1:1" in found["cause"], found

@@ -40,7 +40,7 @@ def run(folder: pathlib.Path, *ranks: RankOutcome, code: int = 1, log: str = "")
         ((Start(),), {"code": -9, "oom": True}, "oom", "ended by the kernel's OOM killer"),
         ((Start(),), {"code": -9, "oom": False}, "signal", "ended by SIGKILL"),
         ((Start(),), {"code": -11, "oom": True}, "signal", "ended by SIGSEGV"),
-        ((Start(),), {"code": -15, "stopped": True}, "stopped", "ended by torchrun after another rank failed"),
+        ((Start(),), {"code": -15, "stopped": True}, "stopped", "was ended after another rank failed"),
         ((Start(), Stall(seconds=5.0)), {"code": STALLED}, "stalled", "no progress for 5 s"),
         (
             (Start(), Stall(reason="mismatch"), PEER_LOST),
@@ -121,7 +121,7 @@ def test_a_rank_whose_peer_came_to_its_end_waits_for_it(
     assert [one.how for one in ranks] == [how, "completed"]
     assert run(tmp_path, *ranks)[0] == outcome
     assert how == "exception" or ranks[0].message.startswith(
-        "waits for rank 1, which ended; its error was: RuntimeError: "
+        "waits for rank 1, which ended; the call failed with: RuntimeError: "
     )
 
 

@@ -6,6 +6,7 @@ All programs run first, as many at once as there are processors for two ranks ea
 from __future__ import annotations
 
 import concurrent.futures
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -31,7 +32,10 @@ LIMIT = 240
 UNPROVEN = {
     "DDP809": ("inconclusive", "inconclusive", "which of two names the allocator went by cannot be asked"),
 }
-ON_CPU = [code for code, rule in RULES.items() if not rule.needs_cuda]
+_INSTALLED = tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
+ON_CPU = [
+    code for code, rule in RULES.items() if not rule.needs_cuda and (rule.gone_in is None or rule.gone_in > _INSTALLED)
+]
 ON_CUDA = list(RULES)
 
 pytestmark = pytest.mark.launch

@@ -93,8 +93,9 @@ def _run(folder: pathlib.Path, device: str, script: str) -> str:
 
 def test_everything_that_says_cuda(tmp_path: pathlib.Path) -> None:
     assert _run(tmp_path, "cpu", SCRIPT).splitlines() == [
-        "cuda cpu",
+        "torch.cuda cpu",
         "cuda:1 cpu",
+        "cuda cpu",
         "cuda:0 cpu",
         "nccl gloo",
         "SyncBatchNorm the same sums by all_reduce",
@@ -131,7 +132,7 @@ def test_observers_hear_the_truth(tmp_path: pathlib.Path) -> None:
         "assert torch.cuda.is_initialized()\n"
         "assert in_force('CUDA_VISIBLE_DEVICES') is None\n"
     )
-    assert _run(tmp_path, "cpu", script) == "cuda cpu\n"
+    assert _run(tmp_path, "cpu", script) == "torch.cuda cpu\n"
 
 
 def test_gloo_on_gpus_gets_both_backends(tmp_path: pathlib.Path) -> None:

@@ -81,7 +81,7 @@ def test_the_example_function_comes_first(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("X = 1\n", "nothing to run"), ("def f(:\n", "not Python"), (None, "no such file")],
+    [("X = 1\n", "nothing to run"), ("def f(:\n", r"\.py:1: not Python"), (None, "no such file")],
 )
 def test_nothing_to_run(tmp_path: pathlib.Path, text: str | None, message: str) -> None:
     place = str(tmp_path / "absent.py") if text is None else write(tmp_path, text)

@@ -29,6 +29,7 @@ from ddp_lint.verify.trace import (
     GraphBreak,
     Hashes,
     Lines,
+    Mapped,
     NoGrad,
     Ordered,
     Phase,
@@ -101,6 +102,15 @@ def frames(path: str, line: int) -> tuple[Frame, ...]:
 
 
 # ---- confirmed
+
+
+@pytest.mark.parametrize(("name", "linked"), [("head.weight", True), ("body.weight", False)])
+def test_an_error_about_missing_gradients_is_about_those_parameters(path: str, name: str, linked: bool) -> None:
+    message = "Expected to have finished reduction in the prior iteration before starting a new one."
+    raised = Raised(type="RuntimeError", message=message, where="main", frames=frames(path, 5))
+    rank = [lines(path, {HEAD: 1}), NoGrad(names=(name,), reference=(name,)), raised]
+    judged = verdict(at("DDP624", HEAD), run(rank, rank, outcome="exception", how=["exception", "exception"]))
+    assert judged.verdict is Verdict.CONFIRMED and judged.evidence[0].linked is linked
 
 
 def test_a_collective_that_one_rank_does_not_call_confirms(path: str) -> None:
@@ -696,3 +706,41 @@ def test_unordered_streams_are_discovered_without_a_finding() -> None:
     race = Unordered(op="aten.addmm", earlier_op="aten.div_", frames=at_line(38), earlier=at_line(25))
     (found,) = discover([run([race], [], device="cuda")], [])
     assert found.kind == "race" and found.evidence[0].line == 38 and "line 25" in found.message
+
+
+def test_what_a_release_does_not_have_is_refuted_for_that_release(path: str) -> None:
+    rank = [lines(path, {HEAD: 1})]
+    judged = verdict(at("DDP206", HEAD), run(rank, rank, wrap="script"))
+    assert judged.verdict is Verdict.REFUTED and judged.reason.endswith("PyTorch before 2.13 may behave otherwise")
+
+
+@pytest.mark.parametrize(("uses", "found"), [("cuda", ["device"]), ("torch.cuda", [])])
+def test_who_only_asks_for_gpus_has_chosen_none(uses: str, found: list[str]) -> None:
+    rank = [Mapped(requested="nccl", actual="gloo"), Mapped(requested=uses, actual="cpu"), call(7)]
+    assert [one.kind for one in discover([run(rank, rank, wrap="script")], [])] == found
+
+
+def test_a_rank_that_waits_for_a_store_that_nobody_starts_is_told_so() -> None:
+    joining = Call(name="init_process_group", arguments={"unserved": "tcp://host:1"}, frames=frames("/p/train.py", 3))
+    (found,) = discover([run([joining], [joining], outcome="hang", how=["stalled", "stalled"])], [])
+    assert found.kind == "stall" and found.cause.endswith("none starts one at tcp://host:1")
+
+
+def test_a_signal_is_told_once_and_with_what_mostly_sends_it() -> None:
+    examined = run([call(7)], [call(7)], outcome="crash", how=["signal", "stopped"])
+    first, second = examined.run.ranks
+    killed = dataclasses.replace(first, signal="SIGKILL", message="ended by SIGKILL")
+    result = dataclasses.replace(examined.run, ranks=(killed, second))
+    (found,) = discover([dataclasses.replace(examined, run=result)], [])
+    assert found.message == "rank 0 died of SIGKILL" and "for want of host memory" in found.cause and not found.code
+
+
+@pytest.mark.parametrize(("late", "expected"), [(True, Verdict.INCONCLUSIVE), (False, Verdict.NOT_REACHED)])
+def test_what_a_rank_ran_before_it_was_known_to_be_one_is_not_called_unreached(
+    path: str, late: bool, expected: Verdict
+) -> None:
+    code = rule_with("exception")
+    rank = [Start(late=late), lines(path, {})]
+    span = Span("train.py", 1, 1, 1, 5)
+    judged = verdict(situation(Finding(code, "s", "m", span, Confidence.HIGH), SOURCE.splitlines()), run(rank, rank))
+    assert judged.verdict is expected

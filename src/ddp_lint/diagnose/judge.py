@@ -304,7 +304,8 @@ class _Cases:
     # ---- what is left
 
     def weak(self) -> Diagnosis | None:
-        own = [e for e in self.events if e.role == "own" and not e.soft]
+        end = min((e.order for e in self.events if e.kind == "job-cancelled"), default=None)
+        own = [e for e in self.events if e.role == "own" and not e.soft and (end is None or e.order < end)]
         if not own:
             return None
         return self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)

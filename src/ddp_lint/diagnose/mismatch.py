@@ -60,8 +60,7 @@ def _of_prints(prints: dict[int, Print], events: Sequence[Event]) -> tuple[int |
     """The rank that is elsewhere, and how the two calls differ."""
     ops = Counter(p.op for p in prints.values())
     if len(prints) == 1:  # the rest of the message is cut off
-        (only,) = prints.values()
-        return (None, "") if _is_gradient(only) else (only.rank, "rank-conditional")
+        return None, "" if any(map(_is_gradient, prints.values())) else "rank-conditional"
     if len(ops) == 1:
         backward = any("backward" in f.function or "run_backward" in f.function for e in events for f in e.frames)
         large = any(_elements(p.shape) > 4096 for p in prints.values())

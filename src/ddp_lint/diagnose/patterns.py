@@ -30,7 +30,7 @@ def time_in(text: str) -> float | None:
 # ---- process groups of NCCL
 
 _SEQ = re.compile(r"SeqNum=(\d+)")
-_OP = re.compile(r"OpType=(\w+)")
+_OP = re.compile(r"OpType=(\w+)\W")  # without what follows it may be cut off
 _NUMEL = re.compile(r"NumelIn=(\d+)")
 _STATUS = re.compile(
     r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)"
@@ -95,6 +95,8 @@ _NAMED = (
     re.compile(r"`?device_id`? on rank (?P<ranks>\d+)"),
     re.compile(r"missing ranks: \{(?P<ranks>[\d, ]+)\}"),
     re.compile(r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks"),
+    re.compile(r"\b[Rr]ank (?P<ranks>\d+): found (?:NaN|Inf)"),
+    re.compile(r"[Uu]nexpected result \S+ on rank (?P<ranks>\d+)"),
     re.compile(r"(?:lagging|dead|mismatched) ranks[^\[]{0,60}: \[?(?P<ranks>\d+(?:, ?\d+)*)"),
     re.compile(r"^ *- \[(?P<ranks>\d+(?:, ?\d+)*)\] (?:joined but didn't finish|never joined)", re.M),
 )
@@ -130,9 +132,11 @@ _SPAWNED = re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with (?:signal (?P<s
 _MPIRUN = re.compile(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on signal (?P<signal>\d+)")
 _CHILD = re.compile(r"\[rank: (?P<rank>\d+)\] Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)")
 _DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+)")
+#: What a shell says of a command of a script.
+_SHELL = re.compile(r": line \d+: +(?P<pid>\d+) (?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7, "Terminated": -15}
 _MAYBE = re.compile(
-    r"exitcode|Sending process|Killing|return code|tasks? \d|terminated with|exited on signal|died with"
+    r"exitcode|Sending process|Killing|return code|tasks? \d|terminated with|exited on signal|died with|: line \d+: "
 )
 
 
@@ -146,8 +150,9 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
     elif match := _SENDING.search(text):
         yield End(None, None, quote, int(match["pid"] or match["sub"]), stopped=True, time=time)
     elif match := _RETURNED.search(text):
-        local = _LOCAL.search(text)
-        yield End(int(local[1]) if local else rank, int(match["code"]), quote, first=True, time=time)
+        # DeepSpeed shows the command that it started last, whichever of its processes failed.
+        alone = (local := _LOCAL.search(text)) is not None and int(local[1]) == 0
+        yield End(0 if alone else rank, int(match["code"]), quote, first=True, time=time)
     elif match := _SRUN.search(text):
         code = int(match["code"]) if match["code"] else _WORDS.get(match["how"], -9)
         code = 128 - code if 128 < code < 160 else code
@@ -160,6 +165,9 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
         yield End(int(match["rank"]), _code(match), quote, first=True, time=time)
     elif match := _MPIRUN.search(text):
         yield End(int(match["rank"]), -int(match["signal"]), quote, int(match["pid"]), first=True, time=time)
+    elif match := _SHELL.search(text):
+        code = _WORDS[match["how"]]
+        yield End(rank, code, quote, int(match["pid"]), first=True, stopped=code == -15, time=time)
     elif match := _DIED.search(text):
         yield End(rank, _signal(match["signal"]), quote, first=True, time=time)
 

@@ -20,6 +20,7 @@ _FRAME = re.compile(
 )
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
 _RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
+_RAISING = re.compile(r"(?:.*\s)?raise (?P<what>(?:\w+\.)*(?P<type>[A-Z]\w+)\(.*)")
 _RAISED_ALONE = re.compile(
     r"^(?:[A-Z]+ *[:|-] *)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
     r"(?P<of>\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
@@ -66,7 +67,8 @@ _TELLING = re.compile(
     r"[Aa]ssert|Watchdog|barrier|ollective|closed|[Cc]losing|[Rr]ank|abort|Abort|fault|ECC|Xid|GPU|limit|[Oo]verflow|"
     r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
     r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
-    r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|capture|capturing"
+    r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|captur(?:e|ing)|"
+    r"marked as"
 )
 _BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -207,6 +209,9 @@ class _Stream:
         self._close_message()
         if self._fatal is not None:
             self._end_dump()
+        if "exitcode" in self._block and "traceback" not in self._block:
+            self._end_block("", self._block_quotes[-1])
+        self._finish_traceback()
         self._cut_off()
         self._frames = None
         self._report = None
@@ -239,6 +244,7 @@ class _Stream:
             return True
         if _HEADER in text:
             before = text.partition(_HEADER)[0]
+            self._reader.reading.ends.extend(ends_in(before, piece.rank, quote))
             self._say(before, quote, piece)
             self._begin(0 if before.strip() else len(before), text)
             return True
@@ -327,6 +333,21 @@ class _Stream:
         self._code, self._user_code = [], []
         self._innermost_first = innermost_first
 
+    def _finish_traceback(self) -> None:
+        """The log ends before the exception: the `raise` has its name, and what carries a worker's exception."""
+        frames = tuple(self._frames or ())
+        if self._inner_of is not None:
+            outer, self._inner_of = self._inner_of, None
+            outer.frames, self._frames, self._message = (*frames, *outer.frames), None, outer
+        elif frames and (raising := self._raising()):
+            self._frames = None
+            self._raise(raising["type"], raising["what"], self._code[-1], self._rank, frames)
+        self._close_message()
+
+    def _raising(self) -> re.Match[str] | None:
+        """The `raise` that is the code of the last frame."""
+        return _RAISING.match(self._code[-1].text) if len(self._code) == 2 else None
+
     def _cut_off(self) -> None:
         if self._frames:
             self._reader.reading.cut_off.append((self._rank, tuple(self._frames)))
@@ -383,7 +404,10 @@ class _Stream:
         raised = _RAISED.match(text.strip())
         if raised and (raised["message"] is not None or "." in raised["type"] or _ends_like_exception(raised["type"])):
             frames, self._frames = tuple(self._frames or ()), None
-            self._raise(raised["type"], text, quote, piece.rank, frames)
+            name = raised["type"]
+            if raised["message"] is None and not _ends_like_exception(name):
+                name = raising["type"] if (raising := self._raising()) else name  # the line itself is cut off
+            self._raise(name, text, quote, piece.rank, frames)
             return True
         self._patience += 1
         if self._patience > 40:

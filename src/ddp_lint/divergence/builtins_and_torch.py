@@ -18,6 +18,7 @@ from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, reference_of
 from ddp_lint.divergence.iteration import element_of, emptiness, own_rounds, pair
 from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
+    assigned_once,
     deals,
     drops_last,
     equalised,
@@ -256,8 +257,20 @@ def _computed(frame: Frame, base: Value | None, node: ast.Call) -> Value:
     itself is the default."""
     reference = reference_of(base)
     if isinstance(reference, ref.Instance) and isinstance(reference.of, ref.ClassRef) and not gives_object(node):
-        return unknown(frame.key(node), ref.Dynamic(reference.of, base))
+        return unknown(frame.key(node), ref.Dynamic(reference.of, _beginning(frame, node.args[1:2]), base))
     return unknown(frame.key(node))
+
+
+def _beginning(frame: Frame, name: list[ast.expr]) -> str:
+    """The text that a computed name begins with: ``"sample_" + kind``, ``f"sample_{kind}"``."""
+    first: ast.expr | None = assigned_once(frame, name[0]) if name else None
+    while isinstance(first, (ast.BinOp, ast.JoinedStr)):
+        if isinstance(first, ast.JoinedStr):
+            first = first.values[0] if first.values else None
+        else:
+            first = first.left if isinstance(first.op, ast.Add) else None
+    text = first.value if isinstance(first, ast.Constant) else None
+    return text if isinstance(text, str) else ""
 
 
 def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
+from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_wrapped
 from ddp_lint.divergence.definitions import MODEL, stores_in
 from ddp_lint.divergence.frame import span_of
@@ -19,7 +20,7 @@ from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.summaries import Summaries
-from ddp_lint.divergence.values import BATCH, ELEMENT, INDEX, Value, argument_key
+from ddp_lint.divergence.values import BATCH, ELEMENT, INDEX, Test, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -30,6 +31,8 @@ from ddp_lint.source.syntax import parameters, walk
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
 _FILES, _CALLERS, _CONTEXTS = 8, 12, 8
+#: Calls from a function up to the test that says which rank runs it.
+_UPWARDS = 3
 
 
 class HasNode(Protocol):
@@ -37,6 +40,9 @@ class HasNode(Protocol):
 
     @property
     def node(self) -> ast.AST: ...
+
+    @property
+    def function(self) -> FunctionRef | None: ...
 
 
 R = TypeVar("R", bound=HasNode)
@@ -60,6 +66,8 @@ class Callers(Generic[R]):
         callers = list(self._callers(function))
         if not callers or len(callers) > _CALLERS:
             return found
+        if not all(p.by_rank_or_place for p in found) and self._is_of_rank_0(function, callers):
+            return tuple(p for p in found if p.by_rank_or_place)  # nothing else parts a rank from itself
         contexts = self._contexts(function, callers)
         if not contexts or len(contexts) > _CONTEXTS:
             return found
@@ -112,6 +120,24 @@ class Callers(Generic[R]):
                 if root.node is not function.node and function.name in _called_in(root.node):
                     yield facts, root
 
+    def _is_of_rank_0(self, function: FunctionRef, callers: list[tuple[ModuleFacts, R]], depth: int = _UPWARDS) -> bool:
+        """Does rank 0 alone run the function: is each call of it under a test of the rank, or in such a function?"""
+        called = False
+        for facts, caller in callers:
+            with self.summaries.watching(function.node) as given:
+                self.evaluate(caller, facts, self.summaries)
+            if not given and function.owner is None:
+                continue  # another function of this name
+            called = True
+            if given and all(any(map(_is_rank_0, path)) for _, path in given):
+                continue
+            above = list(self._callers(caller.function)) if depth and caller.function is not None else []
+            if caller.function is None or not above or len(above) > _CALLERS:
+                return False
+            if not self._is_of_rank_0(caller.function, above, depth - 1):
+                return False
+        return called
+
     def _contexts(
         self, function: FunctionRef, callers: list[tuple[ModuleFacts, R]]
     ) -> list[tuple[dict[str, Value], dict[str, Value]]]:
@@ -122,10 +148,16 @@ class Callers(Generic[R]):
         for facts, caller in callers:
             with self.summaries.watching(function.node) as given:
                 self.evaluate(caller, facts, self.summaries)
-            for env in given:
+            for env, _ in given:
                 full = {name: _more_specific(env.get(name), value) for name, value in alone.items()}
                 found[tuple((name, argument_key(value)) for name, value in full.items())] = full, {**alone, **env}
         return list(found.values())
+
+
+def _is_rank_0(test: Test) -> bool:
+    """Does the test hold for no rank but the first of all? That of each node, or of each group, is another one."""
+    world = all(atom.varies is None or atom.varies.scope == "world" for atom in test.atoms())
+    return world and test.truth(0) is not False and not any(test.truth(n) is not False for n in range(1, worlds.COUNT))
 
 
 def may_run_on_some(function: FunctionRef) -> bool:

@@ -277,9 +277,10 @@ def _call_object(frame: Frame, function: Value, instance: ref.Instance, argument
 
 
 def _dynamic(frame: Frame, dynamic: ref.Dynamic, node: ast.Call) -> Value:
-    """Any one of the methods that the class itself defines is called."""
+    """Any one of the methods that the class itself defines is called, of those with the beginning of the name."""
     frame.linker.questions.note(Question(dynamic.of, "members"), dynamic.of)
-    for name in list(frame.linker.members(dynamic.of))[:_ALTERNATIVES]:
+    named = [name for name in frame.linker.members(dynamic.of) if name.startswith(dynamic.prefix)]
+    for name in named[:_ALTERNATIVES]:
         method = frame.linker.method(dynamic.of, name)
         if method is None or name.startswith("__"):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import functools
 import re
@@ -30,6 +31,7 @@ from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import LISTED, PADDED, PLACES, SELECTING, is_generated, selection, tensor_in
 from ddp_lint.divergence.values import (
     GROWN,
+    OF_ARM,
     Known,
     Test,
     Value,
@@ -43,7 +45,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
-from ddp_lint.project.parts import children
+from ddp_lint.project.parts import children, inside
 from ddp_lint.source.syntax import calls_below, names_in
 
 #: Classes, one of which an object may be of.
@@ -69,36 +71,68 @@ _SIZES = frozenset({"numel", "size", "dim", "nelement", "shape"})
 
 
 def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
-    """``reference(x).backward()`` of a model that this function makes and hands to nothing that would wrap it."""
-    loss = node.func.value if isinstance(node.func, ast.Attribute) else None
-    if loss is not None and _is_of_model_alone(frame, loss):
-        return True
-    model = loss.func.id if isinstance(loss, ast.Call) and isinstance(loss.func, ast.Name) else ""
-    if not model or frame.function is None:
+    """Is it the backward of a model that is not wrapped: of one that this function makes and hands to nothing that
+    would wrap it, of one that communicates with nobody, or not among all ranks, or of what is inside a wrapped one
+    (``model.module.get_loss(batch)``), whose hooks wait for its own forward? No wrapped model takes part in it."""
+    if not isinstance(node.func, ast.Attribute) or frame.function is None:
         return False
-    made = [
-        child.value
-        for child in children(frame.function)
-        if isinstance(child, ast.Assign) and any(dotted(target) == model for target in child.targets)
-    ]
-    return len(made) == 1 and _is_new_module(frame, made[0])
+    called = _functions_behind(frame, node.func.value)
+    models = [(f.id, frame.env.get(f.id)) for f in called if isinstance(f, ast.Name)]
+    if any(value is not None and is_wrapped(value) for _, value in models):
+        return False
+    plain = any(_is_plain(frame, name, value, node) for name, value in models)
+    return plain or any(_is_inside_wrapped(frame, function) for function in called)
 
 
-def _is_of_model_alone(frame: Frame, loss: ast.expr) -> bool:
-    """``fabric.setup_module(model)`` of an object that communicates with nobody, or not among all ranks: nor does the
-    backward of what that model gives, unless a wrapped one has a part in it."""
-    assigned = [n for n in children(frame.function) if isinstance(n, ast.Assign)] if frame.function is not None else []
-    called: set[str] = set()
-    names: set[str] = set()
-    parts = [loss]
-    while parts:
-        part = parts.pop()
-        called |= {n.func.id for n in calls_below(part) if isinstance(n.func, ast.Name)}
-        new = names_in(part) - names
-        names |= new
-        parts += [n.value for n in assigned if any(dotted(target) in new for target in n.targets)]
-    models = [value for name in called if (value := frame.env.get(name)) is not None]
-    return any(value.reference == ref.ON_ONE_DEVICE for value in models) and not any(map(is_wrapped, models))
+def _functions_behind(frame: Frame, loss: ast.expr) -> list[ast.expr]:
+    """The functions that a value is made by, through what the function assigns."""
+    assigned = _made_by(frame.function, names_in(loss)) if frame.function is not None else ()
+    return [*(call.func for call in calls_below(loss)), *assigned]
+
+
+@functools.lru_cache(maxsize=64)
+def _made_by(function: ast.AST, names: frozenset[str]) -> tuple[ast.expr, ...]:
+    """The functions, one of each dotted name, that variables of a function are made by: a script may have thousands of
+    backward passes of one name."""
+    values = collections.defaultdict(list)
+    for node in children(function):
+        if isinstance(node, ast.Assign):
+            for name in {name for target in node.targets for name in _targets(target)}:
+                values[name].append(node.value)
+    found: dict[str, ast.expr] = {}
+    seen, left = set(names), list(names)
+    while left:
+        for value in values[left.pop()]:
+            found |= {dotted(call.func): call.func for call in calls_below(value)}
+            new = names_in(value) - seen
+            seen |= new
+            left += new
+    return tuple(func for name, func in found.items() if name)
+
+
+def _targets(target: ast.expr) -> list[str]:
+    """``_, loss = model(x)``"""
+    return [dotted(part) for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
+
+
+def _is_plain(frame: Frame, model: str, value: Value | None, node: ast.Call) -> bool:
+    if value is not None and value.reference == ref.ON_ONE_DEVICE:
+        return True
+    parts = list(children(frame.function)) if frame.function is not None else []
+    made = [n.value for n in parts if isinstance(n, ast.Assign) and any(dotted(t) == model for t in n.targets)]
+    before = (n for n in parts if isinstance(n, ast.Call) and n.lineno < node.lineno)
+    handed = any(isinstance(given, ast.Name) and given.id == model for call in before for given in call.args)
+    of = value.reference.of if value is not None and isinstance(value.reference, ref.Instance) else None
+    is_module = isinstance(of, ref.ClassRef) and frame.linker.is_module(of)
+    return len(made) == 1 and not handed and (is_module or _is_new_module(frame, made[0]))
+
+
+def _is_inside_wrapped(frame: Frame, function: ast.expr) -> bool:
+    """``model.module``, or a method of it."""
+    attribute = ""
+    while isinstance(function, ast.Attribute):
+        attribute, function = function.attr, function.value
+    return attribute == "module" and isinstance(function, ast.Name) and is_wrapped(evaluate(frame, function))
 
 
 def is_wrapped(value: Value) -> bool:
@@ -204,7 +238,8 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         listed = ref.Instance(ref.SET, handed=order.call_depth, filled=order.origin)
         frame.env[path] = unknown(frame.key(node, "list"), listed)
         return
-    tests = (test.varying() for test in (*frame.path, *frame.staying))
+    beside = _is_made_beside(frame, node)
+    tests = (test.varying() for test in (*(() if beside else frame.path), *frame.staying))
     varies = next((v for v in tests if v is not None and v.cause != "file"), None)  # ranks mostly find the same files
     if varies is not None and not varies.local_only:
         frame.env[path] = divergent((GROWN, frame.key(node)), varies)
@@ -219,8 +254,33 @@ def _grow(frame: Frame, node: ast.Call, given: Sequence[Value]) -> None:
         frame.env[path] = unknown(frame.key(node, "list"), listed)
     elif (own := passed_on(frame, node, given).varies) is not None:
         frame.env[path] = filled(frame.key(node), own)
+    elif beside:
+        frame.env[path] = unknown((OF_ARM, frame.key(node)))
     elif given and all(value.agreed for value in given):
         frame.env[path] = unknown(frame.key(node, "list"), agreed=True)
+
+
+def _is_made_beside(frame: Frame, node: ast.Call) -> bool:
+    """Has the arm that makes a list longer made it as well? ``if rank == 0: parts = []; for ..: parts.append(x)``: on
+    the other ranks it is another list, or none."""
+    name = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if not isinstance(name, ast.Name) or frame.function is None or not any(test.varying() for test in frame.path):
+        return False
+    nodes = inside(frame.function)
+    made = [n for n in nodes if isinstance(n, ast.Assign) and any(getattr(t, "id", "") == name.id for t in n.targets)]
+    arms = [block for n in nodes for block in _arms(n) if _holds(block, node)]
+    return len(made) == 1 and bool(arms) and all(_holds(block, made[0]) for block in arms)
+
+
+def _arms(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
+    if isinstance(node, ast.If):
+        yield from (node.body, node.orelse)
+    elif isinstance(node, ast.Match):
+        yield from (case.body for case in node.cases)
+
+
+def _holds(block: Sequence[ast.stmt], node: ast.expr | ast.stmt) -> bool:
+    return any(part.lineno <= node.lineno <= (part.end_lineno or part.lineno) for part in block)
 
 
 def _set_default(frame: Frame, node: ast.Call, arguments: Arguments) -> None:

@@ -63,6 +63,14 @@ class Side:
         return dataclasses.replace(self, node=node)
 
 
+def _have_one_number(condition: Condition, here: list[int]) -> bool:
+    """Have all ranks that come to the choice the same number, from which it follows: those with the local rank 0, in
+    ``if local_rank == 0: stopper.step(); if stopper.stop: break``?"""
+    if not condition.by_rank or condition.varies is None or condition.varies.scope != "node":
+        return False
+    return all(worlds.WORLDS[world].local_rank == 0 for world in here)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Difference:
     """Side `first` reaches `event`; `second` reaches `other` instead, or no event at all.
@@ -160,6 +168,8 @@ class Comparison:
             if common is None:  # behind choices that exclude each other
                 continue
             if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
+                if _have_one_number(node.condition, here):
+                    continue
                 key = self._projection.truth(node.condition, 0)
                 if any(common.get(choice) is chosen for choice, chosen in self._alone) or node.number in apart:
                     continue

@@ -67,6 +67,11 @@ class Group:
     def is_world(self) -> bool:
         return self.axis == WORLD_AXIS
 
+    @property
+    def holds_experts(self) -> bool:
+        """Has each of its ranks experts of its own, by its name, to which a batch may send nothing?"""
+        return self.axis == "expert"
+
     def may_hold(self, world: World) -> bool:
         """Can the rank of this world be one of the members?"""
         return world.rank not in self.outside and (not self.members or world.rank in self.members)

@@ -30,6 +30,7 @@ from ddp_lint.divergence.lengths import (
     feeds_training,
     gives_rest,
     is_loader,
+    is_loader_name,
     is_undivided,
     of_batches,
     own_length,
@@ -242,7 +243,7 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
     if (entry := _entry(frame, node)) is not None:
         return entry
     if iterable.varies is not None and iterable.open:
-        return _element_of_own(frame, iterable, node)
+        return _element_of_own(frame, iterable, node, target)
     if is_loader(iterable, path) or (iterable.reference is None and feeds_training(frame, node)):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
@@ -252,13 +253,17 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
     return unknown((ELEMENT, frame.key(node)), of, agreed=whole or iterable.agreed)
 
 
-def _element_of_own(frame: Frame, iterable: Value, node: ast.expr) -> Value:
+def _element_of_own(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None) -> Value:
     """An element of what each rank has for itself. Its keys, and the names of parts, are the same on all ranks."""
     method = _method_in(node)
     if method == "keys":
         return unknown((ELEMENT, frame.key(node)))
     assert iterable.varies is not None
-    element = divergent((ELEMENT, frame.key(node)), iterable.varies)
+    # Of a list that is another one on some ranks, as long as theirs for all that is known: so is what it holds, unless
+    # that goes through a data set of its own.
+    alike = iterable.even and iterable.by_rank and not iterable.varies.aspect
+    alike = alike and not is_loader_name(last_part(target))
+    element = divergent((ELEMENT, frame.key(node)), iterable.varies, even=alike)
     named = method in _NAMED or method == "items"
     return dataclasses.replace(element, items=(unknown(frame.key(node, "name")), element)) if named else element
 

@@ -144,9 +144,11 @@ class Super:
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class Dynamic:
-    """`getattr(self, name)` with a computed name: any method that the class of the object defines."""
+    """`getattr(self, name)` with a computed name: any method that the class of the object defines and whose name begins
+    with the text that the computed one begins with."""
 
     of: ClassRef
+    prefix: str = ""
     receiver: Any = dataclasses.field(default=None, compare=False)
 
 

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ddp_lint import knowledge
 from ddp_lint.divergence import closures, conditions, expressions, iteration, targets
@@ -56,6 +56,7 @@ from ddp_lint.divergence.values import (
     WORLD_SIZE,
     Component,
     Known,
+    Test,
     Value,
     Variation,
     argument_key,
@@ -96,6 +97,13 @@ _NOTHING = Summary([], unknown("recursion"))
 _ALL_NAMES = "*"
 
 
+class Given(NamedTuple):
+    """The arguments of a call, and the tests that lead to it."""
+
+    arguments: dict[str, Value]
+    path: tuple[Test, ...]
+
+
 class Summaries:
     """All evaluations of one project. Raises TooLarge out of a root that costs more than its bound."""
 
@@ -116,7 +124,7 @@ class Summaries:
         #: A callee that makes the ranks diverge is one event to its callers: it is reported where it is.
         self.whole = whole
         self._watched: ast.AST | None = None
-        self._given: list[dict[str, Value]] = []
+        self._given: list[Given] = []
         #: What the configuration says of the project's own names, None where it says nothing.
         self.own: Own | None = project.own or None
         #: Counts the statements that roots and files take.
@@ -179,7 +187,7 @@ class Summaries:
         return self.effort.whole.exceeds(self._bound_of_file // 2)
 
     @contextlib.contextmanager
-    def watching(self, node: ast.AST) -> Iterator[list[dict[str, Value]]]:
+    def watching(self, node: ast.AST) -> Iterator[list[Given]]:
         """Collects what a function is called with meanwhile."""
         self._watched, self._given = node, []
         try:
@@ -201,7 +209,7 @@ class Summaries:
         if frame.apart:
             env |= _apart_in(frame, function, _given_paths(function, arguments, node))
         if function.node is self._watched and not self._memory.depth:  # what is kept already is not entered again
-            self._given.append(env)
+            self._given.append(Given(env, tuple(frame.path)))
         summary = self._summary(function, env, passed_on(frame, arguments))
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)

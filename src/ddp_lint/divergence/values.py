@@ -280,6 +280,8 @@ FIELD: Final = "field"
 TOTAL: Final = "total"
 #: How the key of a list or a dictionary begins that has become longer on some ranks.
 GROWN: Final = "grown"
+#: ... of a list that some ranks have made and filled for themselves, which may well be as long as that of the others.
+OF_ARM: Final = "list of an arm"
 #: ... of a dictionary that has a key once it was asked for one.
 KEYED: Final = "keyed"
 #: How the key of the number of a round begins, which an ``enumerate()`` hands out.
@@ -698,7 +700,9 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if yes.agreed and no.agreed:
         return yes
     varies = test.varying()
-    special = _of_several(yes, no) if varies is None else _longer_in_one_arm(test, yes, no, key)
+    special = (
+        _of_several(yes, no) or _filled_in_loop(yes, no) if varies is None else _longer_in_one_arm(test, yes, no, key)
+    )
     if special is not None:
         return special
     if (entries := _merged_entries(test, yes, no, key)) is not None:
@@ -798,6 +802,14 @@ def _of_several(yes: Value, no: Value) -> Value | None:
     return None
 
 
+def _filled_in_loop(yes: Value, no: Value) -> Value | None:
+    """A list that an arm has made, after a loop that fills it."""
+    for one, other in ((yes, no), (no, yes)):
+        if one.kind == OF_ARM and is_new_container(other):
+            return one
+    return None
+
+
 def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Value | None:
     """A dictionary to which one arm has added an entry, or a list to which it has added an element; None for anything
     else. The entries that both have are known."""
@@ -812,11 +824,16 @@ def _longer_in_one_arm(test: Test, yes: Value, no: Value, key: Hashable) -> Valu
     if is_new_container(yes) is not is_new_container(no):
         other = no if is_new_container(yes) else yes
         longer = other.constant is None and not other.agreed
-    elif yes.kind == no.kind == GROWN:  # both arms add to it
+    elif yes.kind in _GROWN and no.kind in _GROWN:  # both arms add to it
         return filled(key, varies)
     else:
-        longer = GROWN in (yes.kind, no.kind) and all(v.kind == GROWN or v.items is not None for v in (yes, no))
+        longer = any(v.kind in _GROWN for v in (yes, no)) and all(
+            v.kind in _GROWN or v.items is not None for v in (yes, no)
+        )
     return divergent((GROWN, key), varies) if longer else None
+
+
+_GROWN: Final = frozenset({GROWN, OF_ARM})
 
 
 def _is_empty(value: Value) -> bool:

@@ -147,6 +147,9 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
         yield "the ranks of a smaller group usually share their samples"
     if varies.aspect == "gradients" and event.op == "full_tensor":
         yield "all ranks hold a part of a DTensor: either all have a gradient for it, or none"
+    elif varies.aspect == "gradients" and not event.group.holds_experts:
+        # When they were first read on public code (blocks 70 to 74), none of 4 was true.
+        yield "ranks that run one model have gradients for the same parameters, or for a part of the same unit each"
     if (decided := _exit_of_all(difference)) is not None:
         yield f"`{decided.condition.text}` ends every process that comes to it, and is the same on all ranks"
     other_when = difference.other.when if difference.other is not None else ""

@@ -225,7 +225,8 @@ class _Parts:
         self._add_ellipsis(start, _indent(self._source[node.lineno - 1]) + " ")
 
     def _add_lines(self, first: int, last: int) -> None:
-        self.lines += self._source[first - 1 : last]
+        # An empty line ends ``x = 1 \``: without it the next part that is kept would go on with the statement.
+        self.lines += [*self._source[first - 1 : last - 1], self._source[last - 1].removesuffix("\\")]
         self.line_map += range(first, last + 1)
 
     def _add_ellipsis(self, line: int, indent: str) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, calls_below, function_at
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements, walk
 
 #: Files that name one of the calls; a project with more is a framework, whose own functions say little of one file.
 _FILES = 40
@@ -38,7 +39,37 @@ def _joining(project: Project, calls: frozenset[str]) -> list[str]:
 
 
 def _calls(facts: ModuleFacts, function: ast.FunctionDef, names: frozenset[str]) -> bool:
-    return any(facts.qualified(node.func) in names for node in calls_below(function))
+    calls = [node for node in calls_below(function) if facts.qualified(node.func) in names]
+    return any(call.lineno not in lines_off(facts.tree, facts.file.text) for call in calls)
+
+
+#: How a file gets names that it does not assign, or others for those that it does: ``exec(open(settings).read())``.
+_GIVES_NAMES = re.compile(r"\bexec\(|\bglobals\(\)")
+
+
+@kept_by_node(32)
+def lines_off(tree: ast.Module, text: str) -> frozenset[int]:
+    """The lines under a test of a name that is False wherever the file sets it: ``if ddp:`` after ``ddp = False``."""
+    off = names_off(tree)
+    if not off or _GIVES_NAMES.search(text):
+        return frozenset()
+    off -= {node.arg for node in walk(tree) if isinstance(node, ast.arg)}
+    off -= {n.target.id for n in walk(tree) if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    tests = (node for node in statements(tree) if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
+    bodies = (test.body for test in tests if isinstance(test.test, ast.Name) and test.test.id in off)
+    return frozenset(
+        line for body in bodies for line in range(body[0].lineno, (body[-1].end_lineno or body[-1].lineno) + 1)
+    )
+
+
+def names_off(tree: ast.AST) -> frozenset[str]:
+    """Names that are False wherever a file assigns them: ``distributed = False``."""
+    given: dict[str, list[bool]] = {}
+    for node in statements(tree):
+        for target in (n for n in getattr(node, "targets", ()) if isinstance(n, ast.Name)):
+            value = getattr(node, "value", None)
+            given.setdefault(target.id, []).append(isinstance(value, ast.Constant) and value.value is False)
+    return frozenset(name for name, off in given.items() if all(off))
 
 
 def joining_call(facts: ModuleFacts, project: Project) -> ast.Call | None:

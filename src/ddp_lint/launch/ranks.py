@@ -13,7 +13,8 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions
+from ddp_lint.launch.alone import run_alone
+from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
@@ -41,15 +42,27 @@ class Evidence:
         return f"`{self.word}`: several ranks run this file" if self.own else f"`{self.word}`: several ranks run this"
 
 
-def several_ranks(module: Module) -> Evidence | None:
-    """Evidence that several ranks run `module`: in the file, else in a file of the project that imports it."""
+def several_ranks(module: Module, node: cst.CSTNode | None = None) -> Evidence | None:
+    """Evidence that several ranks run `module`: in the file, else in a file of the project that imports it. None where
+    all programs that come to it, or to `node` in it, are one process."""
     if module.facts is None or module.project is None:
         return None
-    own = evidence_in(module.facts, module.project)
-    if own is not None:
-        return own
     project, name = module.project, module.name
-    return project.remember(("several ranks", name), lambda: _imported_by_ranks(module)) if name else None
+    found = evidence_in(module.facts, project)
+    if found is None and name:
+        found = project.remember(("several ranks", name), lambda: _imported_by_ranks(module))
+    return None if found is None or runs_alone(module, node) else found
+
+
+def runs_alone(module: Module, node: cst.CSTNode | None = None) -> bool:
+    """Whether all programs that come to a file, or to a place in it, are one process, while others of the project make
+    the process group."""
+    facts, project = module.facts, module.project
+    if facts is None or project is None:
+        return False
+    line = module.span(node).line if node is not None else None
+    alone: bool = project.remember(("alone", line), lambda: run_alone(facts, project, line, _evidence), facts.kept)
+    return alone
 
 
 def _imported_by_ranks(module: Module) -> Evidence | None:
@@ -247,7 +260,7 @@ _NAMED = (ast.Name, ast.Attribute, ast.arg, ast.keyword)
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
     nodes = list(walk(tree))
-    idle = _counted(nodes) | _by_default(nodes) | _switched_off(tree)
+    idle = _counted(nodes) | _by_default(nodes) | names_off(tree)
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
     spare = _fallen_back(nodes) if _DATA_PARALLEL.search(facts.file.code) else frozenset()
@@ -331,16 +344,6 @@ def _fallen_back(nodes: list[ast.AST]) -> frozenset[ast.AST]:
 
 def _is_number(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and str(value.value).isdigit()
-
-
-def _switched_off(tree: ast.AST) -> frozenset[str]:
-    """Names that are False wherever a file assigns them: ``distributed = False``."""
-    given: dict[str, list[bool]] = {}
-    for node in statements(tree):
-        for target in (n for n in getattr(node, "targets", ()) if isinstance(n, ast.Name)):
-            value = getattr(node, "value", None)
-            given.setdefault(target.id, []).append(isinstance(value, ast.Constant) and value.value is False)
-    return frozenset(name for name, off in given.items() if all(off))
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -8,6 +8,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.launch.joining import joining_call
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
@@ -31,8 +32,8 @@ def is_benchmark(module: Module) -> bool:
 
 def on_one_node(module: Module) -> bool:
     """Whether a file puts the meeting point of its ranks on this machine, where no rank of another node finds it, or
-    says that it is started for one node (``torchrun --standalone``); or all files that import it and form a group do,
-    or all programs that import a file which forms it.
+    says that it is started for one node (``torchrun --standalone``); or the function that it joins by does, or all
+    files that import it and form a group, or all programs that import a file which forms it.
     """
     return _is_said(module, _LOCAL)
 
@@ -49,10 +50,24 @@ def _is_said(module: Module, pattern: re.Pattern[str]) -> bool:
         return True
     if module.project is None or not module.name:
         return False
+    if pattern.search(_joined_by(module)) is not None:
+        return True
     forms = _FORMS_GROUP in module.file.text
     users = programs if forms else importers
     found = list(users(module.project, module.name, holding=("__main__" if forms else _FORMS_GROUP,)))
     return bool(found) and all(pattern.search(facts.file.text) for facts in found)
+
+
+def _joined_by(module: Module) -> str:
+    """The text of the function of the project that a file joins the group by, which decides where its ranks are; none
+    of one that only falls back on this machine."""
+    facts, project = module.facts, module.project
+    call = joining_call(facts, project) if facts is not None and project is not None else None
+    if facts is None or project is None or call is None:
+        return ""
+    found = project.definition(project.meaning(facts, call.func))
+    text = "\n".join(found[0].file.lines[found[1].lineno - 1 : found[1].end_lineno]) if found is not None else ""
+    return "" if _FALLS_BACK.search(text) else text
 
 
 def gives_local_ranks(project: Project) -> bool:
@@ -89,6 +104,7 @@ _LOCAL = re.compile(
     r"""MASTER_ADDR["']\] *= *["'](localhost|127\.0\.0\.1)|tcp://(localhost|127\.)"""
     r"""|torchrun[^\n]* (--standalone|--nnodes[= ]1)\b"""
 )
+_FALLS_BACK = re.compile(r"""MASTER_ADDR["'] not in|get(env)?\(["']MASTER_ADDR""")
 _FORMS_GROUP = "init_process_group"
 _COUNTED = re.compile(rf"{_FORMS_GROUP}\((?:[^()]|\([^()]*\))*?\bworld_size *= *torch\.cuda\.device_count\(\)\s*[,)]")
 _BY_LOCAL_RANK = re.compile(rf"{_FORMS_GROUP}\([^()]*\brank *= *(args\.)?local_rank\b")

@@ -86,7 +86,9 @@ def _is_left(
 ) -> bool:
     """Whether nothing but unused definitions mentions one; `above`: those that are being looked at."""
     definition = facts.definitions.get(name)
-    if definition is None or definition.decorator_list or name.startswith("main") or not _is_in_use(project, facts):
+    if definition is None or definition.decorator_list or name.startswith("main"):
+        return False
+    if not _is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
     paths = project.holding(name)
     if len(paths) > _FILES or (not above and _is_found_by_name(project, facts, among)):
@@ -98,7 +100,7 @@ def _is_left(
             continue
         if among is None and _is_offered(project, facts, name, user):
             return False
-        for place in _mentioning(project, user, name):
+        for place in _mentioning(project, user, name, definition):
             if (user.name, place) not in above and not (place and _is_left(project, user, place, above, among)):
                 return False
     return True
@@ -116,14 +118,29 @@ def _is_in_use(project: Project, facts: ModuleFacts) -> bool:
     return project.remember(("in use", facts.name), found)
 
 
-def _mentioning(project: Project, facts: ModuleFacts, name: str) -> set[str]:
+def does_something(facts: ModuleFacts) -> bool:
+    """Whether a file calls something where it is run or imported, as scripts do that have no test of their name."""
+    calls = (isinstance(n, ast.Expr) and isinstance(n.value, ast.Call) for n in facts.tree.body)
+    return any(calls) or any(isinstance(n, ast.For) for n in facts.tree.body)
+
+
+def _mentioning(project: Project, facts: ModuleFacts, name: str, definition: ast.AST) -> set[str]:
     """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
-    offers mentions what it does not use."""
+    offers mentions what it does not use, and ``logging.enable`` is not the ``enable`` of another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
-    lines = {use.node.lineno for each in names for use in uses(facts, each)}
+    found = (use.node for each in names for use in uses(facts, each))
+    lines = {node.lineno for node in found if not _is_another(project, facts, node, definition)}
     lines |= known.strings.get(name, set())
     return {known.around(line) for line in lines if not any(line in offer for offer in known.offers)}
+
+
+def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attribute, definition: ast.AST) -> bool:
+    """Whether a name is that of a module, and leads to another definition of the project."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    found = project.definition(project.meaning(facts, node))
+    return found is not None and found[1] is not definition
 
 
 def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
@@ -146,7 +163,9 @@ class _Mentions:
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 # The table of names has the first of two imports by one name.
                 self.aliases[alias.name].add(alias.asname or alias.name)
-        lists = (n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        assigned = (n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        # ``__all__ = {"Head": Head}`` is a table from which other code takes a class by its name.
+        lists = (n for n in assigned if not isinstance(n.value, ast.Dict))
         self.offers = [range(each.lineno, (each.end_lineno or each.lineno) + 1) for each in lists]
         self._definitions = sorted(facts.definitions.values(), key=lambda definition: definition.lineno)
         self._firsts = [definition.lineno for definition in self._definitions]

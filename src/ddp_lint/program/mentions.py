@@ -49,9 +49,9 @@ _LISTING = frozenset({"__all__"})
 _EXTENDED = opcode.opmap["EXTENDED_ARG"]
 #: `co_flags` of functions, as opposed to the bodies of modules and classes.
 _OPTIMIZED = 0x1
-#: ``getattr`` of a variable, with a name that is no constant. Where the variable itself is the default, what it gives
-#: is an object of that kind and no method.
-_GETATTR = re.compile(r"\bgetattr\(\s*(\w+)\s*,(?!\s*[rbuRBU]*[\"'])(?![^()]*,\s*\1\s*\))")
+#: ``getattr`` of a variable, with a name that is no constant, as ``"on_" + kind``. Where the variable itself is the
+#: default, what it gives is an object of that kind and no method.
+_GETATTR = re.compile(r"\bgetattr\(\s*(\w+)\s*,(?!\s*[rbuRBU]*([\"'])\w*\2\s*[,)])(?![^()]*,\s*\1\s*\))")
 #: A variable that is given an object of a class, or annotated with one.
 _OBJECT = re.compile(r"\b(\w+)\s*=\s*(?:\w+\.)*_*[A-Z]\w*\(|\b(\w+)\s*:\s*[\"']?(?:\w+[.\[])*_*[A-Z]")
 #: A constant string after the first argument of a call.
@@ -270,7 +270,7 @@ class _Reader:
         yield from _ARGUMENT.findall(source)
         own = code.co_varnames[:1] if code.co_argcount else ()
         objects = {name for pair in _OBJECT.findall(source) for name in pair}
-        for name in set(_GETATTR.findall(source)):
+        for name in {name for name, _ in _GETATTR.findall(source)}:
             yield from [what for what, names in ((OF_FIRST, own), (COMPUTED, objects)) if name in names]
 
     def _with_originals(self, words: set[str]) -> set[str]:

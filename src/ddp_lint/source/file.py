@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import dataclasses
 import functools
 import hashlib
@@ -43,10 +44,13 @@ class SourceFile:
     def read(cls, file: pathlib.Path, shown_as: str, inside: str = "") -> SourceFile:
         """Raises Unreadable for what is neither Python text nor a notebook."""
         try:
-            return cls.of_text(shown_as, decode(files.read(file)), inside)
+            data = files.read(file)
+            # YAML may be UTF-16 (what PowerShell writes by `conda env export > environment.yml`), Python may not.
+            utf16 = file.suffix in (".yaml", ".yml") and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            return cls.of_text(shown_as, data.decode("utf-16") if utf16 else decode(data), inside)
         except OSError as e:
             raise Unreadable(e.strerror or str(e)) from None
-        except ValueError as e:  # a name that no file can have
+        except ValueError as e:  # a name that no file can have, or half of a character in UTF-16
             raise Unreadable(str(e)) from None
 
     @classmethod

@@ -114,7 +114,7 @@ def _how(trace: Trace, end: Mapping[str, Any], code: int | None, name: str) -> t
     if code is None and trace.last(Start) is None:
         return "not_started", "never started"
     if code is None or (end.get("stopped") and code is not None and code < 0):
-        return "stopped", "ended by torchrun after another rank failed"
+        return "stopped", "was ended after another rank failed"
     if end.get("oom") and name == "SIGKILL":
         return "oom", "ended by the kernel's OOM killer"
     if code == STALLED:
@@ -181,7 +181,9 @@ def _waiting(rank: RankOutcome, absent: tuple[int, ...]) -> RankOutcome:
     peers = of_ranks(absent)
     # torch's words without the place in its own source and its advice: "Connection closed by peer [...]".
     error = re.sub(r"\[[^\]]*:\d+\]\s*", "", rank.message).partition(". ")[0]
-    return dataclasses.replace(rank, how="stalled", message=f"waits for {peers}, which ended; its error was: {error}")
+    return dataclasses.replace(
+        rank, how="stalled", message=f"waits for {peers}, which ended; the call failed with: {error}"
+    )
 
 
 def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) -> tuple[str, str]:

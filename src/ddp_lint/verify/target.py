@@ -148,8 +148,10 @@ def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
 def _parse(path: pathlib.Path) -> ast.Module:
     try:
         return parse(SourceFile.read(path, str(path)).text)
-    except (CannotParse, Unreadable) as error:
-        raise UsageError(f"{path}: not Python that this interpreter reads: {error}") from error
+    except CannotParse as error:
+        raise UsageError(f"{path}:{error.line}: not Python that this interpreter reads: {error}") from error
+    except Unreadable as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def _known(name: str, names: set[str], what: str, path: pathlib.Path) -> str:

@@ -79,7 +79,8 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Start(Event):
-    """A rank began. `stimuli` say in words how this pass differs from a plain one ("" entries never occur)."""
+    """A rank began. `stimuli` say in words how this pass differs from a plain one ("" entries never occur). `late`: the
+    program has started it by itself, and what it ran as it imported its modules is not in the trace."""
 
     rank: int = 0
     world: int = 1
@@ -91,6 +92,7 @@ class Start(Event):
     device: str = ""
     backend: str = ""
     stimuli: tuple[str, ...] = ()
+    late: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

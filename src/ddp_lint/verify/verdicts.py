@@ -22,7 +22,7 @@ from ddp_lint.verify.oracles import ORACLES
 from ddp_lint.verify.oracles.case import Case, Opinion, real
 from ddp_lint.verify.results import Evidence, Examined, Judged, Verdict
 from ddp_lint.verify.spec import STIMULI
-from ddp_lint.verify.trace import Clocked
+from ddp_lint.verify.trace import Clocked, Start
 from ddp_lint.verify.wording import how_often
 
 #: Oracles of hazards in which the ranks take different ways: a condition seen with one value proves nothing for them.
@@ -119,6 +119,8 @@ def _first(fired: Sequence[Evidence]) -> Evidence:
 def _not_reached(case: Case) -> Ruling:
     if not case.run.ranks or all(outcome.how == "not_started" for outcome in case.run.ranks):
         return Ruling(case, Verdict.INCONCLUSIVE, f"the run did not start: {case.run.message}")
+    if unseen := _unseen(case):
+        return Ruling(case, Verdict.INCONCLUSIVE, unseen)
     unmet = conditions.unmet(case)
     if not case.examined.completed and not case.run.stimuli:
         reason = f"the line had not run when the run ended ({case.run.message})"
@@ -154,8 +156,15 @@ def _unconfirmed(case: Case, opinions: Mapping[str, Opinion]) -> Ruling:
     if one_sided:
         reason = f"{one_sided}; the other outcome was not seen"
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (*seen, *facts), open=True)
-    reason = f"{_times(case)}, and {seen[0].message}"
+    reason = f"{_times(case)}, and {seen[0].message}{_gone(case)}"
     return Ruling(case, Verdict.REFUTED, reason, (*facts, *seen), open=bool(_NEEDS_STIMULUS & set(opinions)))
+
+
+def _gone(case: Case) -> str:
+    """That another release of PyTorch may have the hazard."""
+    rule = _rule(case.situation)
+    release = rule.gone_in if rule else None
+    return f"; PyTorch before {'.'.join(map(str, release))} may behave otherwise" if release else ""
 
 
 def _by_its_clock(case: Case) -> str:
@@ -255,13 +264,21 @@ def _guards(case: Case) -> Iterator[Evidence]:
         yield dataclasses.replace(evidence, line=line)
 
 
+def _unseen(case: Case) -> str:
+    """Why nobody knows whether the line ran."""
+    late = any(start.late for trace in case.traces for start in trace.of(Start))
+    if case.situation.function or case.ran or not late:
+        return ""
+    return "the script starts its ranks by itself: what they run as they import the file is not seen"
+
+
 def _times(case: Case) -> str:
     """`ran 3 times on every rank`, or each rank's count."""
     counts = collections.Counter(case.counts.values())
     if len(counts) == 1:
         (times,) = counts
         if not times:
-            return f"the line ran on none of {len(case.counts)} ranks"
+            return _unseen(case) or f"the line ran on none of {len(case.counts)} ranks"
         return f"the line ran {how_often(times)} on each of {len(case.counts)} ranks"
     each = ", ".join(f"{how_often(count)} on rank {rank}" for rank, count in sorted(case.counts.items()))
     return f"the line ran {each}"

@@ -12,10 +12,11 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.compile.host import CONVERSIONS, read_by
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.accumulation import loop_of
 from ddp_lint.source.control_flow import holding, raises
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below, walk
-from ddp_lint.source.tree import called, subtree
+from ddp_lint.source.tree import called, method_of, subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
 from ddp_lint.tensors.operations import words_of
@@ -81,9 +82,10 @@ class ReadPerParameter(Rule):
     ## When it is silent
 
     One read after the loop; step counters and hyperparameters of an optimizer (`state["step"].item()`), which are on
-    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; what a test
-    has shown to be on the host (the other arm of `if p.grad.is_cuda`); a branch that ends with an error; functions and
-    branches for logging, debugging and evaluation.
+    the host; the first step, which creates the state (`if "norm" not in state`); the gradients of inputs; a
+    script that looks at the gradients of one batch, without an optimizer; what a test has shown to be on the host (the
+    other arm of `if p.grad.is_cuda`); a branch that ends with an error; functions and branches for logging, debugging
+    and evaluation.
 
     ## How to confirm
 
@@ -112,7 +114,7 @@ class ReadPerParameter(Rule):
             return
         if evaluation_only(self.module, node) or logging_only(self.module, node) or self._makes_state(node):
             return
-        if self._fails(node):
+        if self._fails(node) or self._checks_once(function):
             return
         why = self._why(node, read, function)
         if why:
@@ -165,6 +167,13 @@ class ReadPerParameter(Rule):
                 return True
             below = up
         return False
+
+    def _checks_once(self, function: cst.FunctionDef) -> bool:
+        """Whether the function goes backward outside of a loop in a script that steps no optimizer: it looks at the
+        gradients of one batch."""
+        if not self.module.file.holds("__main__") or self.module.file.holds(".step("):
+            return False
+        return any(method_of(n) == "backward" and loop_of(self.module, n) is function for n in subtree(function))
 
     def _makes_state(self, node: cst.Call) -> bool:
         """Whether the first step alone reads it, to make a state: ``if "norm" not in state``."""

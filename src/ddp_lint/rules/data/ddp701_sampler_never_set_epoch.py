@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import joining_words
+from ddp_lint.launch.ranks import joining_words, runs_alone
 from ddp_lint.launch.search import programs
 from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
@@ -80,7 +80,8 @@ class SamplerNeverSetEpoch(Rule):
 
     `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
-    `set_epoch` nearby in code that runs with them.
+    `set_epoch` nearby in code that runs with them, and samplers that only programs of one process come to, where other
+    programs of the project make the process group.
 
     ## How to confirm
 
@@ -142,7 +143,7 @@ class SamplerNeverSetEpoch(Rule):
         if mentions_nearby(self.module, "set_epoch", other_programs=False):
             return
         for sampler in self._samplers:
-            if self._set_elsewhere(sampler):
+            if self._set_elsewhere(sampler) or runs_alone(self.module, sampler):
                 continue
             loop = self._loop_for(sampler)
             self.report(

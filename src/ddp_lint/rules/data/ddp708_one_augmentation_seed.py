@@ -7,7 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, runs_alone, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import (
     LOADERS,
@@ -125,8 +125,8 @@ class OneAugmentationSeed(Rule):
     mentioned only in comments and docstrings; a seed that is restored afterwards, or that a shuffle or a permutation
     follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have `num_replicas=1`, so
     that all ranks read the same samples; augmentation that the program does not import, or imports and does not use;
-    programs that divide no data between ranks and form no group; Lightning's `seed_everything(seed, workers=True)`;
-    tests and evaluation.
+    programs that divide no data between ranks and form no group, also where they have the settings
+    (`args.distributed`) of one that does; Lightning's `seed_everything(seed, workers=True)`; tests and evaluation.
 
     ## How to confirm
 
@@ -163,7 +163,7 @@ class OneAugmentationSeed(Rule):
         if function in self._reported or self._is_elsewhere(node, function):
             return
         drawn = self._drawn_on_ranks()
-        if drawn is None:
+        if drawn is None or runs_alone(self.module, node):
             return
         self._reported.add(function)
         self.report(

@@ -13,7 +13,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to, kept_by_node
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 from ddp_lint.tensors.operations import is_factory, words_of
 
 #: A layer, and not what wraps a model: ``torch.nn.parallel.DistributedDataParallel``.
@@ -115,7 +115,9 @@ def _is_on_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
         others = [part for part in value.values if not _is_on_cpu(part, facts)]
         return len(others) < len(value.values) and not any(".state_dict()" in ast.unparse(part) for part in others)
     if isinstance(value, ast.Name):
-        given = assigned_to(value.id, facts.tree)
+        # Another function of the file may have the weights that it loads, and moves to its GPU, by the same name.
+        around = function_at(facts.tree, value.lineno)
+        given = (assigned_to(value.id, around) if around is not None else []) or assigned_to(value.id, facts.tree)
         if any(_is_part(n.targets[0], value.id) and _comes_from_cpu(n.value, facts) for n in _assigned_in_loops(facts)):
             return True
         return any(_comes_from_cpu(v, facts) for v in given) and not any(_calls(v, "cuda") for v in given)

@@ -128,8 +128,9 @@ class LoadWithoutMapLocation(Rule):
     whose name each process draws for itself (`uuid4`). Tests, packages that export models, and files
     in which one process loads the parts of all ranks in a loop; a `map_location` that comes from a parameter, a
     variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence of
-    several ranks, or whose Lightning Trainers have one device; programs that show themselves one GPU
-    (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
+    several ranks, or that only programs come to which make no group while others of the project make theirs (a setting
+    `args.distributed` is no evidence then), or whose Lightning Trainers have one device; programs that show themselves
+    one GPU (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
     (`device_ids=[0]`), or that give all GPUs to one process (`DataParallel`) and read their rank with a number to fall
     back on; schedulers, vocabularies, statistics and other
     CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`,
@@ -174,7 +175,7 @@ class LoadWithoutMapLocation(Rule):
             return
         if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
-        evidence = several_ranks(self.module)
+        evidence = several_ranks(self.module, node)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
             return
         own = evidence is not None and evidence.own

@@ -75,7 +75,8 @@ class DeviceFromGlobalRank(Rule):
 
     `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` passes to its
     function; names that are not proven to be the global rank; code that only rank 0 runs; tests and files that
-    rendezvous on `localhost`, or form a group of `torch.cuda.device_count()` ranks, because there is only one node.
+    rendezvous on `localhost`, or form a group of `torch.cuda.device_count()` ranks, also by a function of the project
+    that they join by, because there is only one node.
 
     ## How to confirm
 

@@ -12,7 +12,7 @@ from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.cuda import Initialiser, Place, makes_context
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.origin import is_constant
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
@@ -101,7 +101,7 @@ class CudaBeforeSetDevice(Rule):
     other branch of an `if`, code of one process, and scripts that give each rank its GPU in another way (`LOCAL_RANK`,
     `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`), also in a file that imports them. A loss without weights, which has no
     tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`, and the statement where the file, or one that
-    it imports, calls `set_device`.
+    it imports, calls `set_device`. Functions of a helper that only programs without a group use.
 
     ## How to confirm
 
@@ -267,7 +267,7 @@ class CudaBeforeSetDevice(Rule):
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope
             for call in calls_in(body):
-                if self._on_current_gpu(call, []).startswith("puts"):
+                if self._on_current_gpu(call, []).startswith("puts") and not runs_alone(self.module, call):
                     self.report(
                         call,
                         "no code chooses a GPU for the rank: all ranks put their tensors on cuda:0, and NCCL fails",

@@ -18,6 +18,7 @@ from ddp_lint.launch.ranks import (
     is_kept_to_one_rank,
     mentions_own_rank,
     on_one_rank,
+    runs_alone,
     several_ranks,
 )
 from ddp_lint.rules.base import Rule
@@ -156,7 +157,8 @@ class RanksWriteOneFile(Rule):
     again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
     guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
     ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test, as
-    does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`).
+    does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
+    without a group come to, where others of the project make one.
 
     ## How to confirm
 
@@ -447,6 +449,8 @@ class RanksWriteOneFile(Rule):
         return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
 
     def _report(self, call: cst.Call, every: cst.Call | Span) -> None:
+        if runs_alone(self.module, call):
+            return
         outcome = self._outcome(call)
         does, help_ = _OUTCOMES[outcome]
         self.report(

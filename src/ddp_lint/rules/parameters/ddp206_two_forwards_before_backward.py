@@ -128,7 +128,6 @@ class TwoForwardsBeforeBackward(Rule):
     triggers = Triggers("backward", file=("torch",), tests=False)
     oracles = ("exception",)
     gone_in = (2, 13)
-    needs_cuda = True  # in practice: CPU builds in use are of torch 2.13, which does not raise
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
@@ -187,12 +186,24 @@ class TwoForwardsBeforeBackward(Rule):
 
     def _has_no_buffers(self, wrap: Wrap) -> bool:
         classes, made = TensorFile.of(self.module).classes, self._class_of(wrap)
-        if made is not None or wrap.handed is None:
-            return made is not None and classes.without_buffers(made)
+        if made is not None:
+            return classes.without_buffers(made)
+        if wrap.handed is None:
+            return self._is_of_layers(wrap, classes)
         name, facts = wrap.outer.rpartition(".")[2], wrap.handed.facts
         values = [_unwrapped(value, facts) for value in wrap.handed.made_from(name)]
         makers = [value for value in values if dotted_ast(value) != name]
         return bool(makers) and all(_is_without_buffers(value, facts, classes) for value in makers)
+
+    def _is_of_layers(self, wrap: Wrap, classes: ModuleClasses) -> bool:
+        """``DDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))``, also by a name: the parts are seen."""
+        model, facts = argument(wrap.call, 0, "module"), self.module.facts
+        if model is None or facts is None:
+            return False
+        values = self.module.assignments(model) if isinstance(model, cst.Name) else [model]
+        trees = [_unwrapped(ast.parse(self.module.code(value), mode="eval").body, facts) for value in values]
+        layers = all(isinstance(t, ast.Call) and layer_kind(facts.qualified(t.func)) for t in trees)
+        return bool(trees) and layers and all(_is_without_buffers(tree, facts, classes) for tree in trees)
 
     def _may_have_buffers(self, name: str, at: cst.Call) -> bool:
         """Whether the model's class has buffers for certain; where the class is not found, whether any file of the

@@ -12,6 +12,10 @@ from ddp_lint.source.tree import descendants, method_of
 
 _TIES = re.compile(r"tie_weight|retie|tied|\.weight *= *[\w.\[\]]+\.weight\b")
 _RETIES = re.compile(r"tie_weight|retie|tied_(weight|param|pointer|mod)")
+#: What makes a model on the meta device only where its configuration ties no weights:
+#: ``init_context(use_meta_tensor=not config.tie_word_embeddings)``.
+_ASKING = "tie_word_embeddings"
+_ASKS_FIRST = re.compile(rf"(init|meta)\w*(\(|\s*=)\s*not\s+[\w.]*{_ASKING}\b")
 
 
 class ToEmptyUntiesWeights(Rule):
@@ -112,8 +116,9 @@ class ToEmptyUntiesWeights(Rule):
     ## When it is silent
 
     `to_empty` on the whole model; projects that tie the weights again in this file or in another one that mentions
-    `param_init_fn`; and a model that the file itself builds from a class without ties. If the model comes from
-    elsewhere, the finding applies to models with ties.
+    `param_init_fn`; projects that build a model on the meta device only where its configuration ties no weights
+    (`init_context(use_meta_tensor=not config.tie_word_embeddings)`); and a model that the file itself builds from a
+    class without ties. If the model comes from elsewhere, the finding applies to models with ties.
 
     ## How to confirm
 
@@ -137,6 +142,8 @@ class ToEmptyUntiesWeights(Rule):
             return
         if not self._initialises_for_fsdp(node) or self._ties_again() or self._wraps_a_model_without_ties():
             return
+        if self._builds_no_ties():
+            return
         self.report(
             node,
             "`to_empty` module by module unties shared weights: each rank trains two weights instead of one",
@@ -147,6 +154,12 @@ class ToEmptyUntiesWeights(Rule):
         project = self.module.project
         others = (project.text(path) for path in project.holding("param_init_fn")) if project is not None else ()
         return any(text is not None and _RETIES.search(text) for text in (self.module.file.code, *others))
+
+    def _builds_no_ties(self) -> bool:
+        """Whether the project asks first whether the weights are tied, and builds on the meta device where not."""
+        project = self.module.project
+        others = (project.text(path) for path in project.holding(_ASKING)) if project is not None else ()
+        return any(text is not None and _ASKS_FIRST.search(text) for text in (self.module.file.code, *others))
 
     def _wraps_a_model_without_ties(self) -> bool:
         """Whether what the file wraps is built from a class of the project, in a file that mentions no ties."""

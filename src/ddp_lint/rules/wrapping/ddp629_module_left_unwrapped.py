@@ -113,7 +113,7 @@ class ModuleLeftUnwrapped(Rule):
     - https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
 
-    confidence = Confidence.HIGH
+    confidence = Confidence.MEDIUM
     triggers = Triggers(
         "parameters", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard",
         file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"), tests=False,

@@ -82,7 +82,15 @@ class Recorder:
 
     def enter_module(self, name: str) -> None:
         self.modules.append(name)
-        self._position[:] = (name or "(root)").encode()[-_POSITION_SIZE:].ljust(_POSITION_SIZE, b"\0")
+        self._note_position(name or "(root)")
+
+    def leave_module(self) -> None:
+        if self.modules:
+            self.modules.pop()
+        self._note_position((self.modules[-1] or "(root)") if self.modules else "")
+
+    def _note_position(self, name: str) -> None:
+        self._position[:] = name.encode()[-_POSITION_SIZE:].ljust(_POSITION_SIZE, b"\0")
 
     @contextlib.contextmanager
     def quieted(self) -> Iterator[None]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import multiprocessing.popen_fork
 import multiprocessing.process
 import multiprocessing.util
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -44,6 +46,7 @@ class _Rank:
         elif self._is_target():
             self._hook(self._lacks)
         patching.around(multiprocessing.process.BaseProcess, "run", self._observed)
+        patching.around(multiprocessing.popen_fork.Popen, "poll", self._polled)
         patching.when_imported("torch.distributed.distributed_c10d", self._watch_groups)
         patching.when_imported("torch.multiprocessing.spawn", self._watch_spawn)
 
@@ -147,6 +150,16 @@ class _Rank:
             raise
 
     # ---- the end
+
+    def _polled(self, original: Callable[..., int | None], process: Any, *args: Any, **kwargs: Any) -> int | None:
+        """A rank that a signal ended could not note that itself: who has started it learns of it."""
+        code = original(process, *args, **kwargs)
+        if code is not None and code < 0:
+            marks = Marks(pathlib.Path(self.spec.directory))
+            for rank in range(int(marks.text(0, "world") or 0)):
+                if marks.content(rank, "pid").get("rank") == process.pid and not marks.has(rank, "exit"):
+                    marks.ended(rank, code, stopped=code == -signal.SIGTERM)
+        return code
 
     def _leaves(self, status: Any = None) -> None:
         """`sys.exit`: what the launcher will see."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
@@ -144,6 +145,7 @@ class Session:
             device=self.spec.device,
             backend="nccl" if self.spec.device == "cuda" else "gloo",
             stimuli=stimuli,
+            late=self.spec.own_ranks and multiprocessing.parent_process() is not None,
         )
 
     @contextlib.contextmanager

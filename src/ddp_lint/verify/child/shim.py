@@ -209,7 +209,7 @@ class Shim(Devices):
         frame = caller()
         by_user = frame is not None and is_user(frame.f_code.co_filename)
         if by_user:
-            self.report("cuda", "cpu")
+            self.report("torch.cuda", "cpu")  # a question alone uses no GPU
         return by_user or name in _SERVICES
 
     # ---- process groups and wrappers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddp_lint.knowledge.signatures import explain
+from ddp_lint.knowledge.signatures import explain, signature
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.discoveries.exceptions import of_signature
@@ -18,6 +18,8 @@ from ddp_lint.verify.wording import on_one_line
 _UNLIKE_SIZES = (Kind.SHAPE, Kind.DTYPE, Kind.SPLITS, Kind.ORDER, Kind.BUFFER)
 #: The rule of ranks that meet in one collective with different numbers of bytes.
 _SIZES = "DDP105"
+#: Signals that are explained by their name alone (`signatures.toml`).
+_EXPLAINED = ("SIGABRT", "SIGBUS", "SIGILL", "SIGKILL", "SIGSEGV")
 #: Signals by which the ranks of a run are ended that the user interrupts.
 _ENDED_BY_US = ("SIGTERM", "SIGINT", "SIGKILL")
 
@@ -29,12 +31,12 @@ def deaths_of(examined: Examined) -> Iterator[Discovery]:
                 outcome.how == "not_started" or outcome.signal in _ENDED_BY_US
             ):
                 continue
-            signature = explain(f"{outcome.message}\n{outcome.log}")
+            known = explain(f"{outcome.message}\n{outcome.log}")
             met = examined.mismatches[0] if examined.mismatches else None
             how = _how(outcome)
-            cause = of_signature(signature)
+            cause = of_signature(known) if known is not None else _of_signal(outcome.signal)
             frame = outcome.last.frame
-            if signature is not None and signature.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
+            if known is not None and known.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
                 origin = examined.origin(met)
                 # Torch's own words name no line, and no peer.
                 how = f"died of {outcome.signal}: {since_origin(origin, met)}"
@@ -50,6 +52,12 @@ def deaths_of(examined: Examined) -> Iterator[Discovery]:
             yield discovery(examined, ("death", "exception"), message, frame, cause, rank=outcome.rank)
 
 
+def _of_signal(name: str) -> Cause:
+    """What mostly sends it. No rule: each may have many reasons."""
+    sent = signature(name.lower()) if name in _EXPLAINED else None
+    return Cause(sent.cause, sent.fix) if sent else Cause()
+
+
 def _how(outcome: RankOutcome) -> str:
     end = {
         "signal": f"died of {outcome.signal}",
@@ -57,4 +65,5 @@ def _how(outcome: RankOutcome) -> str:
         "exit": f"ended itself with status {outcome.exit} before its end",
         "not_started": "never started",
     }[outcome.how]
-    return f"{end}: {on_one_line(outcome.message)}" if outcome.message else end
+    says_more = outcome.message and outcome.how not in ("signal", "oom")
+    return f"{end}: {on_one_line(outcome.message)}" if says_more else end

@@ -74,10 +74,16 @@ def stalls_of(examined: Examined) -> Iterator[Discovery]:
             waiting = f" in {outcome.last.collective}" if outcome.last.collective else ""
             joining = _joining(examined, outcome)
             message = f"rank {outcome.rank} is stuck{waiting or joining}"
-            cause = Cause.of("too-many-ranks") if joining and not waiting else None
+            cause = _why_incomplete(outcome) if joining and not waiting else None
             frame = outcome.last.frame
             yield discovery(examined, ("stall", "stall"), message, frame, cause, rank=outcome.rank)
             return
+
+
+def _why_incomplete(outcome: RankOutcome) -> Cause:
+    call = outcome.trace.last(Call)
+    unserved = call.arguments.get("unserved") if call is not None else None
+    return Cause.of("unserved", address=unserved) if unserved else Cause.of("too-many-ranks")
 
 
 def _joining(examined: Examined, outcome: RankOutcome) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddp_lint.knowledge.signatures import explain, secondary
+from ddp_lint.knowledge.signatures import Signature, explain, secondary
 from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.oracles.case import Case, Opinion
 from ddp_lint.verify.results import Evidence
-from ddp_lint.verify.trace import Call, Exit, Raised
+from ddp_lint.verify.trace import Call, Exit, NoGrad, Raised, Trace
 from ddp_lint.verify.wording import on_one_line
 
 
@@ -28,11 +28,16 @@ def exception(case: Case) -> Opinion:
             known = explain(text)
             mine = known is not None and case.situation.finding.code in known.codes
             if frame is not None or (mine and case.ran):
-                at = frame or event.site
-                return Opinion(
-                    (case.evidence("exception", on_one_line(text), rank=trace.rank, frame=at, linked=bool(frame)),)
-                )
+                linked = frame is not None or case.speaks_of(_left_out(trace, known))
+                at = frame if linked else event.site
+                return case.fires("exception", on_one_line(text), rank=trace.rank, frame=at, linked=linked)
     return _death(case, limit)
+
+
+def _left_out(trace: Trace, known: Signature | None) -> list[str]:
+    """The parameters that an error about missing gradients is about: torch's message gives indices at most."""
+    unused = known is not None and known.kind == "ddp-unused-params"
+    return [name for event in trace.of(NoGrad) for name in event.names] if unused else []
 
 
 def _death(case: Case, limit: str) -> Opinion:
@@ -40,7 +45,7 @@ def _death(case: Case, limit: str) -> Opinion:
     for outcome in case.run.ranks:
         frame = outcome.last.frame
         if outcome.how in ("signal", "oom") and frame and frame.line in case.situation.lines:
-            text = f"rank {outcome.rank} died here of {outcome.signal}: {on_one_line(outcome.message)}"
+            text = f"rank {outcome.rank} died here of {outcome.signal}"
             return case.fires("exception", text, rank=outcome.rank, frame=frame)
     if limit:
         return Opinion(backend=f"{limit}: run with --device cuda")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddp_lint.verify.compare import REPLICAS_EQUAL, compared
 from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Examined
-from ddp_lint.verify.trace import Frame, Mapped, Note
+from ddp_lint.verify.trace import BY_HAND, Frame, Mapped, Note
 from ddp_lint.verify.wording import spoken
 
 
@@ -40,8 +41,20 @@ def _notes(examined: Examined) -> Iterator[str]:
     yield from _mapped(examined)
     if run.wrap == "script" and examined.completed and examined.communicates and not examined.collectives:
         yield "the ranks made a process group, but no collective ran: each ran on its own"
+    yield from _looked_at(examined)
     for outcome in run.ranks:
         yield from (event.text for event in outcome.trace.of(Note))
+
+
+def _looked_at(examined: Examined) -> Iterator[str]:
+    """What silence rests on."""
+    run = examined.run
+    if run.wrap != "script" or run.stimuli or not examined.completed or examined.mismatches or not examined.collectives:
+        return
+    calls = sorted({len(stream) for stream in examined.streams.values()})
+    looked = compared(examined.traces, "parameters", REPLICAS_EQUAL, ("ddp", BY_HAND))
+    parameters = f"were {looked}" if looked.times else "were not compared, because no model has replicas"
+    yield f"the ranks' collectives line up ({' to '.join(map(str, calls))} on each); parameters {parameters}"
 
 
 def _mapped(examined: Examined) -> Iterator[str]:
@@ -50,7 +63,7 @@ def _mapped(examined: Examined) -> Iterator[str]:
         for event in outcome.trace.of(Mapped):
             if event.site is None:  # requested by `verify` itself
                 continue
-            requested = "cuda" if event.requested.startswith("cuda:") else event.requested
+            requested = "cuda" if event.requested.startswith(("cuda:", "torch.cuda")) else event.requested
             if not event.actual.startswith("cuda:"):  # of shared GPUs one line is enough
                 seen.setdefault((requested, event.actual), event.site)
     if seen:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import time
+import urllib.parse
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
@@ -288,7 +289,8 @@ class Collectives(Observer):
         self.recorder.group_of = os.getpid()
         if self.recorder.quiet:
             return original(*args, **kwargs)
-        self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(kwargs))
+        arguments = {**kwargs, **_unserved(kwargs.get("init_method", args[1] if len(args) > 1 else None))}
+        self.recorder.emit(trace.Call, name="init_process_group", arguments=_plain(arguments))
         if 0 < self.recorder.world < _asked(kwargs):
             self._wait_in_vain()
         kwargs["timeout"] = min(kwargs.get("timeout") or self._timeout, self._timeout)
@@ -369,6 +371,15 @@ def _asked(kwargs: dict[str, Any]) -> int:
     given = kwargs.get("world_size", -1)
     text = os.environ.get("WORLD_SIZE", "")
     return given if isinstance(given, int) and given > 0 else int(text) if text.isdigit() else 0
+
+
+def _unserved(init_method: Any) -> dict[str, str]:
+    """The address at which nobody answers: under torchrun no rank makes a store, because torchrun has made one."""
+    address = urllib.parse.urlsplit(init_method if isinstance(init_method, str) else "")
+    by_the_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not by_the_agent or address.scheme != "tcp" or str(address.port) == os.environ.get("MASTER_PORT"):
+        return {}
+    return {"unserved": init_method}
 
 
 def _random_state() -> str:

@@ -86,10 +86,8 @@ class Phases(Observer):
     def _leave_module(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         if torch.compiler.is_compiling() or self.recorder.quiet:
             return
-        stack = self.recorder.modules
-        if stack:
-            stack.pop()
-        if not stack and self.recorder.phase == "forward":
+        self.recorder.leave_module()
+        if not self.recorder.modules and self.recorder.phase == "forward":
             self.recorder.enter("between")
 
     # ---- wraps

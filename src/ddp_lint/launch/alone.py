@@ -1,0 +1,153 @@
+"""Programs that are one process, in a project whose other programs make the process group themselves: the names that
+they share with those (``args.distributed``, a sampler) show no ranks."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+from ddp_lint.knowledge import table
+from ddp_lint.launch.joining import joining_functions, lines_off
+from ddp_lint.launch.search import imported_through, importers
+from ddp_lint.launch.unused import does_something, is_unused_at
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.uses import uses
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import calls_below, statements, walk
+
+#: What shows ranks in a file: each word with its node.
+Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
+
+#: Files between a helper and the programs that run it which are looked at; of a helper with more nothing is said.
+_ABOVE = 40
+#: Calls that may join a group or start ranks, by their names alone: of what is not in the project.
+_MAY_JOIN = re.compile(r"init\w*_(dist|ddp|process_group)|(dist|ddp)\w*_init|spawn|start_processes|launch\w*|torchrun")
+#: What only ranks of a group can call, as is done without a test of whether there is one.
+_WRAPS = frozenset(
+    {"torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.FullyShardedDataParallel"}
+    | {f"torch.distributed.{name}" for name in ("barrier", "all_reduce", "all_gather", "broadcast", "new_group")}
+)
+#: Classes of other packages whose objects start the ranks, or join them, without a word of it in the program.
+_RUNNERS = re.compile(r"\w*(Trainer|TrainingArguments|Strategy|Runner|Engine|Accelerator|Fabric)(_\w+)?")
+#: How a program comes to modules that it does not import by their names.
+_BY_NAME = re.compile(r"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|\bglobals\(\)|Fire\(\)")
+
+
+def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
+    """Whether each program that comes to a file, or to a line of it, is one process. False where no program is seen, or
+    where the project makes no group itself: then whatever starts the ranks is not seen."""
+    if not facts.name or not joining_functions(project):
+        return False
+    programs = project.remember(("programs above", facts.name), lambda: _programs(facts, project))
+    if line is not None:
+        programs = tuple(p for p in programs if not is_unused_at(project, facts, line, _modules(project, p)))
+    return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def _programs(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
+    """The files that are run and import this one, directly or through others. None where one that nothing imports is no
+    program: who uses it is not seen."""
+    found, queue = {facts.name: facts}, [facts]
+    programs = []
+    while queue:
+        each = queue.pop()
+        above = [u for u in importers(project, each.name, holding=("import",)) if not u.source.is_test and u.name]
+        if each.file.holds("__main__") or (not above and does_something(each)):
+            programs.append(each)
+        elif not above:
+            return ()
+        new = [user for user in above if user.name not in found]
+        found |= {user.name: user for user in new}
+        queue += new
+        if len(found) > _ABOVE:
+            return ()
+    return tuple(programs)
+
+
+def _modules(project: Project, program: ModuleFacts) -> frozenset[str]:
+    return imported_through(project, program)
+
+
+def _is_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
+    return project.remember(("alone", program.name), lambda: _shows_nothing(project, program, shown))
+
+
+def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool:
+    """Whether nothing that a program comes to makes a group, starts ranks or is told its rank by a launcher."""
+    among = _modules(project, program)
+    for name in among:
+        facts = project.facts(name)
+        if facts is None or _BY_NAME.search(facts.file.code) or _has_runner(facts, project):
+            return False
+        seen = functools.partial(_lines, facts, project, shown)
+        lines = project.remember(("lines of ranks",), seen, facts.kept)
+        if any(not is_unused_at(project, facts, line, among) for line in lines):
+            return False
+    return True
+
+
+def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[int]:
+    """The lines of a file that show a group, whoever runs it."""
+    off = lines_off(facts.tree, facts.file.text)
+    nodes = (*_joins(facts, project), *_told(facts, project, shown, bool(off)))
+    return frozenset(getattr(node, "lineno", 1) for node in nodes) - off
+
+
+def _has_runner(facts: ModuleFacts, project: Project) -> bool:
+    foreign = (t for t in facts.imports.names.values() if project.find(t.partition(".")[0]) is None)
+    return any(_RUNNERS.fullmatch(target.rpartition(".")[2]) for target in foreign if not target.startswith("typing"))
+
+
+def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
+    """Where a file joins a group or starts ranks, or names a function that does, also where only its name says so."""
+    functions = joining_functions(project)
+    lasts = {name.rpartition(".")[2] for name in functions}
+    called = {id(call.func) for call in calls_below(facts.tree)}
+    tests = (n for n in statements(facts.tree) if isinstance(n, ast.If) and "__name__" not in ast.unparse(n.test))
+    tested = {line for n in tests for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
+    for node in walk(facts.tree):
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            continue
+        last = last_part(node)
+        if id(node) in called and facts.qualified(node) in _WRAPS and node.lineno not in tested:
+            yield node  # it fails without a group: where none is seen, another package has made it
+        if last not in lasts and not (id(node) in called and _MAY_JOIN.search(last)):
+            continue
+        meaning = project.meaning(facts, node)
+        if meaning in functions or project.split(meaning or dotted_ast(node)) is None:
+            yield node
+
+
+def _told(facts: ModuleFacts, project: Project, shown: Shown, decides: bool) -> Iterator[ast.AST]:
+    """Where a file shows ranks by more than the names of settings, and than what torch offers for several ranks.
+    `decides`: it has the join itself, switched off."""
+    weak = {*table("launch")["settings"]["identifiers"]} | ({"local_rank"} if decides else set())
+    said = project.own.names.words  # the configuration says of these that they are of ranks
+    for word, node in shown(facts, project):
+        if word in said or (word not in weak and not _is_shown_elsewhere(facts, project, word, node)):
+            yield from _read_at(facts, node)
+
+
+def _read_at(facts: ModuleFacts, node: ast.AST) -> Iterator[ast.AST]:
+    """Where a string is used: for one of a list that the file keeps for itself, where the list is read."""
+    lists = (n for n in facts.tree.body if isinstance(n, ast.Assign) and isinstance(n.value, (ast.Tuple, ast.List)))
+    around = next((n for n in lists if isinstance(node, ast.Constant) and any(p is node for p in walk(n.value))), None)
+    name = around.targets[0] if around is not None else None
+    if not isinstance(name, ast.Name) or not name.id.startswith("_"):
+        yield node
+    else:
+        yield from (use.node for use in uses(facts, name.id) if use.node is not name)
+
+
+def _is_shown_elsewhere(facts: ModuleFacts, project: Project, word: str, node: ast.AST) -> bool:
+    """Whether a name is of torch, or is defined in the project, which shows there what it does."""
+    if isinstance(node, ast.ImportFrom):
+        names = [facts.imports.resolve(alias.asname or alias.name) or "" for alias in node.names]
+        return word.partition(".")[0] == "torch" or any(project.split(name) for name in names if name)
+    if isinstance(node, ast.Import):
+        return word.partition(".")[0] == "torch"
+    meaning = project.meaning(facts, node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    return meaning.partition(".")[0] == "torch" or project.definition(meaning) is not None
