@@ -85,7 +85,7 @@ KINDS = [
     script("reads an address that does not exist", f"{MEETS}import ctypes\nctypes.string_at(8)\n", 1, "", "SIGSEGV"),
     script("kills what started it", f"{MEETS}os.kill(os.getppid(), signal.SIGKILL)\n{PARTS}", 1, ""),
     script("kills its group", f"{MEETS}os.killpg(0, signal.SIGKILL)\n", 1, ""),
-    script("ignores what ends it", f"{MEETS}for n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\n{PARTS}", *HANG),
+    script("ignores what ends it", f"{MEETS}for n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\n{PARTS}", 1, "hang", "rank 1"),
     script("starts processes that start processes", f"{MEETS}for _ in range(5): os.fork()\nimport time; time.sleep(99)\n", 1, ""),
     script("turns time back", f"{MEETS}import time, json\ntime.time = time.monotonic = time.perf_counter = lambda: -1e300\njson.dumps = repr\n{PARTS}", 1, "hang", "rank 1"),
     script("makes files that nobody may read", f"os.umask(0o777)\n{MEETS}{PARTS}", *HANG),
