@@ -126,6 +126,22 @@ def calls_in_a_chain(n: int) -> str:
     return f"{_TORCH}def f0():\n    dist.barrier()\n{functions}if dist.get_rank() == 0:\n    f{n}()\n"
 
 
+@text(80)
+def calls_of_the_next_function_with_two_numbers(n: int) -> str:
+    defs = "".join(
+        f"def f{i}(a, b, c):\n    f{i + 1}(b, c, {2 * i})\n    f{i + 1}(a, b, {2 * i + 1})\n" for i in range(n)
+    )
+    return f"{_TORCH}{defs}def f{n}(a, b, c):\n    if a > b:\n        return\n    dist.all_reduce(a)\n"
+
+
+@text(40)
+def calls_of_the_next_function_with_two_flags(n: int) -> str:
+    defs = "".join(
+        f"def f{i}(x, a, b, c):\n    f{i + 1}(x, b, c, True)\n    f{i + 1}(x, b, c, False)\n" for i in range(n)
+    )
+    return f"{_TORCH}{defs}def f{n}(x, a, b, c):\n    if a and b and not c:\n        return\n    dist.all_reduce(x)\n"
+
+
 @text(2000)
 def calls_in_a_chain_reversed(n: int) -> str:
     functions = "".join(f"def f{i + 1}():\n    f{i}()\n" for i in reversed(range(n)))

@@ -4,9 +4,8 @@ By default the standard library and, where it is installed, torch: some 4,000 fi
 checked, rules that crashed, and the slowest files with their CPU seconds; exits with 1 when anything crashed. What is
 no Python at all (the standard library's own tests have such files) is counted, not told.
 
-The first file of a run that needs another one pays for reading it. So the slowest files are checked once more, each
-alone in a process of its own (`alone`): that includes all that it needs of its project, and the process knows nothing
-of what can communicate there. What is the file's own is below both.
+What a file needs of another one is charged to that one, whichever asks for it first, and what is worked out about all
+of them to the project as a whole.
 
     python benchmarks/robustness.py [FOLDER ...] [--every N] [--jobs N]
 """
@@ -14,16 +13,13 @@ of what can communicate there. What is the file's own is below both.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import importlib.util
-import multiprocessing
 import pathlib
 import sys
 import sysconfig
 import time
 
 from ddp_lint.config import Settings
-from ddp_lint.engine.checking import preload
 from ddp_lint.engine.report import Report
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.rules.registry import declared
@@ -37,7 +33,7 @@ def main() -> int:
         started = time.perf_counter()
         report = check_paths(files, Settings(folder, frozenset(declared())), jobs=options.jobs)
         print(f"{folder}: {len(files)} files, {time.perf_counter() - started:.0f} s", flush=True)
-        crashed += _told(report, folder)
+        crashed += _told(report)
     return 1 if crashed else 0
 
 
@@ -61,7 +57,7 @@ def _files(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path, parts in inside if "site-packages" not in parts and path.is_file())
 
 
-def _told(report: Report, folder: pathlib.Path) -> int:
+def _told(report: Report) -> int:
     """Print what went wrong; how often it was our fault."""
     broken = [(path, reason) for path, reason in report.errors if "report" in reason]
     ours = broken + [(f.span.path, f.message) for f in report.findings if f.code == "DDP001"]
@@ -69,24 +65,11 @@ def _told(report: Report, folder: pathlib.Path) -> int:
         print(f"  {path}: {reason}")
     unparsed = sum(f.code == "DDP000" for f in report.findings)
     print(f"  crashes: {len(ours)}; no Python: {unparsed}; not readable: {len(report.errors) - len(broken)}")
-    for path, seconds in report.statistics.slowest[:10]:
-        lines = pathlib.Path(path).read_bytes().count(b"\n")
-        alone = _alone(path, folder)
-        rates = f"{seconds:6.2f} s {lines / seconds:7.0f} lines/s; alone {alone:6.2f} s {lines / alone:7.0f} lines/s"
-        print(f"  {lines:6} lines: {rates}  {path}", flush=True)
+    for path, seconds in report.statistics.slowest:
+        lines = pathlib.Path(path).read_bytes().count(b"\n") if path else 0
+        rate = f"{lines / seconds:7.0f} lines/s  {path}" if path else "for the project as a whole"
+        print(f"  {lines:6} lines: {seconds:6.2f} s {rate}", flush=True)
     return len(ours)
-
-
-def _alone(path: str, folder: pathlib.Path) -> float:
-    """The CPU seconds of a file in a process that has checked no other, without the start of the process."""
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_seconds, path, folder).result()
-
-
-def _seconds(path: str, folder: pathlib.Path) -> float:
-    settings = Settings(folder, frozenset(declared()))
-    preload(settings)
-    return check_paths([pathlib.Path(path)], settings, jobs=1).statistics.slowest[0][1]
 
 
 if __name__ == "__main__":

@@ -105,3 +105,42 @@ def _facts(project: Project, path: pathlib.Path) -> ModuleFacts:
     facts = project.facts_of(path)
     assert facts is not None
     return facts
+
+
+def _chain(length: int) -> str:
+    """Functions that call the next one twice with numbers of their own: without a bound, argument lists double."""
+    links = (
+        f"def f{n}(a, b, c):\n    f{n + 1}(b, c, {2 * n})\n    f{n + 1}(a, b, {2 * n + 1})\n" for n in range(length)
+    )
+    return f"{HEAD}{''.join(links)}def f{length}(a, b, c):\n    if a > b:\n        return\n    dist.all_reduce(a)\n"
+
+
+def _steps(folder: pathlib.Path, code: str) -> int:
+    (folder / "a.py").write_text(code)
+    project = Project(folder)
+    assert result_of(_facts(project, folder / "a.py"), project).skipped == ()
+    return project.effort.whole.steps
+
+
+def test_argument_lists_that_double_take_no_more_than_their_share(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    assert _steps(tmp_path, _chain(80)) < 2.3 * _steps(tmp_path, _chain(40)) < 3000
+
+
+@pytest.mark.parametrize(
+    ("calls", "given", "test", "found"),
+    [
+        (4, "3", "a != 3", False), (6, "3", "a != 3", True), (5, "True", "not a", False), (7, "True", "not a", True),
+        (12, "dist.get_rank()", "a == 0 and b", True), (12, "dist.get_rank()", "a == a and b", False),
+    ],
+)  # fmt: skip
+def test_numbers_and_flags_are_followed_through_some_calls_and_ranks_through_all(
+    calls: int, given: str, test: str, found: bool, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    links = "".join(f"def f{n}(a, b):\n    f{n + 1}(a, b)\n\n" for n in range(1, calls))
+    last = f"def f{calls}(a, b):\n    if {test}:\n        dist.barrier()\n\n"
+    guard = "" if "rank" in given else "    if dist.get_rank() == 0:\n    "
+    (tmp_path / "a.py").write_text(f"{HEAD}{links}{last}def main(x):\n{guard}    f1({given}, 7)\n")
+    project = Project(tmp_path)
+    assert bool(analyse(_facts(project, tmp_path / "a.py"), project)) == found

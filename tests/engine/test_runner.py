@@ -54,6 +54,15 @@ def test_what_can_communicate_is_asked_where_much_of_a_project_can(
     assert bool(asked) == wanted
 
 
+def test_work_on_another_file_is_charged_to_that_file(tmp_path: pathlib.Path) -> None:
+    helper = "import torch.distributed as dist\n\ndef sync(x):\n" + "    x = x + 1\n" * 500 + "    dist.all_reduce(x)\n"
+    user = "import torch.distributed as dist\nfrom b import sync\nif dist.get_rank() == 0:\n    sync(1)\n"
+    write(tmp_path, {"b.py": helper, "a.py": user, "unread.py": helper})
+    charged = check(tmp_path, "a.py").statistics.charged
+    assert {path.rpartition("/")[2] for path in charged} <= {"a.py", "b.py", ""}
+    assert charged[str(tmp_path / "b.py")] > charged[str(tmp_path / "a.py")] > 0
+
+
 def test_a_file_named_twice_is_checked_once_and_findings_are_sorted(tmp_path: pathlib.Path) -> None:
     write(tmp_path, {"ops.py": OPS, "a.py": HAZARD, "b.py": HAZARD})
     report = check(tmp_path, "b.py", "a.py", "b.py")

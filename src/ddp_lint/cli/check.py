@@ -491,4 +491,4 @@ def _say_work(outcome: _Outcome, options: _Options) -> None:
         options.color,
     )
     for path, seconds in done.slowest[:3]:
-        say(f"  {seconds:6.2f} CPU s  {path}", options.color)
+        say(f"  {seconds:6.2f} CPU s  {path or 'the project as a whole'}", options.color)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import functools
 import re
@@ -75,7 +76,7 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     (``model.module.get_loss(batch)``), whose hooks wait for its own forward? No wrapped model takes part in it."""
     if not isinstance(node.func, ast.Attribute) or frame.function is None:
         return False
-    called = [call.func for call in _calls_behind(frame, node.func.value)]
+    called = _functions_behind(frame, node.func.value)
     models = [(f.id, frame.env.get(f.id)) for f in called if isinstance(f, ast.Name)]
     if any(value is not None and is_wrapped(value) for _, value in models):
         return False
@@ -83,19 +84,30 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     return plain or any(_is_inside_wrapped(frame, function) for function in called)
 
 
-def _calls_behind(frame: Frame, loss: ast.expr) -> list[ast.Call]:
-    """The calls that a value is made of, through what the function assigns."""
-    assigned = [n for n in children(frame.function) if isinstance(n, ast.Assign)] if frame.function is not None else []
-    calls: list[ast.Call] = []
-    names: set[str] = set()
-    parts = [loss]
-    while parts:
-        part = parts.pop()
-        calls += calls_below(part)
-        new = names_in(part) - names
-        names |= new
-        parts += [n.value for n in assigned if any(not new.isdisjoint(_targets(target)) for target in n.targets)]
-    return calls
+def _functions_behind(frame: Frame, loss: ast.expr) -> list[ast.expr]:
+    """The functions that a value is made by, through what the function assigns."""
+    assigned = _made_by(frame.function, names_in(loss)) if frame.function is not None else ()
+    return [*(call.func for call in calls_below(loss)), *assigned]
+
+
+@functools.lru_cache(maxsize=64)
+def _made_by(function: ast.AST, names: frozenset[str]) -> tuple[ast.expr, ...]:
+    """The functions, one of each dotted name, that variables of a function are made by: a script may have thousands of
+    backward passes of one name."""
+    values = collections.defaultdict(list)
+    for node in children(function):
+        if isinstance(node, ast.Assign):
+            for name in {name for target in node.targets for name in _targets(target)}:
+                values[name].append(node.value)
+    found: dict[str, ast.expr] = {}
+    seen, left = set(names), list(names)
+    while left:
+        for value in values[left.pop()]:
+            found |= {dotted(call.func): call.func for call in calls_below(value)}
+            new = names_in(value) - seen
+            seen |= new
+            left += new
+    return tuple(func for name, func in found.items() if name)
 
 
 def _targets(target: ast.expr) -> list[str]:

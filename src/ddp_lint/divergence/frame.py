@@ -113,6 +113,8 @@ class Frame:
     #: Set within a loop that ranks run a different number of times.
     uneven: Variation | None = None
     depth: int = 0
+    #: Through how many calls the constants among its arguments have come (`parameters.passed_on`).
+    came: int = 0
     #: Variables of modules at the last `yield`.
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
     #: What each `yield` passes.

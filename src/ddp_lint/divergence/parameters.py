@@ -108,10 +108,45 @@ def widened(summaries: Evaluation, function: FunctionRef, env: dict[str, Value])
 def _as_given(unknown_one: Value, given: Value | None) -> Value:
     if given is None:
         return unknown_one
-    if given.constant is not None and given.constant.value in (True, False, None):
+    if _is_flag(given):
         return given
     kept = isinstance(given.reference, (GroupRef, ref.Instance, FunctionRef)) and given.varies is None
     return unknown_one.with_reference(given.reference) if kept else unknown_one
+
+
+def passed_on(frame: Frame, arguments: Arguments) -> int:
+    """Through how many calls the constants among the arguments have come: one that the caller writes there through this
+    one alone, any other may be made of what the caller was given itself. 0 where there is none."""
+    come = 0
+    given: list[tuple[int | str, Value]] = [*enumerate(arguments.positional), *arguments.keywords.items()]
+    for place, value in given:
+        if not _holds_constant(value):
+            continue
+        if not isinstance(arguments.nodes.get(place), (ast.Constant, ast.UnaryOp)):
+            return frame.came + 1
+        come = 1
+    return come
+
+
+def _holds_constant(value: Value) -> bool:
+    parts = (*(value.items or ()), *(value.entries or {}).values())
+    return value.constant is not None or any(map(_holds_constant, parts))
+
+
+def without_constants(
+    summaries: Evaluation, function: FunctionRef, env: dict[str, Value], *, flags: bool
+) -> dict[str, Value]:
+    """Parameters for constants that have come through many calls: these are unknown, flags only if `flags` says so."""
+    known_of_none = general(summaries, function, heuristic=False)
+
+    def as_unknown(name: str, value: Value) -> bool:
+        return name in known_of_none and _holds_constant(value) and (flags or not _is_flag(value))
+
+    return {name: known_of_none[name] if as_unknown(name, value) else value for name, value in env.items()}
+
+
+def _is_flag(value: Value) -> bool:
+    return value.constant is not None and value.constant.value in (True, False, None)
 
 
 def _default(summaries: Evaluation, function: FunctionRef, default: ast.expr) -> Value:

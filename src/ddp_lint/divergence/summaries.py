@@ -43,7 +43,7 @@ from ddp_lint.divergence.frame import (
 from ddp_lint.divergence.groups import OF_MACHINES, handed_out, named, names_group, seen_through
 from ddp_lint.divergence.inheritance import Answers
 from ddp_lint.divergence.one_process import is_name_of_one_process
-from ddp_lint.divergence.parameters import annotated, bound, general, widened
+from ddp_lint.divergence.parameters import annotated, bound, general, passed_on, widened, without_constants
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import Linker, known
 from ddp_lint.divergence.selections import of_one_shape
@@ -82,9 +82,9 @@ from ddp_lint.source.syntax import FunctionNode, first_name, parameters, positio
 #: flags, groups, models and functions count (`parameters.widened`), and after as many again the arguments are unknown.
 #: Each evaluation by itself: what a call does must not depend on what was evaluated before, for this root or others.
 _CONTEXTS = 12
-#: As many that all evaluations of one root may have together: each function of a chain that calls the next one twice,
-#: with numbers of its own, doubles them. More than programs mostly have: it does depend on what was evaluated before.
-_CONTEXTS_OF_ROOT = 24
+#: Calls that numbers, and flags, are followed through: each function of a chain that calls the next one twice, with
+#: numbers of its own, doubles the argument lists of all that follow. Programs hand few of them on that far.
+_PASSED_ON, _FLAGS_PASSED_ON = 4, 5
 #: Calls of one function within each other that are distinguished by their arguments.
 _RECURSION = 2
 
@@ -132,8 +132,6 @@ class Summaries:
         self._bound, self._bound_of_file = self.BOUND, self.BOUND_OF_FILE
         #: The keys that each running evaluation has asked for, by function; the first is for what is asked outside.
         self._asked: list[dict[ast.AST, set[Key]]] = [{}]
-        #: Those of the root together.
-        self._asked_by_root: dict[ast.AST, set[Key]] = {}
         #: By key: the deciding arguments that the summary under that key alone was made for.
         self._decided: dict[Key, tuple[tuple[str, tuple[Component, ...]], ...]] = {}
         self.variables = Variables(self)
@@ -212,7 +210,7 @@ class Summaries:
             env |= _apart_in(frame, function, _given_paths(function, arguments, node))
         if function.node is self._watched and not self._memory.depth:  # what is kept already is not entered again
             self._given.append(Given(env, tuple(frame.path)))
-        summary = self._summary(function, env)
+        summary = self._summary(function, env, passed_on(frame, arguments))
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
         if _never_returns(function.node):
@@ -417,20 +415,22 @@ class Summaries:
             return unknown(("gated", function.name), ref.Partial(inner, (gate,), identity=id(decorator)))
         return inner
 
-    def _summary(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
+    def _summary(self, function: FunctionRef, env: dict[str, Value], came: int) -> Summary:
+        """`came`: through how many calls the constants among the arguments have come."""
         if self._memory.depth_in(function.node) >= _RECURSION:
-            env = general(self, function, heuristic=False)
-        key = self._key(function, env)
+            env, came = general(self, function, heuristic=False), 0
+        elif came > _PASSED_ON:
+            env = without_constants(self, function, env, flags=came > _FLAGS_PASSED_ON)
+            came = min(came, _FLAGS_PASSED_ON + 1)
+        key = self._key(function, env, came=came)
         asked = self._asked[-1].setdefault(function.node, set())
-        by_root = self._asked_by_root.setdefault(function.node, set())
-        if _is_beyond(key, asked, by_root, 1):
+        if key not in asked and len(asked) >= _CONTEXTS:
             env = widened(self, function, env)
-            key = self._key(function, env)
-            if _is_beyond(key, asked, by_root, 2):
+            key = self._key(function, env, came=came)
+            if key not in asked and len(asked) >= 2 * _CONTEXTS:
                 env = general(self, function, heuristic=False)
                 key = self._key(function, env)
         asked.add(key)
-        by_root.add(key)
         summary = self._kept(key, function, env)
         if not summary.deciding:
             return summary
@@ -447,12 +447,12 @@ class Summaries:
         if not self._memory.can_give(key):
             return _NOTHING
         try:
-            return self._memory.keep(key, function, lambda: self._summarised(function, env))
+            return self._memory.keep(key, function, lambda: self._summarised(function, env, key.came))
         except RecursionError:
             return _NOTHING
 
-    def _summarised(self, function: FunctionRef, env: dict[str, Value]) -> Summary:
-        frame = self.evaluate(function, env)
+    def _summarised(self, function: FunctionRef, env: dict[str, Value], came: int) -> Summary:
+        frame = self.evaluate(function, env, came=came)
         effects, returned = compacted(frame, function), _folded(frame)
         left = _attributes(frame, function, agreed=bool(effects))
         return Summary(
@@ -460,14 +460,17 @@ class Summaries:
             yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
         )  # fmt: skip
 
-    def _key(self, function: FunctionRef, env: dict[str, Value], left: str = "") -> Key:
+    def _key(self, function: FunctionRef, env: dict[str, Value], left: str = "", came: int = 0) -> Key:
         # Sorted by name, regardless of their order in the call; an object comes first.
         given = list(env)
         first = int(function.is_bound)
         arguments = tuple((name, argument_key(env[name])) for name in (*given[:first], *sorted(given[first:])))
-        return Key(function.node, function.of, arguments, self.variables.rebound(), closures.seen(function), left)
+        rebound, closure = self.variables.rebound(), closures.seen(function)
+        return Key(function.node, function.of, arguments, rebound, closure, left, came)
 
-    def evaluate(self, function: FunctionRef, env: dict[str, Value], body: list[ast.stmt] | None = None) -> Frame:
+    def evaluate(
+        self, function: FunctionRef, env: dict[str, Value], body: list[ast.stmt] | None = None, came: int = 0
+    ) -> Frame:
         """Run the function's body, or what is given of it."""
         closure = dict(function.closure) if function.closure is not None else None
         frame = Frame(
@@ -479,6 +482,7 @@ class Summaries:
             Names(env),
             closure,
             depth=self._memory.depth,
+            came=came,
             apart={name for name in env if not name.isidentifier()},
             values_alone=body is not None,
         )
@@ -495,7 +499,6 @@ class Summaries:
     def forget(self, own: int) -> None:
         """Before a new root, which has so many statements of its own: no function is running."""
         self._asked = [{}]
-        self._asked_by_root.clear()
         self.variables.forget()
         self._memory.forget()
         self.effort.start_part()
@@ -551,12 +554,6 @@ class Summaries:
             return self._memory.keep(key, function, lambda: Summary([], none(), left())).env
         except RecursionError:
             return None
-
-
-def _is_beyond(key: Key, asked: set[Key], by_root: set[Key], times: int) -> bool:
-    """Whether it would be one argument list more than the bounds leave, each taken so many times."""
-    own = len(asked) >= times * _CONTEXTS
-    return key not in asked and (own or (key not in by_root and len(by_root) >= times * _CONTEXTS_OF_ROOT))
 
 
 def _never_returns(node: ast.AST) -> bool:

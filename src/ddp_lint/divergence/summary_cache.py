@@ -65,6 +65,8 @@ class Key(NamedTuple):
     closure: Hashable
     #: What is evaluated, if it is not the effects of the call: the names that the function leaves, or one attribute.
     left: str
+    #: Through how many calls the constants among the arguments have come.
+    came: int = 0
     #: What the arguments that decide what the call does are, where callers know no more of them than that.
     deciding: Hashable = ()
 
@@ -128,9 +130,12 @@ class Memory:
         self._running.add(key)
         self._entered[key.node] += 1
         self.depth += 1
+        charges = self._linker.project.charges
+        before = charges.turn_to(function.facts.source.path)
         try:
             return self._taken_over(key, function, make) or self._made(key, function, make)
         finally:
+            charges.turn_to(before)
             self.depth -= 1
             self._entered[key.node] -= 1
             self._running.discard(key)

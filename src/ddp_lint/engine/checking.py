@@ -7,7 +7,6 @@ import functools
 import pathlib
 import re
 import sys
-import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -111,7 +110,7 @@ class Checker:
 
     def check_file(self, file: SourceFile, path: pathlib.Path) -> FileResult:
         """The result for what is taken as the content of `path`."""
-        started = time.process_time()
+        before = self.project.charges.turn_to(file.path)
         try:
             with self.project.recording() as asked, _deep_recursion():
                 findings, parsed = _check(file, path, self.project, self._settings)
@@ -120,9 +119,11 @@ class Checker:
             outcomes = tuple(self.project.take_outcomes(file.inside))
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
-        seconds = time.process_time() - started
+        finally:
+            self.project.charges.turn_to(before)
+        charges = self.project.charges.take()
         return FileResult(
-            file.path, tuple(findings), "", dependencies, searched, outcomes, seconds=seconds, parsed=parsed
+            file.path, tuple(findings), "", dependencies, searched, outcomes, charges=charges, parsed=parsed
         )
 
     def _dependencies(self, asked: set[Asked], findings: list[Finding]) -> tuple[tuple[str, str], ...]:

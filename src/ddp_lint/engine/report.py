@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -29,7 +30,8 @@ class FileResult:
     #: Words that were searched for in the project's files, each with the files that hold it.
     searched: tuple[tuple[str, tuple[str, ...]], ...] = ()
     outcomes: tuple[tuple[str, bool, tuple[tuple[str, str], ...]], ...] = ()
-    seconds: float = 0.0
+    #: CPU seconds of the check by the file that they were spent on, the other files that it had to read included.
+    charges: tuple[tuple[str, float], ...] = ()
     parsed: bool = False
     cached: bool = False
 
@@ -45,8 +47,12 @@ class Statistics:
     files: int = 0
     parsed: int = 0
     cached: int = 0
-    #: CPU seconds of the slowest files, slowest first: (path, seconds). Not wall: what else runs must not change them.
-    slowest: list[tuple[str, float]] = dataclasses.field(default_factory=list)
+    #: CPU seconds by file, '' for the project as a whole. Not wall: what else runs must not change them.
+    charged: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def slowest(self) -> list[tuple[str, float]]:
+        return sorted(self.charged.items(), key=lambda item: -item[1])[:10]
 
 
 @dataclasses.dataclass
@@ -68,13 +74,12 @@ class Report:
                 files=sum(r.statistics.files for r in parts),
                 parsed=sum(r.statistics.parsed for r in parts),
                 cached=sum(r.statistics.cached for r in parts),
-                slowest=sorted((s for r in parts for s in r.statistics.slowest), key=lambda item: -item[1])[:10],
+                charged=_added(charge for r in parts for charge in r.statistics.charged.items()),
             ),
         )
 
     @classmethod
     def of(cls, results: list[FileResult]) -> Report:
-        timed = sorted(((r.path, r.seconds) for r in results if r.seconds), key=lambda item: -item[1])
         return cls(
             findings=sorted((f for r in results for f in r.findings), key=lambda f: f.sort_key),
             errors=sorted((r.path, r.error) for r in results if r.error),
@@ -82,9 +87,16 @@ class Report:
                 files=len(results),
                 parsed=sum(r.parsed for r in results),
                 cached=sum(r.cached for r in results),
-                slowest=timed[:10],
+                charged=_added(charge for result in results for charge in result.charges),
             ),
         )
+
+
+def _added(charges: Iterable[tuple[str, float]]) -> dict[str, float]:
+    added: dict[str, float] = collections.defaultdict(float)
+    for path, seconds in charges:
+        added[path] += seconds
+    return dict(added)
 
 
 def rule_crashed(file: SourceFile, rule: type[Rule], error: Exception) -> Finding:

@@ -1,6 +1,10 @@
-"""What results cost, in steps that are counted: the same number whether a result is made or was kept, in any order."""
+"""What results cost: in steps that are counted, the same number whether a result is made or was kept, in any order; in
+CPU seconds, charged to the file that the work was about."""
 
 from __future__ import annotations
+
+import collections
+import time
 
 #: What takes more steps takes too many.
 _MOST = 10**9
@@ -97,4 +101,36 @@ class Effort:
         self.whole.use(work)
 
 
-__all__ = ["Effort", "Work"]
+class Charges:
+    """CPU seconds by file: what a file needs of another one is charged to that one, whichever asks for it first."""
+
+    #: Instead of a file: what is worked out about all of them.
+    PROJECT = ""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = collections.defaultdict(float)
+        #: What work is charged to now, if anything, and since when.
+        self._to: str | None = None
+        self._since = 0.0
+
+    @property
+    def is_charging(self) -> bool:
+        return self._to is not None
+
+    def turn_to(self, path: str | None) -> str | None:
+        """From now on work is charged to a file, or to `PROJECT`. Gives what it was charged to before."""
+        before = self._to
+        if path != before:
+            now = time.process_time()
+            if before is not None:
+                self._seconds[before] += now - self._since
+            self._to, self._since = path, now
+        return before
+
+    def take(self) -> tuple[tuple[str, float], ...]:
+        """What has been charged since this was asked last."""
+        taken, self._seconds = self._seconds, collections.defaultdict(float)
+        return tuple(taken.items())
+
+
+__all__ = ["Charges", "Effort", "Work"]

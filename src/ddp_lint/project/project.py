@@ -19,7 +19,7 @@ from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, last
 from ddp_lint.project import layout
-from ddp_lint.project.effort import Effort, Work
+from ddp_lint.project.effort import Charges, Effort, Work
 from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
 from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
 from ddp_lint.project.grafting import graft
@@ -152,6 +152,7 @@ class Project:
         self._recorder = Recorder()
         #: What evaluations take.
         self.effort = Effort()
+        self.charges = Charges()
         self._records = True
         #: By path, what the facts of a file depend on, and its parts.
         self._bases: dict[str, Basis] = {}
@@ -292,8 +293,12 @@ class Project:
         return facts if facts is not None and (held is None or held.text == facts.source.text) else None
 
     def _read_for_all(self, path: str) -> ModuleFacts | None:
-        with self.recording(apart=True) as asked:
-            facts = self._read(path)
+        before = self.charges.turn_to(self.shown(pathlib.Path(path)))
+        try:
+            with self.recording(apart=True) as asked:
+                facts = self._read(path)
+        finally:
+            self.charges.turn_to(before)
         self._bases[path] = self._basis(asked)
         return facts
 
@@ -839,10 +844,14 @@ class Project:
         found = memo.get(key)
         if found is None:
             outer = self.effort.begin()
+            about_all = kept is None and self.charges.is_charging
+            before = self.charges.turn_to(Charges.PROJECT) if about_all else None
             try:
                 value, basis = self._computed(compute)
             finally:
                 work = self.effort.end(outer)
+                if about_all:
+                    self.charges.turn_to(before)
             found = memo[key] = Answered(value, basis, work)
             if self._resting is not None:
                 self._memories.setdefault(id(memo), memo)

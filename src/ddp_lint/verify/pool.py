@@ -27,7 +27,7 @@ from typing import Any
 
 from ddp_lint.verify.lifetime import PREFIX, below, end, end_with_parent, remove_left_behind
 from ddp_lint.verify.options import Options
-from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, longest_wait
+from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, keep_end, longest_wait
 
 #: Seconds that importing torch and meeting at the rendezvous may take on a cold disk.
 _START_LIMIT = 120.0
@@ -109,7 +109,8 @@ class Pool:
         """
         directory = pathlib.Path(spec.directory)
         spec.save(directory / "spec.json")
-        with (directory / "torchrun.log").open("wb") as log, processes(directory) as environment:
+        printed = directory / "torchrun.log"
+        with printed.open("ab") as log, processes(directory) as environment:
             if self._device == "cpu":
                 environment["CUDA_VISIBLE_DEVICES"] = ""
                 environment.setdefault(*_ON_CPU)
@@ -130,6 +131,7 @@ class Pool:
             while (code := process.poll()) is None:
                 try:
                     time.sleep(_POLL)
+                    keep_end(printed)
                     poll()
                 except KeyboardInterrupt:
                     run.interrupt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -31,6 +32,8 @@ STIMULI: Mapping[str, str] = {
 }
 
 
+#: Bytes of what a process has printed of which all is kept: it may print without end. Of more there is the end.
+_MOST_PRINTED, _END = 1 << 24, 1 << 20
 #: A rank that is busy is waited for this many timeouts, and for this many seconds at least.
 _BUSY_FACTOR, _BUSY_LIMIT = 6, 90.0
 
@@ -38,6 +41,19 @@ _BUSY_FACTOR, _BUSY_LIMIT = 6, 90.0
 def loopback_interface() -> str:
     """What this system calls the interface of `LOOPBACK`, where it does as Linux does."""
     return next((name for _, name in socket.if_nameindex() if name == "lo"), "")
+
+
+def keep_end(log: pathlib.Path) -> None:
+    """Shorten what a process prints to, at the end of the file, where it has become too much."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size <= _MOST_PRINTED:
+            return
+        with log.open("rb") as file:
+            file.seek(-_END, os.SEEK_END)
+            end = file.read(_END)
+        with log.open("ab") as file:
+            file.truncate(0)
+            file.write(end)
 
 
 def longest_wait(timeout: float) -> float:

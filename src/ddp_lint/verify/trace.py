@@ -694,7 +694,8 @@ def read(path: pathlib.Path) -> list[Event]:
     """The events of one rank in order. A missing file has none; a line that was cut off or is unknown is skipped."""
     if not path.is_file():
         return []
-    return [event for line in path.read_text(encoding="utf-8").splitlines() if (event := decode(line)) is not None]
+    text = path.read_text(encoding="utf-8", errors="replace")  # a program may write to every file that is open
+    return [event for line in text.splitlines() if (event := decode(line)) is not None]
 
 
 def decode(line: str) -> Event | None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import collections
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -116,11 +118,20 @@ class SamplerNeverSetEpoch(Rule):
             if not any(map(is_evaluation, (target, dataset, around, *self._loaders(target, function)))):
                 self._samplers.append(node)
 
+    @functools.cached_property
+    def _takers(self) -> dict[cst.FunctionDef, dict[str, list[cst.Call]]]:
+        """The calls of each function by the sampler that they are given."""
+        return {}
+
     def _loaders(self, sampler: str, function: cst.FunctionDef | None) -> Iterator[str]:
         """The names of what the sampler is handed to, where the name means one sampler alone."""
         if not sampler or function is None:
             return
-        takers = [c for c in calls_in(function.body) if dotted(argument(c, None, "sampler")) == sampler]
+        if function not in self._takers:
+            self._takers[function] = collections.defaultdict(list)
+            for call in calls_in(function.body):
+                self._takers[function][dotted(argument(call, None, "sampler"))].append(call)
+        takers = self._takers[function][sampler]
         yield from (assigned_name(self.module, call) for call in takers if len(takers) == 1)
 
     def _is_new(self, sampler: cst.Call) -> bool:

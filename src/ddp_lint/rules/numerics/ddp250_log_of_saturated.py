@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ast
+import collections
+import functools
 import re
 from collections.abc import Sequence
 
@@ -180,9 +182,21 @@ class LogOfSaturated(Rule):
         target = up.targets[0].target if isinstance(up, cst.Assign) and len(up.targets) == 1 else None
         if function is None or not isinstance(target, cst.Name):
             return False
-        names = (n for n in descendants(function.body) if isinstance(n, cst.Name) and n.value == target.value)
-        read = [name for name in names if name is not target]
-        return bool(read) and all(map(self._becomes_numbers, read))
+        names = self._names_in(function)[target.value]
+        return len(names) > 1 and all(name is target or self._becomes_numbers(name) for name in names)
+
+    @functools.cached_property
+    def _named(self) -> dict[cst.FunctionDef, dict[str, list[cst.Name]]]:
+        return {}
+
+    def _names_in(self, function: cst.FunctionDef) -> dict[str, list[cst.Name]]:
+        """The places of each name; collected once, as a function may have thousands of logarithms."""
+        if function not in self._named:
+            self._named[function] = collections.defaultdict(list)
+            for node in descendants(function.body):
+                if isinstance(node, cst.Name):
+                    self._named[function][node.value].append(node)
+        return self._named[function]
 
     def _becomes_numbers(self, node: cst.CSTNode) -> bool:
         """Whether the expression around makes numbers of it: by `item()` or `tolist()`."""

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from ddp_lint.verify.child.zygote import Forked
 from ddp_lint.verify.lifetime import end_with_parent
-from ddp_lint.verify.spec import Jobs, Marks, Spec
+from ddp_lint.verify.spec import Jobs, Marks, Spec, keep_end
 
 _POLL = 0.02
 #: Seconds that a rank may take to end after SIGTERM.
@@ -77,17 +77,18 @@ class Supervisor:
         if self._signals:  # while it started
             child.send(self._signals[0])
         marks.began(self._rank, child.pid)
-        code, stopped = self._watch(child, marks)
+        code, stopped = self._watch(child, marks, log)
         self._child = None
         marks.ended(self._rank, code, stopped=stopped, oom=_oom_kills() > oom_before)
         return code
 
-    def _watch(self, child: _Process, marks: Marks) -> tuple[int, bool]:
+    def _watch(self, child: _Process, marks: Marks, log: pathlib.Path) -> tuple[int, bool]:
         """The exit code, and whether it was stopped: by torchrun, or because a peer failed."""
         kill_at = float("inf")
         stopped = False
         while (code := child.poll()) is None:
             time.sleep(_POLL)
+            keep_end(log)
             if time.monotonic() > kill_at:
                 child.send(signal.SIGKILL)
             if not stopped and not self._signals and self._a_peer_failed(marks):
@@ -111,6 +112,7 @@ class Supervisor:
         self._child = child
         while child.poll() is None:
             time.sleep(_POLL)
+            keep_end(log)
         self._child = None
         done.touch()
 

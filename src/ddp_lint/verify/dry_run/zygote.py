@@ -18,7 +18,7 @@ import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for the ranks
 
 from ddp_lint.verify.child import dry, rank, shim, zygote  # noqa: F401 - for the ranks
 from ddp_lint.verify.lifetime import end_with_parent
-from ddp_lint.verify.spec import LOOPBACK, Marks, Spec
+from ddp_lint.verify.spec import LOOPBACK, Marks, Spec, keep_end
 
 #: A rank that runs longer than this many timeouts has a loop that nothing ends.
 _LIMIT_TIMEOUTS = 3
@@ -59,6 +59,7 @@ def _run(path: str, spec: Spec, number: int) -> None:
     stopped = False
     while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
         time.sleep(0.005)
+        keep_end(marks.path(number, "log"))
         if time.monotonic() > until and not stopped:
             stopped = True
             os.kill(pid, signal.SIGKILL)
