@@ -622,8 +622,8 @@ def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
 
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
-    """Whether `node` is in a function of the file, or in a method whose name no other file of the project has, that is
-    called, in this file alone, on one rank only."""
+    """Whether `node` is in a function that is called in this file, on one rank only, and in no other file that several
+    ranks run; or in a method whose name no other file of the project has."""
     function, facts, project = module.function_of(node), module.facts, module.project
     if function is None or facts is None or project is None:
         return False
@@ -639,7 +639,8 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
         return len(project.holding(name)) == 1
     whole = (module.name, f"{module.name}.{name}")
     users = importers(project, module.name, holding=(name,)) if module.name else ()
-    return not any(target in whole for u in users for target in (*u.imports.names.values(), *u.imports.stars))
+    also = (u for u in users if any(t in whole for t in (*u.imports.names.values(), *u.imports.stars)))
+    return not any(program_of_ranks(user, project) for user in also)
 
 
 def called_in_one_process(module: Module, node: cst.CSTNode) -> bool:
