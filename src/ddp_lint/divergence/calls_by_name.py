@@ -45,7 +45,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
-from ddp_lint.project.parts import children, inside
+from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.syntax import calls_below, names_in
 
 #: Classes, one of which an object may be of.
@@ -90,7 +90,7 @@ def _functions_behind(frame: Frame, loss: ast.expr) -> list[ast.expr]:
     return [*(call.func for call in calls_below(loss)), *assigned]
 
 
-@functools.lru_cache(maxsize=64)
+@kept_by_node(64)
 def _made_by(function: ast.AST, names: frozenset[str]) -> tuple[ast.expr, ...]:
     """The functions, one of each dotted name, that variables of a function are made by: a script may have thousands of
     backward passes of one name."""
