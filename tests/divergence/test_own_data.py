@@ -7,6 +7,12 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "the length of a batch of the rank's own": """
+        def train(model, loader):
+            for batch in loader:
+                if batch.shape[1] >= 10:
+                    dist.all_reduce(model(batch))  # !data-condition
+    """,
     "how many elements one batch has, a mask selects of all of them, or all of them have in the end": """
         def evaluate(model, loader, limit, x):
             seen, found, some = 0, 0, 0
@@ -720,6 +726,16 @@ PARTING = {
 }
 
 EQUAL = {
+    "names of fields of an output, and the frames of a video": """
+        def train(model, loader):
+            for batch in loader:
+                output = model(batch)
+                for key in output:
+                    if key.endswith("_loss") and not key.startswith("aux"):
+                        dist.all_reduce(output[key])
+                if batch.shape[2] >= 10:
+                    dist.all_reduce(output["loss"])
+    """,
     "what is computed where no file of an earlier run is found": """
         def embed(model, loader, path):
             found = torch.load(path) if os.path.exists(path) else None

@@ -310,10 +310,11 @@ def shape_of(key: Hashable, base: Value) -> Value | None:
 
 def dimension_of(shape: Value, dimension: Known | None) -> Value | None:
     """``batch.shape[0]``; None where it is no shape. Of a dimension with a name (``shape[TIME]``) nothing is known: the
-    rows and the length are mostly written as a number."""
+    rows and the length are mostly written as a number; nor of the third (``video.shape[2] >= 16``) and those behind it,
+    which the settings of the data mostly give."""
     if shape.varies is None or shape.kind not in ("size", _SHAPE_OF_PIECE):
         return None
-    if dimension is None:
+    if dimension is None or (isinstance(dimension.value, int) and dimension.value > 1):
         return unknown(("item", shape.key))
     key = (shape.key, dimension)
     if dimension != Known(0):

@@ -793,11 +793,18 @@ def _joined_as(module: Module, at: cst.CSTNode) -> tuple[str, ...]:
 
 
 def _given_as_rank(facts: ModuleFacts) -> frozenset[tuple[str, str]]:
-    """The functions of a file that join the process group, each with the name that it gives as the rank."""
+    """The functions of a file that join the process group, each with the name that it gives as the rank, or adds to
+    the ranks of the nodes before: ``rank=index + node * gpus``."""
     joins = (call for call in calls_below(facts.tree) if facts.qualified(call.func) == _JOINS)
-    ranks = ((call, keyword.value) for call in joins for keyword in call.keywords if keyword.arg == "rank")
+    ranks = ((call, n) for call in joins for k in call.keywords if k.arg == "rank" for n in _addends(k.value))
     named = ((function_at(facts.tree, call.lineno), rank.id) for call, rank in ranks if isinstance(rank, ast.Name))
     return frozenset((function.name, name) for function, name in named if function is not None)
+
+
+def _addends(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*_addends(node.left), *_addends(node.right)]
+    return [node]
 
 
 _JOINS = "torch.distributed.init_process_group"

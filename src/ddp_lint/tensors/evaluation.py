@@ -316,7 +316,9 @@ class Evaluator:
             if isinstance(comparison.operator, (cst.Is, cst.IsNot, cst.In, cst.NotIn)):
                 return PYTHON
         compared = (node.left, *(c.comparator for c in node.comparisons))
-        if any(isinstance(n, cst.BaseString) or dotted(n) in ("None", "True", "False") for n in compared):
+        # A tensor is never equal to a text, a list or a tuple: Python says so without a look at its values.
+        literal = (cst.BaseString, cst.List, cst.Tuple, cst.Dict)
+        if any(isinstance(n, literal) or dotted(n) in ("None", "True", "False") for n in compared):
             return PYTHON
         return dataclasses.replace(self.binary(operands), learned=any(v.learned for v in operands))
 
