@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+from typing import Any
 
 import pytest
 
@@ -197,9 +198,9 @@ def test_a_docstring_is_no_code_but_for_the_classes_that_it_gives(
     evaluated: list[str] = []
     evaluate = Summaries.evaluate
 
-    def counting(self: Summaries, function: FunctionRef, env: dict[str, Value]) -> Frame:
+    def counting(self: Summaries, function: FunctionRef, env: dict[str, Value], **others: Any) -> Frame:
         evaluated.append(function.name)
-        return evaluate(self, function, env)
+        return evaluate(self, function, env, **others)
 
     monkeypatch.setattr(Summaries, "evaluate", counting)
 
