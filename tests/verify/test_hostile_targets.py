@@ -1,6 +1,6 @@
 """Targets that get in the way of who watches them: what each gives, and that nothing of it stays.
 
-A new kind is one entry of `KINDS`. All of them share the launch of `warm`.
+A new kind is one entry of `KINDS`. All of them share one launch of `warm`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from .warm import verify
+from .warm import Warm
 
 pytestmark = [
     pytest.mark.launch,
@@ -46,6 +46,8 @@ def script(name: str, text: str, status: int = 0, outcome: str = "completed", sa
     return Kind(name, HEAD + text, status, outcome, says)
 
 
+#: A process of its own: one of the targets kills what starts the ranks, and from then on each run pays for its launch.
+WARM = Warm()
 HANG = (1, "hang", "rank 1 completed")
 KINDS = [
     script("deletes its own file", f"{MEETS}pathlib.Path(__file__).unlink(missing_ok=True)\n{PARTS}", *HANG),
@@ -97,7 +99,7 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_target(kind: Kind, tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(kind.text)
-    status, report = verify(tmp_path, "train.py", "--select", "DDP301", "--timeout", "4")
+    status, report = WARM.verify(tmp_path, "train.py", "--select", "DDP301", "--timeout", "4")
     said = [f"{run['outcome']}: {run['message']}" for run in report["runs"]]
     assert (status, bool(report["discovered"])) == (kind.status, kind.status == 1), said
     assert any(one.startswith(kind.outcome) and kind.says in one for one in said), said
