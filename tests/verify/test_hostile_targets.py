@@ -46,7 +46,7 @@ def script(name: str, text: str, status: int = 0, outcome: str = "completed", sa
     return Kind(name, HEAD + text, status, outcome, says)
 
 
-#: A process of its own: one of the targets kills what starts the ranks, and from then on each run pays for its launch.
+#: A process of its own: two of the targets end what starts the ranks.
 WARM = Warm()
 HANG = (1, "hang", "rank 1 completed")
 KINDS = [
@@ -85,14 +85,15 @@ KINDS = [
     script("raises a message of 50 MB", f"{MEETS}raise ValueError('\\x1b' * 50_000_000)\n", 1, "exception", "ValueError"),
     script("hangs at its import", "import time\nwhile True: time.sleep(9)\n" + MEETS, 1, "hang"),
     script("reads an address that does not exist", f"{MEETS}import ctypes\nctypes.string_at(8)\n", 1, "", "SIGSEGV"),
-    script("kills what started it", f"{MEETS}os.kill(os.getppid(), signal.SIGKILL)\n{PARTS}", 1, ""),
-    script("kills its group", f"{MEETS}os.killpg(0, signal.SIGKILL)\n", 1, ""),
     script("ignores what ends it", f"{MEETS}for n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\n{PARTS}", 1, "hang", "rank 1"),
     script("starts processes that start processes", f"{MEETS}for _ in range(5): os.fork()\nimport time; time.sleep(99)\n", 1, ""),
     script("turns time back", f"{MEETS}import time, json\ntime.time = time.monotonic = time.perf_counter = lambda: -1e300\njson.dumps = repr\n{PARTS}", 1, "hang", "rank 1"),
     script("makes files that nobody may read", f"os.umask(0o777)\n{MEETS}{PARTS}", *HANG),
     script("is no UTF-8 that Python reads", f"# coding: utf-7\n{MEETS}{PARTS}", 1, ""),
     script("watches itself", f"{MEETS}sys.settrace(None); sys.setprofile(lambda *_: None)\n{PARTS}", *HANG),
+    # The last ones: they end what starts the ranks, and a run after them pays for its launch.
+    script("kills what started it", f"{MEETS}os.kill(os.getppid(), signal.SIGKILL)\n{PARTS}", 1, ""),
+    script("kills its group", f"{MEETS}os.killpg(0, signal.SIGKILL)\n", 1, ""),
 ]  # fmt: skip
 
 
