@@ -19,7 +19,7 @@ from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.summaries import Summaries
+from ddp_lint.divergence.summaries import Given, Summaries
 from ddp_lint.divergence.values import BATCH, ELEMENT, INDEX, Test, Value, argument_key
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
@@ -66,9 +66,10 @@ class Callers(Generic[R]):
         callers = list(self._callers(function))
         if not callers or len(callers) > _CALLERS:
             return found
-        if not all(p.by_rank_or_place for p in found) and self._is_of_rank_0(function, callers):
+        calls = list(self._calls(function, callers))
+        if not all(p.by_rank_or_place for p in found) and self._is_of_rank_0(function, calls):
             return tuple(p for p in found if p.by_rank_or_place)  # nothing else parts a rank from itself
-        contexts = self._contexts(function, callers)
+        contexts = self._contexts(function, calls)
         if not contexts or len(contexts) > _CONTEXTS:
             return found
         kept = self._places(root, function, (full for full, _ in contexts))
@@ -93,7 +94,7 @@ class Callers(Generic[R]):
     def with_wrapped(self, function: FunctionRef) -> Iterator[dict[str, Value]]:
         """The arguments that callers give, where a wrapped model is among them."""
         callers = list(self._callers(function))
-        contexts = self._contexts(function, callers) if len(callers) <= _CALLERS else []
+        contexts = self._contexts(function, self._calls(function, callers)) if len(callers) <= _CALLERS else []
         for _, given in contexts[:_CONTEXTS]:
             if any(is_wrapped(value) for value in given.values()):
                 yield given
@@ -120,12 +121,21 @@ class Callers(Generic[R]):
                 if root.node is not function.node and function.name in _called_in(root.node):
                     yield facts, root
 
-    def _is_of_rank_0(self, function: FunctionRef, callers: list[tuple[ModuleFacts, R]], depth: int = _UPWARDS) -> bool:
-        """Does rank 0 alone run the function: is each call of it under a test of the rank, or in such a function?"""
-        called = False
+    def _calls(
+        self, function: FunctionRef, callers: Iterable[tuple[ModuleFacts, R]]
+    ) -> Iterator[tuple[R, list[Given]]]:
+        """What each caller gives the function, and by which tests it comes there."""
         for facts, caller in callers:
             with self.summaries.watching(function.node) as given:
                 self.evaluate(caller, facts, self.summaries)
+            yield caller, given
+
+    def _is_of_rank_0(
+        self, function: FunctionRef, calls: Iterable[tuple[R, list[Given]]], depth: int = _UPWARDS
+    ) -> bool:
+        """Does rank 0 alone run the function: is each call of it under a test of the rank, or in such a function?"""
+        called = False
+        for caller, given in calls:
             if not given and function.owner is None:
                 continue  # another function of this name
             called = True
@@ -134,20 +144,18 @@ class Callers(Generic[R]):
             above = list(self._callers(caller.function)) if depth and caller.function is not None else []
             if caller.function is None or not above or len(above) > _CALLERS:
                 return False
-            if not self._is_of_rank_0(caller.function, above, depth - 1):
+            if not self._is_of_rank_0(caller.function, self._calls(caller.function, above), depth - 1):
                 return False
         return called
 
     def _contexts(
-        self, function: FunctionRef, callers: list[tuple[ModuleFacts, R]]
+        self, function: FunctionRef, calls: Iterable[tuple[R, list[Given]]]
     ) -> list[tuple[dict[str, Value], dict[str, Value]]]:
         """The arguments that the callers give, what they know nothing of as the function takes it by itself; and as
         they are given."""
         alone = general(self.summaries, function, heuristic=True)
         found: dict[object, tuple[dict[str, Value], dict[str, Value]]] = {}
-        for facts, caller in callers:
-            with self.summaries.watching(function.node) as given:
-                self.evaluate(caller, facts, self.summaries)
+        for _, given in calls:
             for env, _ in given:
                 full = {name: _more_specific(env.get(name), value) for name, value in alone.items()}
                 found[tuple((name, argument_key(value)) for name, value in full.items())] = full, {**alone, **env}

@@ -621,6 +621,12 @@ def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
     return any(first_rank_test(ast.unparse(part), True) for part in either)
 
 
+def comes_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
+    """Whether one rank alone comes to `node`: by a test or a decorator around it, or by those around all calls of its
+    function."""
+    return on_one_rank(module, node) or called_on_one_rank(module, node)
+
+
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether `node` is in a function that is called in this file, on one rank only, and in no other file that several
     ranks run; or in a method whose name no other file of the project has."""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -106,6 +105,8 @@ class SamplerNeverSetEpoch(Rule):
         self._loops: list[cst.For] = []
         self._restarts: list[cst.Call] = []  # `iter(loader)`, where a pass begins
         self._functions: dict[str, cst.FunctionDef] = {}
+        #: The calls of each function by the sampler that they are given.
+        self._takers: dict[cst.FunctionDef, dict[str, list[cst.Call]]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
         if dotted(node.func) == "iter" and node.args and "loader" in dotted(node.args[0].value):
@@ -117,11 +118,6 @@ class SamplerNeverSetEpoch(Rule):
             around = function.name.value if function is not None else ""
             if not any(map(is_evaluation, (target, dataset, around, *self._loaders(target, function)))):
                 self._samplers.append(node)
-
-    @functools.cached_property
-    def _takers(self) -> dict[cst.FunctionDef, dict[str, list[cst.Call]]]:
-        """The calls of each function by the sampler that they are given."""
-        return {}
 
     def _loaders(self, sampler: str, function: cst.FunctionDef | None) -> Iterator[str]:
         """The names of what the sampler is handed to, where the name means one sampler alone."""

@@ -15,10 +15,9 @@ from ddp_lint.launch.ranks import (
     Evidence,
     as_one_process,
     called_in_one_process,
-    called_on_one_rank,
+    comes_on_one_rank,
     joining_words,
     joins_ranks,
-    on_one_rank,
     program_of_ranks,
     several_ranks,
 )
@@ -173,7 +172,7 @@ class LoadWithoutMapLocation(Rule):
             return
         if self._uses_first_gpu:
             return
-        if on_one_rank(self.module, node) or called_on_one_rank(self.module, node) or as_one_process(self.module, node):
+        if comes_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
         evidence = several_ranks(self.module, node)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import called_on_one_rank, first_rank_test, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import (
+    called_on_one_rank,
+    comes_on_one_rank,
+    first_rank_test,
+    on_one_rank,
+    several_ranks,
+)
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -143,7 +149,7 @@ class NoneOnOtherRanks(Rule):
             return
         if not self._runs:
             self._look_at_hooks()
-        elif all(self._is_on_one_rank(run) for run in self._runs):
+        elif all(comes_on_one_rank(self.module, run) for run in self._runs):
             self._look_behind_runs()
 
     def _look_at_hooks(self) -> None:
@@ -156,7 +162,7 @@ class NoneOnOtherRanks(Rule):
             owner = self.module.class_of(log)
             hooks = owner is not None and any(self.module.is_subclass(owner, base) for base in _HOOKED)
             asks = any(_ASKS_WHO.search(self.module.code(test)) for test, _ in conditions(self.module, log))
-            free = not asks and not self._is_caught(log) and not self._is_on_one_rank(log)
+            free = not asks and not self._is_caught(log) and not comes_on_one_rank(self.module, log)
             if owner is not None and hooks and free and several_ranks(self.module):
                 self._report(
                     log,
@@ -174,7 +180,8 @@ class NoneOnOtherRanks(Rule):
             asked = all(
                 taken and (self.module.code(part) in under or _counts_steps(part, "wandb")) for part, taken in tests
             )
-            if asked and not self._is_caught(log) and not self._is_on_one_rank(log) and several_ranks(self.module):
+            free = asked and not self._is_caught(log) and not comes_on_one_rank(self.module, log)
+            if free and several_ranks(self.module):
                 self._report(
                     log,
                     "only the first rank has called `wandb.init()`: `wandb.log()` raises on the others",
@@ -182,9 +189,6 @@ class NoneOnOtherRanks(Rule):
                     "log on the first rank only",
                 )
                 return
-
-    def _is_on_one_rank(self, node: cst.CSTNode) -> bool:
-        return on_one_rank(self.module, node) or called_on_one_rank(self.module, node)
 
     def _holding(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         """What holds where a rank comes by a place, part by part."""

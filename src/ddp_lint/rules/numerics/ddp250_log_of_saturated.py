@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ast
 import collections
-import functools
 import re
 from collections.abc import Sequence
 
@@ -143,6 +142,9 @@ class LogOfSaturated(Rule):
     triggers = Triggers("log", file=("softmax", "sigmoid", "gumbel_softmax", "exp", "Softmax", "Sigmoid"), tests=False)
     oracles = ("finite",)
 
+    def start(self) -> None:
+        self._named: dict[cst.FunctionDef, dict[str, list[cst.Name]]] = {}
+
     def visit_Call(self, node: cst.Call) -> None:
         operand = self._operand(node, "log")
         if operand is None or without_gradient(self.module, node) or self._is_only_shown(node):
@@ -184,10 +186,6 @@ class LogOfSaturated(Rule):
             return False
         names = self._names_in(function)[target.value]
         return len(names) > 1 and all(name is target or self._becomes_numbers(name) for name in names)
-
-    @functools.cached_property
-    def _named(self) -> dict[cst.FunctionDef, dict[str, list[cst.Name]]]:
-        return {}
 
     def _names_in(self, function: cst.FunctionDef) -> dict[str, list[cst.Name]]:
         """The places of each name; collected once, as a function may have thousands of logarithms."""

@@ -151,15 +151,17 @@ class ToEmptyUntiesWeights(Rule):
         )
 
     def _ties_again(self) -> bool:
-        project = self.module.project
-        others = (project.text(path) for path in project.holding("param_init_fn")) if project is not None else ()
-        return any(text is not None and _RETIES.search(text) for text in (self.module.file.code, *others))
+        return self._is_said(_RETIES, "param_init_fn")
 
     def _builds_no_ties(self) -> bool:
         """Whether the project asks first whether the weights are tied, and builds on the meta device where not."""
+        return self._is_said(_ASKS_FIRST, _ASKING)
+
+    def _is_said(self, pattern: re.Pattern[str], word: str) -> bool:
+        """Whether a pattern is in this file, or in another one of the project that holds a word."""
         project = self.module.project
-        others = (project.text(path) for path in project.holding(_ASKING)) if project is not None else ()
-        return any(text is not None and _ASKS_FIRST.search(text) for text in (self.module.file.code, *others))
+        others = (project.text(path) for path in project.holding(word)) if project is not None else ()
+        return any(text is not None and pattern.search(text) for text in (self.module.file.code, *others))
 
     def _wraps_a_model_without_ties(self) -> bool:
         """Whether what the file wraps is built from a class of the project, in a file that mentions no ties."""

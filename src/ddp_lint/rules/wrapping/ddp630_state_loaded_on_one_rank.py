@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.launch.ranks import called_on_one_rank, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import comes_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -131,7 +131,9 @@ class StateLoadedOnOneRank(Rule):
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "load_state_dict":
             return
         loaded = node.func.value
-        if not self._is_on_one_rank(node) or self._is_shared(node, loaded) or several_ranks(self.module) is None:
+        if not comes_on_one_rank(self.module, node) or self._is_shared(node, loaded):
+            return
+        if several_ranks(self.module) is None:
             return
         if self._is_optimizer(loaded):
             self._report(node, "the state of", "its steps differ from those of the others", [])
@@ -159,9 +161,6 @@ class StateLoadedOnOneRank(Rule):
         calls = (call for call in calls_below(facts.tree) if last_part(call.func) == function.name.value)
         return [facts.file.span_of(call) for call in itertools.islice(calls, 1)]
 
-    def _is_on_one_rank(self, node: cst.Call) -> bool:
-        return on_one_rank(self.module, node) or called_on_one_rank(self.module, node)
-
     def _is_optimizer(self, loaded: cst.BaseExpression) -> bool:
         made = self.module.constructed_by(loaded)
         if made:
@@ -175,7 +174,7 @@ class StateLoadedOnOneRank(Rule):
             name = dotted(call.func)
             if "broadcast" in name.lower() and self.module.wraps.follows(call, node):
                 return True
-            if name == f"{dotted(loaded)}.load_state_dict" and not self._is_on_one_rank(call):
+            if name == f"{dotted(loaded)}.load_state_dict" and not comes_on_one_rank(self.module, call):
                 return True
         return False
 
