@@ -658,6 +658,8 @@ PARTING = {
                 evaluator.run(loader)  # !implicit-collective
     """,
     "a rank's own share, asked for one element at a time": """
+        import contextlib
+
         def train(share, loss):
             files = iter(share[dist.get_rank()::dist.get_world_size()])
             while True:
@@ -676,6 +678,16 @@ PARTING = {
                     dist.all_reduce(loss(file))  # !data-condition
                 except StopIteration:
                     done = True
+
+        def suppressed(share, loss):
+            files = iter(share[dist.get_rank()::dist.get_world_size()])
+            done = False
+            while not done:
+                done = True
+                with contextlib.suppress(StopIteration):
+                    file = next(files)
+                    done = False
+                    dist.all_reduce(loss(file))  # !data-condition
 
         def with_default(share, loss):
             files = iter(share[dist.get_rank()::dist.get_world_size()])

@@ -876,7 +876,9 @@ def _suppresses(frame: Frame, call: ast.Call) -> bool:
 
 
 def _handler_of(call: ast.Call) -> ast.ExceptHandler:
-    handler = ast.ExceptHandler(type=ast.Tuple(elts=list(call.args), ctx=ast.Load()), name=None, body=[])
+    """``suppress(A, B)`` as what it amounts to: ``except (A, B): pass``."""
+    names = ast.Tuple(elts=list(call.args), ctx=ast.Load())
+    handler = ast.ExceptHandler(type=names, name=None, body=[ast.copy_location(ast.Pass(), call)])
     return ast.copy_location(handler, call)
 
 
