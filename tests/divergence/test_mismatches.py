@@ -2931,6 +2931,22 @@ EQUAL = {
                         dist.barrier()
             dist.all_reduce(x)
     """,
+    "a body that is for the types that nobody registered": """
+        import functools
+
+        @functools.singledispatch
+        def close(item):
+            raise NotImplementedError
+
+        @close.register
+        def _(item: list):
+            item.clear()
+
+        def main(x, items):
+            if dist.get_rank() == 0:
+                close(items)
+            dist.all_reduce(x)
+    """,
     "an exception that the handler around is not for": """
         import contextlib
 

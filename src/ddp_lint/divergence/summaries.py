@@ -87,6 +87,9 @@ _CONTEXTS = 12
 _PASSED_ON, _FLAGS_PASSED_ON = 4, 5
 #: Calls of one function within each other that are distinguished by their arguments.
 _RECURSION = 2
+#: Decorators under which the type of an argument decides which body runs: the decorated one is for types that nobody
+#: registered, and often does nothing but raise.
+_DISPATCHING = frozenset({"functools.singledispatch", "functools.singledispatchmethod"})
 
 
 #: In the name of a function that communicates: what it returns is made of what all ranks had.
@@ -396,6 +399,8 @@ class Summaries:
         reference = reference_of(maker)
         call = ast.copy_location(ast.Call(func=decorator, args=[], keywords=[]), decorator)
         if isinstance(reference, ref.External):
+            if reference.name in _DISPATCHING:
+                return unknown(("dispatched", function.name))
             gate = known().gate(reference.name)
             if gate is None or gate.what != "decorator":
                 return inner
