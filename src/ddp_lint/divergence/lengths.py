@@ -117,7 +117,9 @@ def own_length(
     if source is None:
         return None
     origin = Label(frame.span(node), "these batches end with this rank's own data")
-    return Variation.of_source(source, origin)
+    # What a caller has handed over ends on its account: the ranks diverge at the call.
+    depth = reference.handed if isinstance(reference, ref.Instance) else 0
+    return dataclasses.replace(Variation.of_source(source, origin), call_depth=depth)
 
 
 def _is_divided(frame: Frame) -> bool:
