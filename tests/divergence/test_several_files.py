@@ -202,3 +202,138 @@ def test_an_accelerator_that_another_file_makes(test: str, tmp_path: pathlib.Pat
             Loop(accelerator, model, dl, opt).run()
     """
     check(tmp_path, source, main=textwrap.dedent(main))
+
+
+def test_a_share_that_is_cut_to_what_all_ranks_have(tmp_path: pathlib.Path) -> None:
+    source = """
+        def of_the_shortest(files, x):
+            mine = files[dist.get_rank() :: dist.get_world_size()]
+            n = torch.tensor(len(mine))
+            dist.all_reduce(n, op=dist.ReduceOp.MIN)
+            for f in mine[: int(n.item())]:
+                dist.all_reduce(x)
+
+        def of_all(files, x):
+            mine = files[dist.get_rank() :: dist.get_world_size()]
+            each = len(files) // dist.get_world_size()
+            mine = mine[:each]
+            for f in mine:
+                dist.all_reduce(x)
+
+        def numbers(data, x):
+            index = list(range(dist.get_rank(), len(data), dist.get_world_size()))
+            index = index[: len(data) // dist.get_world_size()]
+            for i in index:
+                dist.all_reduce(x)
+
+        def at_most(files, x, most):
+            mine = files[dist.get_rank() :: dist.get_world_size()]
+            for f in mine[:most]:
+                dist.all_reduce(x)  # !loop-count
+
+        def without_the_first(files, x):
+            mine = files[dist.get_rank() :: dist.get_world_size()]
+            for f in mine[1:]:
+                dist.all_reduce(x)  # !loop-count
+
+        def rounded_up(files, x):
+            size = dist.get_world_size()
+            mine = files[dist.get_rank() :: size]
+            for f in mine[: (len(files) + size - 1) // size]:
+                dist.all_reduce(x)  # !loop-count
+    """
+    check(tmp_path, source)
+
+
+def test_the_number_of_batches_of_a_share(tmp_path: pathlib.Path) -> None:
+    source = """
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        def run(items, x):
+            loader = DataLoader(items[dist.get_rank() :: dist.get_world_size()], 4)
+            steps = len(loader)
+            batches = iter(loader)
+            for i in range(steps):
+                next(batches)
+                dist.all_reduce(x)  # !loop-count
+
+        def of_all(items, x):
+            loader = DataLoader(items, 4, shuffle=True)
+            for i in range(len(loader)):
+                dist.all_reduce(x)
+
+        def cut(items, x):
+            each = len(items) // dist.get_world_size()
+            loader = DataLoader(items[dist.get_rank() :: dist.get_world_size()][:each], 4)
+            for i in range(len(loader)):
+                dist.all_reduce(x)
+    """
+    check(tmp_path, source)
+
+
+def test_an_object_that_a_method_of_its_class_makes(tmp_path: pathlib.Path) -> None:
+    source = """
+        from dataclasses import dataclass
+
+        @dataclass
+        class Mesh:
+            stage: int
+            stages: int
+
+            @classmethod
+            def create(cls, stages):
+                made = cls(stage=dist.get_rank(), stages=stages)
+                if made.is_first:
+                    dist.new_group([0])  # !new-group
+                return made
+
+            @classmethod
+            def of_settings(cls, settings):
+                made = cls(settings.stage, stages=dist.get_world_size())
+                if made.stages > 1 or made.is_first:
+                    dist.barrier()
+                return made
+
+            @property
+            def is_first(self):
+                return self.stage == 0
+
+            def __call__(self, stage, stages):
+                return Mesh(0, stages)
+
+            def again(self, x):
+                if self(dist.get_rank(), 2).is_first:
+                    dist.all_reduce(x)
+    """
+    check(tmp_path, source)
+
+
+def test_a_list_of_the_own_share_that_another_function_makes_a_tensor_of(tmp_path: pathlib.Path) -> None:
+    source = """
+        def reduce(losses):
+            t = torch.tensor(losses)
+            dist.all_reduce(t)
+            return t.sum().item()
+
+        def mean(losses):
+            t = torch.tensor([sum(losses), float(len(losses))])
+            dist.all_reduce(t)
+            return t[0] / t[1]
+
+        def grown(items):
+            losses = []
+            for x in items[dist.get_rank() :: dist.get_world_size()]:
+                losses.append(float(x.sum()))
+            mean(losses)
+            return reduce(losses)  # !argument
+
+        def listed(items):
+            losses = [float(x.sum()) for x in items[dist.get_rank() :: dist.get_world_size()]]
+            t = torch.tensor(losses)
+            dist.all_reduce(t)  # !argument
+
+        def of_all(items):
+            losses = [float(x.sum()) for x in items]
+            return reduce(losses)
+    """
+    check(tmp_path, source)
