@@ -28,6 +28,7 @@ from ddp_lint.divergence.lengths import (
     is_whole,
     length_of,
     of_batches,
+    own_length,
     own_share,
     streams,
 )
@@ -168,6 +169,9 @@ def _length(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         return unknown(key)
     if of.kind == GROWN and of.varies is not None:
         return divergent(key, of.varies)
+    streamed = isinstance(of.reference, ref.Instance) and of.reference.streams
+    if streamed and (ends := own_length(frame, of, node.args[0], None)) is not None:
+        return divergent(key, ends)
     value = passed_on(frame, node, arguments.values, key)
     return length_of(value, of) if of_batches(value.varies) else value
 
@@ -192,10 +196,12 @@ def _tensor(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``torch.tensor(scores)``: as long as the list, of which each rank may have another one."""
     value = passed_on(frame, node, arguments.values, ("call", "torch.tensor", tuple(v.key for v in arguments.values)))
     given = arguments.positional[0] if arguments.positional else None
-    listed = given is not None and (given.kind == GROWN or (isinstance(node.args[0], ast.ListComp) and is_share(given)))
+    made = assigned_once(frame, node.args[0]) if node.args else None
+    listed = given is not None and (given.kind == GROWN or (isinstance(made, ast.ListComp) and is_share(given)))
     own = listed and given is not None and not given.even and not value.agreed
     own = own or (bool(node.args) and is_serialised(frame, node.args[0]) and not value.agreed)
-    return value.with_reference(ref.Instance(SELECTION)) if own else value
+    handed = given.varies.call_depth if given is not None and given.varies is not None else 0
+    return value.with_reference(ref.Instance(SELECTION, handed=handed)) if own else value
 
 
 def _made(count: int, frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

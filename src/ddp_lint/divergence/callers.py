@@ -169,20 +169,25 @@ def _is_rank_0(test: Test) -> bool:
 
 
 def may_run_on_some(function: FunctionRef) -> bool:
-    """Does the function take a model, and either test the rank, take a slice by the rank, or call the model in a loop
-    with a `break`?"""
+    """Does the function take a model, and either test the rank, take a slice by the rank, or leave a loop, a round of
+    it, or itself by a test, where it calls the model?"""
     models = {parameter.arg for parameter in parameters(function.node) if MODEL.search(parameter.arg)}
-    return bool(models) and any(_may_differ(node, models) for node in inside(function.node))
+    if not models:
+        return False
+    return _leaves(function.node, models) or any(_may_differ(node) for node in inside(function.node))
 
 
 def may_run_own_on_some(function: FunctionRef) -> bool:
-    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped?"""
+    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped? Or goes
+    backward, which not all rounds or calls of it need do?"""
     models = _models_of(function.owner.node) if function.owner else None
     if not models:
         return False
     nodes = list(inside(function.node))
-    holds = any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes)
-    return holds and any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
+    if not any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes):
+        return False
+    goes_backward = any(isinstance(node, ast.Call) and last_part(node.func) == "backward" for node in nodes)
+    return goes_backward or any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
 
 
 @kept_by_node(1024)
@@ -191,16 +196,20 @@ def _models_of(owner: ast.ClassDef) -> frozenset[str]:
     return frozenset(name for name in stores_in(owner) if MODEL.search(name))
 
 
-def _may_differ(node: ast.AST, models: set[str]) -> bool:
+def _may_differ(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return _tests_rank(node.test)
     if isinstance(node, ast.Slice):
         return any(bound is not None and _tests_rank(bound) for bound in (node.lower, node.step))
-    if not isinstance(node, (ast.For, ast.While)):
-        return False
-    below = list(inside(node))
+    return False
+
+
+def _leaves(function: ast.AST, models: set[str]) -> bool:
+    """Is there a jump, but for a `return` at the end, in a function that calls one of its models?"""
+    below = list(inside(function))
     runs = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") in models for n in below)
-    return runs and any(isinstance(n, ast.Break) for n in below)
+    tested = (n for n in below if runs and isinstance(n, (ast.If, ast.ExceptHandler)))
+    return any(isinstance(n, (ast.Break, ast.Continue, ast.Return)) for test in tested for n in inside(test))
 
 
 def _tests_rank(test: ast.expr) -> bool:

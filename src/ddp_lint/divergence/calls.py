@@ -65,7 +65,7 @@ from ddp_lint.knowledge.communication import Collective, Gate, Rank
 from ddp_lint.project.framework_imports import COMMUNICATION
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
-from ddp_lint.source.syntax import defaults, positional
+from ddp_lint.source.syntax import FunctionNode, defaults, first_name, positional
 
 #: Methods that make a list longer.
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
@@ -128,6 +128,8 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
     if isinstance(reference, ref.ClassRef):
         return _construct(frame, reference, arguments, node)
     if isinstance(reference, ref.Instance):
+        if isinstance(reference.of, ref.ClassRef) and _is_own_class(frame, node):
+            return _construct(frame, reference.of, arguments, node)
         if reference.unit:
             gather(frame, reference, node)
         return _call_object(frame, function, reference, arguments, node)
@@ -142,6 +144,15 @@ def _invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call)
     if isinstance(reference, ref.OneOf):
         return _one_of(frame, reference, arguments, node)
     return _unresolved(frame, function, arguments, node)
+
+
+def _is_own_class(frame: Frame, node: ast.Call) -> bool:
+    """``cls(...)`` in a class method, whose receiver stands for the class and for its objects."""
+    method = frame.function
+    if not isinstance(node.func, ast.Name) or not isinstance(method, FunctionNode) or frame.owner is None:
+        return False
+    decorated = any(isinstance(d, ast.Name) and d.id == "classmethod" for d in method.decorator_list)
+    return decorated and first_name(method) == node.func.id
 
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:

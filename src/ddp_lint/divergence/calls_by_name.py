@@ -84,6 +84,19 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     return plain or any(_is_inside_wrapped(frame, function) for function in called)
 
 
+def is_of_wrapped_model(frame: Frame, node: ast.Call) -> bool:
+    """Is it the backward of what a wrapped model returned that this function was given, or its object holds?"""
+    if not isinstance(node.func, ast.Attribute) or frame.function is None:
+        return False
+    return any(is_wrapped(_held(frame, function)) for function in _functions_behind(frame, node.func.value))
+
+
+def _held(frame: Frame, function: ast.expr) -> Value:
+    """What a variable or an attribute holds that is called; nothing for what another call returns."""
+    name = dotted(function)
+    return evaluate(frame, function) if name.count(".") == name.startswith("self.") else unknown(("behind", name))
+
+
 def _functions_behind(frame: Frame, loss: ast.expr) -> list[ast.expr]:
     """The functions that a value is made by, through what the function assigns."""
     assigned = _made_by(frame.function, names_in(loss)) if frame.function is not None else ()

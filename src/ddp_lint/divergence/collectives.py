@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.calls_by_name import is_agreement
+from ddp_lint.divergence.calls_by_name import is_agreement, is_of_wrapped_model
 from ddp_lint.divergence.definitions import MODEL
 from ddp_lint.divergence.effects import EventStep
 from ddp_lint.divergence.event_graph import Event
@@ -134,6 +134,8 @@ def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed:
     if entry.op == LEARNING_RATE and not _calls_by_name(frame):
         return False
     handed_over = entry.kind == "forward" and not guessed
+    if entry.kind == "backward":  # an accelerator's or an engine's is for several ranks, wherever it was made
+        handed_over = is_of_wrapped_model(frame, node) if entry.name.startswith("torch.") else True
     shown = handed_over or frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
     return not shown or _is_wrapped_later(frame, node) or (not handed_over and _is_of_the_other_way(frame))
 

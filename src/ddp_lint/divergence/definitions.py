@@ -229,10 +229,20 @@ def _stored_first(method: FunctionNode) -> Mapping[str, ast.expr]:
         else:
             continue
         for target in targets:
-            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+            for part, given in _pairs(target, value):
                 if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
-                    found.setdefault(part.attr, value)
+                    found.setdefault(part.attr, given)
     return found
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """The targets of an assignment, each with what it is given: its part of ``self.model, self.dl = model, dl``, the
+    whole where that does not show its parts."""
+    if not isinstance(target, ast.Tuple):
+        return [(target, value)]
+    parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else []
+    starred = any(isinstance(part, ast.Starred) for part in (*target.elts, *parts))
+    return [(part, parts[place] if parts and not starred else value) for place, part in enumerate(target.elts)]
 
 
 #: Methods of meters that record samples.

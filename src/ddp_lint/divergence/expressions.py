@@ -18,10 +18,12 @@ from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
 from ddp_lint.divergence.lengths import (
     PIECE,
+    cuts_alike,
     cuts_unevenly,
     dealt_evenly,
     dimension_of,
     grown_by_key,
+    is_share,
     of_numbers,
     own_share,
     padded_to,
@@ -475,7 +477,8 @@ def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) ->
     key = (PIECE if varies is None else "slice", frame.key(node), base.key, tuple(part.key for part in parts))
     if base.varies is not None and base.open and (base.varies.cause != "file" or varies is None):
         # All find the same files, mostly: what makes the ranks diverge is how they are dealt.
-        return divergent(key, base.varies)
+        own = divergent(key, base.varies)
+        return dataclasses.replace(own, even=True) if is_share(base) and cuts_alike(frame, bounds, parts) else own
     if varies is None:
         return unknown(key, agreed=base.agreed)
     if bounds.step is None and varies.cause == "rank" and cuts_unevenly(frame, node.value, bounds):

@@ -260,11 +260,12 @@ def _held_across_call(value: Value, by: int) -> Value:
 
 
 def _handed(value: Value, reference: Generator | Instance, by: int) -> Value:
-    """Sets and generators vary by the order of their elements, which is another one further up, too."""
+    """Sets and generators vary by the order of their elements, which is another one further up, too; loaders by how
+    many batches they have."""
     if isinstance(reference, Generator):
         call = dataclasses.replace(reference.call, handed=max(0, reference.call.handed + by))
         return value.with_reference(dataclasses.replace(reference, call=call))
-    if reference.of in HANDED and reference.handed + by >= 0:
+    if (reference.streams or reference.of in HANDED) and reference.handed + by >= 0:
         return value.with_reference(dataclasses.replace(reference, handed=reference.handed + by))
     return value
 

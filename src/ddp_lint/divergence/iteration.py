@@ -244,13 +244,19 @@ def _element(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | N
         return entry
     if iterable.varies is not None and iterable.open:
         return _element_of_own(frame, iterable, node, target)
-    if is_loader(iterable, path) or (iterable.reference is None and feeds_training(frame, node)):
+    if is_loader(iterable, path) or (_is_unresolved(iterable) and feeds_training(frame, node)):
         origin = Label(frame.span(node), "each rank iterates over its own batches here")
         varies = Variation.of_data("batches", origin, Confidence.MEDIUM)
         return divergent((BATCH, frame.key(node)), varies)
     whole = is_undivided(iterable)
     of = held_in(iterable.items or ()) or parameter_group(frame, node)
     return unknown((ELEMENT, frame.key(node)), of, agreed=whole or iterable.agreed)
+
+
+def _is_unresolved(value: Value) -> bool:
+    """Is nothing known of what it is, or of the attribute of an object that it was read from?"""
+    of = value.reference
+    return of is None or (isinstance(of, ref.Method) and not of.of)
 
 
 def _element_of_own(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr | None) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Final, TypeGuard
 
 from ddp_lint.divergence import references as ref
@@ -117,7 +117,9 @@ def own_length(
     if source is None:
         return None
     origin = Label(frame.span(node), "these batches end with this rank's own data")
-    return Variation.of_source(source, origin)
+    # What a caller has handed over ends on its account: the ranks diverge at the call.
+    depth = reference.handed if isinstance(reference, ref.Instance) else 0
+    return dataclasses.replace(Variation.of_source(source, origin), call_depth=depth)
 
 
 def _is_divided(frame: Frame) -> bool:
@@ -414,6 +416,16 @@ def cuts_unevenly(frame: Frame, cut: ast.expr, bounds: ast.Slice) -> bool:
     return uneven and not any(_fills_up(node, frame.text(cut)) for node in children(frame.function))
 
 
+def cuts_alike(frame: Frame, bounds: ast.Slice, values: Sequence[Value]) -> bool:
+    """``mine[: len(files) // world_size]``, ``mine[:shortest]``: does it leave each rank as much of its share as all of
+    them have for certain, the number of all that falls to a rank, or one that they have agreed on?"""
+    if bounds.upper is None or bounds.lower is not None or bounds.step is not None:
+        return False
+    number = assigned_once(frame, bounds.upper)
+    divided = isinstance(number, ast.BinOp) and isinstance(number.op, ast.FloorDiv) and not _rounds_up(number)
+    return values[0].agreed or (divided and values[0].varies is None)
+
+
 def _takes_rest(frame: Frame, cut: ast.expr, upper: ast.expr | None) -> bool:
     """``end = len(files) if rank == world_size - 1 else start + n``: on one rank the end of what is cut, on the others
     another place."""
@@ -576,7 +588,7 @@ __all__ = [
     "agrees_to_stop",
     "as_dispatched",
     "assigned_once",
-    "cuts_unevenly",
+    "cuts_alike", "cuts_unevenly",
     "deals",
     "dealt_alike",
     "dealt_evenly",

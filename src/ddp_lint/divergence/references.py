@@ -49,7 +49,8 @@ class Instance:
     inside: ClassRef | None = None
     #: Of a wrapped model: where it was wrapped, there is evidence that it has buffers.
     buffered: bool = False
-    #: Of what is in `HANDED`: through how many calls it came in as an argument (see `Variation.call_depth`).
+    #: Of what is in `HANDED`, and of a loader that `streams`: through how many calls it came in as an argument (see
+    #: `Variation.call_depth`).
     handed: int = 0
     #: Of a list in the order of a set: the loop over the set that has filled it.
     filled: Any = dataclasses.field(default=None, compare=False)

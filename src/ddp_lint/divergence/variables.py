@@ -54,7 +54,7 @@ from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.uses import Use, constructions
-from ddp_lint.source.syntax import FunctionNode, first_name, parameters, positional, walk
+from ddp_lint.source.syntax import FunctionNode, first_name, names_in, parameters, positional, walk
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
@@ -456,7 +456,7 @@ class Variables:
                 return []
             if argument is not None:
                 further = self._from_callers(facts, use, argument, depth) if depth < _PASSED_ON else []
-                found += further or [(self._around(facts, use), argument)]
+                found += further or [(_assigning(self._around(facts, use), argument), argument)]
         return found
 
     def _from_callers(
@@ -483,6 +483,24 @@ class Variables:
             of = self._summaries.linker.class_ref(use.owner, facts)
             frame.env[first_name(use.around)] = unknown((MADE, of.node.name), ref.Instance(of))
         return frame
+
+
+#: Variables that one is made of through which it is followed.
+_ASSIGNED: Final = 4
+
+
+def _assigning(frame: Frame, argument: ast.expr, depth: int = _ASSIGNED) -> Frame:
+    """The frame with the variables that an argument is made of and that its function assigns once: ``dataset`` of
+    ``Trainer(DataLoader(dataset))``."""
+    function = frame.function
+    if not isinstance(function, FunctionNode) or not depth:
+        return frame
+    for name in sorted(names_in(argument)):
+        values = assigned_in(function, name) if name not in frame.env else []
+        if len(values) == 1:
+            _assigning(frame, values[0], depth - 1)
+            frame.env[name] = evaluate(frame, values[0])
+    return frame
 
 
 #: Expressions that give a Boolean.
@@ -557,7 +575,8 @@ def _set_last(constructor: FunctionNode) -> frozenset[int]:
     """The values (by identity) of its own statements from the last one on that calls another constructor."""
     calls = [any(map(_constructs, children(line))) for line in constructor.body]
     last = max((place for place, found in enumerate(calls) if found), default=0)
-    return frozenset(id(value) for line in constructor.body[last:] if (value := getattr(line, "value", None)))
+    values = [value for line in constructor.body[last:] if (value := getattr(line, "value", None))]
+    return frozenset(id(part) for value in values for part in (value, *getattr(value, "elts", ())))
 
 
 def _constructs(node: ast.AST) -> bool:

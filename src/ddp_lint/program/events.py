@@ -76,6 +76,7 @@ def vocabulary(names: Names) -> Vocabulary:
         if entry.kind in ("p2p", "local"):
             continue
         wrapped = entry.kind in _OF_WRAPPED and entry.op != LEARNING_RATE
+        wrapped = wrapped and (entry.kind != "backward" or entry.name.startswith("torch."))  # an engine's is anywhere
         head, _, name = entry.name.rpartition(".")
         if head not in known.types and not last(head)[:1].isupper() and name not in _CALLED:
             functions[name].add(Need(frozenset(head.split(".")), wrapped, head))
