@@ -49,6 +49,13 @@ _TOGETHER = frozenset(
         "gather", "gather_object",
     )
 )  # fmt: skip
+#: What no rank leaves before all have come.
+_MEETING = frozenset(
+    {
+        *(f"torch.distributed.{name}" for name in ("barrier", "all_reduce", "all_gather", "all_gather_object")),
+        "torch.nn.parallel.DistributedDataParallel",
+    }
+)
 _RANKED = re.compile(
     r"rank|local|process_index|gpu|proc_id|worker|device|host|shard|pid|uuid|tempfile|mkdtemp|tmp", re.IGNORECASE
 )
@@ -156,9 +163,10 @@ class RanksWriteOneFile(Rule):
     `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise
     again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
     guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
-    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test, as
-    does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
-    without a group come to, where others of the project make one.
+    ranks on purpose; files that are only emptied (`with open(path, "w"): pass`), if no rank writes to them before all
+    have met. A function whose name a later one takes is not run. A function of the project that returns whether this is
+    the first rank counts as such a test, as does a setting that is one wherever the project makes it (`params["saves"]
+    = rank == 0`). Code that only programs without a group come to, where others of the project make one.
 
     ## How to confirm
 
@@ -351,9 +359,28 @@ class RanksWriteOneFile(Rule):
             return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
         if isinstance(call.func, cst.Name) and call.func.value == "open":
             mode = argument(call, 1, "mode")
-            writes = isinstance(mode, cst.SimpleString) and set(str(mode.evaluated_value)) & set("wx")
+            how = set(str(mode.evaluated_value)) if isinstance(mode, cst.SimpleString) else set()
+            writes = "x" in how or ("w" in how and not self._only_empties(call))
             return argument(call, 0, "file") if writes else None
         return self._path_of(call) if not name else None
+
+    def _only_empties(self, call: cst.Call) -> bool:
+        """``with open(path, "w"): pass``: what each rank leaves is the empty file that the others leave, too, unless
+        one of them goes on to write before the ranks have met."""
+        block = self.module.parent(self.module.parent(call) or call)
+        if not isinstance(block, cst.With) or not all(map(_does_nothing, block.body.body)):
+            return False
+        path, line = argument(call, 0, "file"), self.module.span(block).line
+        scope = self.module.scope_of(call)
+        later = (c for c in calls_in(scope.body if isinstance(scope, cst.FunctionDef) else scope))
+        for other in (c for c in later if self.module.span(c).line > line):
+            meets = self.module.qualified(other.func) in _MEETING or called(other) == "backward"
+            if meets and not on_one_rank(self.module, other):
+                return True
+            places = [arg.value for arg in other.args]
+            if called(other) == "open" and path is not None and any(p.deep_equals(path) for p in places):
+                return False
+        return True
 
     def _downloaded_into(self, call: cst.Call, name: str) -> cst.BaseExpression | None:
         """The folder of a data set that is downloaded, unless ranks of its function take turns."""
@@ -459,6 +486,16 @@ class RanksWriteOneFile(Rule):
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
+
+
+def _does_nothing(statement: cst.CSTNode) -> bool:
+    """``pass``, ``...`` or a text, alone on its line."""
+    parts = statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement]
+    return all(
+        isinstance(part, cst.Pass)
+        or (isinstance(part, cst.Expr) and isinstance(part.value, (cst.Ellipsis, cst.SimpleString)))
+        for part in parts
+    )
 
 
 def _takes(block: cst.Try) -> bool:
