@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import enum
 import re
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ _TOGETHER = frozenset(
         "gather", "gather_object",
     )
 )  # fmt: skip
+#: Calls behind a file that is emptied which are looked at.
+_LOOKED_AT = 200
 #: What no rank leaves before all have come.
 _MEETING = frozenset(
     {
@@ -207,6 +210,7 @@ class RanksWriteOneFile(Rule):
     oracles = ("files", "exception")
 
     def start(self) -> None:
+        self._steps: dict[cst.CSTNode, list[cst.Call]] = {}
         calls = self.module.of_type(cst.Call)
         self._writing = {self.module.function_of(call) for call in calls if self._written(call) is not None}
 
@@ -371,16 +375,25 @@ class RanksWriteOneFile(Rule):
         if not isinstance(block, cst.With) or not all(map(_does_nothing, block.body.body)):
             return False
         path, line = argument(call, 0, "file"), self.module.span(block).line
-        scope = self.module.scope_of(call)
-        later = (c for c in calls_in(scope.body if isinstance(scope, cst.FunctionDef) else scope))
-        for other in (c for c in later if self.module.span(c).line > line):
-            meets = self.module.qualified(other.func) in _MEETING or called(other) == "backward"
-            if meets and not on_one_rank(self.module, other):
-                return True
-            places = [arg.value for arg in other.args]
-            if called(other) == "open" and path is not None and any(p.deep_equals(path) for p in places):
+        known = self._meeting_or_opening(self.module.scope_of(call))
+        start = bisect.bisect_right(known, line, key=lambda each: self.module.span(each).line)
+        for other in known[start : start + _LOOKED_AT]:
+            if called(other) != "open":
+                if not on_one_rank(self.module, other):
+                    return True
+            elif path is not None and any(arg.value.deep_equals(path) for arg in other.args):
                 return False
-        return True
+        return len(known) - start <= _LOOKED_AT
+
+    def _meeting_or_opening(self, scope: cst.FunctionDef | cst.Module) -> list[cst.Call]:
+        """The calls of a function, in order, at which its ranks meet or open a file."""
+        if scope not in self._steps:
+            self._steps[scope] = [
+                call
+                for call in calls_in(scope.body if isinstance(scope, cst.FunctionDef) else scope)
+                if called(call) in ("open", "backward") or self.module.qualified(call.func) in _MEETING
+            ]
+        return self._steps[scope]
 
     def _downloaded_into(self, call: cst.Call, name: str) -> cst.BaseExpression | None:
         """The folder of a data set that is downloaded, unless ranks of its function take turns."""
