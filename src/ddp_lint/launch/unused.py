@@ -32,6 +32,7 @@ _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\bretu
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
 _OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|\beval\(|sys\.modules\[__name__\]")
 
+_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MODULE = "torch.nn.Module"
 #: Methods that torch calls itself.
 _HOOKS = frozenset({"forward", "extra_repr", "reset_parameters", "get_extra_state", "set_extra_state"})
@@ -47,7 +48,26 @@ def is_unused(module: Module, node: cst.CSTNode) -> bool:
     name = around[-1].name.value if around else ""
     if not name:
         return False
+    if any(_is_replaced(module, facts, each) for each in around):
+        return True
     return _is_left(project, facts, name, frozenset()) or _is_left_method(module, project, around)
+
+
+def _is_replaced(module: Module, facts: ModuleFacts, definition: cst.FunctionDef | cst.ClassDef) -> bool:
+    """Whether a later definition takes the name of one before anything uses it: ``def train(): ..`` twice in a file."""
+    if definition.decorators or not isinstance(module.parent(definition), cst.Module):
+        return False
+    name, line, body = definition.name.value, module.span(definition.name).line, facts.tree.body
+    named = [(i, node) for i, node in enumerate(body) if isinstance(node, _DEFINED) and node.name == name]
+    place = next((i for i, node in named if node.lineno == line), None)
+    if place is None or named[-1][0] == place:
+        return False
+    after, last = named[-1]
+    between = body[place + 1 : after]
+    # What runs between the two may come by a function above that uses the first.
+    runs = any(not isinstance(each, (*_DEFINED, ast.Import, ast.ImportFrom)) for each in between)
+    users = (*between, *last.decorator_list, *(body[:place] if runs else ()))
+    return not any(isinstance(n, ast.Name) and n.id == name for each in users for n in walk(each))
 
 
 def is_unused_at(project: Project, facts: ModuleFacts, line: int, among: frozenset[str] | None = None) -> bool:

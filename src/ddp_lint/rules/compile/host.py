@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Iterator
 from typing import TypeGuard
@@ -12,9 +13,12 @@ from ddp_lint.findings import Span
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.control_flow import conditions, raises
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.queries import compared_with_none
+from ddp_lint.source.syntax import FunctionNode, parameters
 from ddp_lint.source.tree import descendants, names_in, parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
-from ddp_lint.tensors.callers import constant_arguments, host_arguments
+from ddp_lint.tensors.callers import call_sites, constant_arguments, host_arguments
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
     evaluation_only,
@@ -60,6 +64,21 @@ def _truth(test: cst.BaseExpression, constants: dict[str, bool]) -> bool | None:
         truth = _truth(test.expression, constants)
         return None if truth is None else not truth
     return constants.get(test.value) if isinstance(test, cst.Name) else None
+
+
+def _is_number(value: ast.expr | None, around: FunctionNode | None) -> bool:
+    """Whether an expression is a number by its form, or by the name of what it reads: ``x.shape[0]``, ``num_nodes``
+    that is not passed on by the function around, which may have none."""
+    if isinstance(value, ast.Name):
+        passed_on = around is not None and any(p.arg == value.id for p in parameters(around))
+        return value.id.startswith("num_") and not passed_on
+    if isinstance(value, ast.Attribute):
+        return value.attr.startswith("num_")
+    if isinstance(value, ast.Subscript):
+        return isinstance(value.value, ast.Attribute) and value.value.attr == "shape"
+    if isinstance(value, ast.Call):
+        return dotted_ast(value.func) in ("len", "int", "max", "min", "sum")
+    return isinstance(value, ast.BinOp) or (isinstance(value, ast.Constant) and value.value is not None)
 
 
 def _name_in(test: cst.BaseExpression) -> str:
@@ -189,11 +208,24 @@ class HostRule(Rule):
     def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
         """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""
         taken_in = {param.name.value for param in parameters_of(function)}
+        for test, taken in conditions(self.module, node):
+            name, operator = compared_with_none(test)
+            if name in taken_in and taken == (operator == "is") and self._is_always_given(function, name, test):
+                return True
         tests = [(test, taken) for test, taken in conditions(self.module, node) if _name_in(test) in taken_in]
         return bool(tests) and any(
             (truth := _truth(test, constant_arguments(self.module, function))) is not None and truth != taken
             for test, taken in tests
         )
+
+    def _is_always_given(self, function: cst.FunctionDef, name: str, test: cst.BaseExpression) -> bool:
+        """Whether every call of a function is seen, and gives a parameter a number, which it still has at a test."""
+        line = self.module.span(test).line
+        bound = (b.node for b in self.module.bindings(name, test) if b.kind != "parameter")
+        if any(self.module.span(node).line < line for node in bound):
+            return False
+        sites = call_sites(self.module, function)
+        return bool(sites) and all(_is_number(site.given(function, name), site.around) for site in sites)
 
     def _as_operation(self, function: cst.FunctionDef) -> Reached | None:
         """`forward` and `backward` of a `torch.autograd.Function` run in every training step too."""

@@ -18,12 +18,52 @@ from ddp_lint.tensors.operations import is_factory, words_of
 
 #: A layer, and not what wraps a model: ``torch.nn.parallel.DistributedDataParallel``.
 _LAYER = re.compile(r"torch\.nn\.[A-Z]\w*$")
+#: Files that define a function of one name, and functions that return what another returns, that are looked at.
+_FILES, _DEPTH = 8, 3
 
 
-def saved_from_cpu(facts: ModuleFacts, scope: ast.AST) -> bool:
-    """Whether a module, or a function of it, saves, and all that it saves by `torch.save` comes from the CPU."""
+def saved_from_cpu(facts: ModuleFacts, scope: ast.AST, project: Project | None = None) -> bool:
+    """Whether a module, or a function of it, saves, and all that it saves by `torch.save` comes from the CPU; with
+    a `project`, also by a function of it that moves all that it returns there."""
     saved = [call.args[0] for call in _calls_with_arguments(scope) if facts.qualified(call.func) == "torch.save"]
-    return bool(saved) and all(_is_on_cpu(value, facts) for value in saved)
+    return bool(saved) and all(
+        _is_on_cpu(value, facts) or (project is not None and _is_returned_from_cpu(project, value)) for value in saved
+    )
+
+
+def _is_returned_from_cpu(project: Project, value: ast.expr, among: frozenset[str] = frozenset()) -> bool:
+    """Whether a value is the result of a call, and every function of that name in the project returns what lies on the
+    CPU: ``{key: value.cpu() for key, value in state.items()}``. `among`: the functions that this is asked of."""
+    if not isinstance(value, ast.Call) or len(among) >= _DEPTH:
+        return False
+    name = dotted_ast(value.func).rpartition(".")[2] or getattr(value.func, "attr", "")
+    if not name or name == "state_dict" or hasattr(dict, name):  # those of torch, too
+        return False
+    if name in among:
+        return True
+    paths = project.holding(f"def {name}(")
+    found = [facts for path in paths[:_FILES] if (facts := project.facts_of(path)) is not None]
+    returned = [
+        (facts, given)
+        for facts in found
+        for node in walk(facts.tree)
+        if isinstance(node, FunctionNode) and node.name == name
+        for given in _returned(node)
+    ]
+    return (
+        bool(returned)
+        and len(paths) <= _FILES
+        and all(
+            _is_on_cpu(given, facts) or _is_returned_from_cpu(project, given, among | {name})
+            for facts, given in returned
+        )
+    )
+
+
+def _returned(function: ast.AST) -> list[ast.expr]:
+    """What a function returns, ``None`` where it says nothing."""
+    nothing = ast.Constant(None)
+    return [n.value or nothing for n in walk(function) if isinstance(n, ast.Return)]
 
 
 @kept_by_node(256)

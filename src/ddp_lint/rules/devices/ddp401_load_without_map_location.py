@@ -30,7 +30,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import options
+from ddp_lint.source.queries import compared_with_none, options
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
@@ -124,22 +124,22 @@ class LoadWithoutMapLocation(Rule):
     ## When it is silent
 
     The branch of a process without its own GPU (`if args.gpu is None`), or of one process (`if rank is None`); a file
-    whose name each process draws for itself (`uuid4`). Tests, packages that export models, and files
-    in which one process loads the parts of all ranks in a loop; a `map_location` that comes from a parameter, a
-    variable or `**kwargs`; loads on one rank only, or in a function that only one rank calls; files without evidence of
-    several ranks, or that only programs come to which make no group while others of the project make theirs (a setting
-    `args.distributed` is no evidence then), or whose Lightning Trainers have one device; programs that show themselves
-    one GPU (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
-    (`device_ids=[0]`), or that give all GPUs to one process (`DataParallel`) and read their rank with a number to fall
-    back on; schedulers, vocabularies, statistics and other
+    whose name each process draws for itself (`uuid4`), or that the function has just saved in its own temporary folder.
+    Tests, packages that export models, and files in which one process loads the parts of all ranks in a loop; a
+    `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank only, or in a function that
+    only one rank calls; files without evidence of several ranks, or that only programs come to which make no group
+    while others of the project make theirs (a setting `args.distributed` is no evidence then), or whose Lightning
+    Trainers have one device; programs that show themselves one GPU (`CUDA_VISIBLE_DEVICES`) and that no launcher starts
+    for each rank; files that wrap for GPU 0 on every rank (`device_ids=[0]`), or that give all GPUs to one process
+    (`DataParallel`) and read their rank with a number to fall back on; schedulers, vocabularies, statistics and other
     CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`,
-    files and projects that save only CPU tensors, and a `load_network` whose `save_network` moves them there; paths
-    with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which the
-    project saves anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`). Only
-    with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
-    weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
-    nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
-    try a model out (`test`, `sample`), mostly on one rank.
+    files and projects that save only CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a `load_network` whose
+    `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict` of a loader, a sampler
+    or a scheduler, files in which the project saves anything but states of models and optimizers, and published weights
+    (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known only from an ambiguous name
+    (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows a run of the project to
+    have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is restored), as those are
+    mostly published weights; functions that try a model out (`test`, `sample`), mostly on one rank.
 
     ## How to confirm
 
@@ -280,7 +280,7 @@ class LoadWithoutMapLocation(Rule):
         """Whether the line runs where the process was given no GPU of its own: ``if args.gpu is None: torch.load(..)``.
         It has all of them then, and is alone on its node."""
         for test, taken in conditions(self.module, call):
-            name, operator = _compared_with_none(test)
+            name, operator = compared_with_none(test)
             if taken != (operator == "is"):
                 continue
             if words_of(name.rpartition(".")[2]) & {"gpu", "device"} or self._is_always_given(name, call):
@@ -322,11 +322,34 @@ class LoadWithoutMapLocation(Rule):
         source = argument(call, 0, "f")
         values = [source, *self.module.assignments(source)] if source is not None else []
         parts = [n for value in values for n in subtree(value)]
-        if any(dotted(n).rpartition(".")[2] in _known("ranks") for n in parts):
+        if any(dotted(n).rpartition(".")[2] in _known("ranks") for n in parts) or self._is_just_saved(call):
             return True
         made = (value for n in parts if isinstance(n, cst.Name) for value in self.module.assignments(n))
         calls = (n for value in (*values, *made) for n in subtree(value) if isinstance(n, cst.Call))
         return any(self.module.qualified(n.func) in table("data")["drawn_anew"] for n in calls)
+
+    def _is_just_saved(self, call: cst.Call) -> bool:
+        """Whether the function has saved the file before, on each rank into a folder that this process made for itself:
+        what comes back goes to the GPU that it came from."""
+        source, line = argument(call, 0, "f"), self.module.span(call).line
+        if source is None or not any(self.module.qualified(n.func) in _own_folders() for n in self._made_from(source)):
+            return False
+        saves = (c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) == "torch.save")
+        for save in saves:
+            place = argument(save, 1, "f")
+            before = self.module.span(save).line < line and self.module.scope_of(save) is self.module.scope_of(call)
+            if before and place is not None and place.deep_equals(source):
+                return not comes_on_one_rank(self.module, save)
+        return False
+
+    def _made_from(self, path: cst.BaseExpression) -> Iterator[cst.Call]:
+        """The calls that make a path, up to three names away."""
+        values: list[cst.BaseExpression] = [path]
+        for _ in range(4):
+            nodes = [n for value in values for n in subtree(value)]
+            yield from (n for n in nodes if isinstance(n, cst.Call))
+            bound = [b for n in nodes if isinstance(n, cst.Name) for b in self.module.bindings(n)]
+            values = [b.value for b in bound if b.kind in ("assign", "with") and b.value is not None]
 
     # ---- what the file may hold
 
@@ -472,7 +495,7 @@ class LoadWithoutMapLocation(Rule):
     def _file_saves_from_cpu(self) -> bool:
         """Whether all that the file saves comes from the CPU: asked for each of its loads."""
         facts = self.module.facts
-        return facts is not None and saved_from_cpu(facts, facts.tree)
+        return facts is not None and saved_from_cpu(facts, facts.tree, self.module.project)
 
     def _partner_saves_from_cpu(self, call: cst.Call, facts: ModuleFacts) -> bool:
         """Whether the `save_network` of the same class saves from the CPU what `load_network` loads."""
@@ -573,16 +596,6 @@ def _receiver(call: cst.Call) -> str:
     return dotted(call.func).rpartition(".")[0].rpartition(".")[2]
 
 
-def _compared_with_none(test: cst.BaseExpression) -> tuple[str, str]:
-    """``("args.gpu", "is")`` for ``args.gpu is None``, ``("args.gpu", "is not")`` for the opposite."""
-    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
-        return "", ""
-    target = test.comparisons[0]
-    if dotted(target.comparator) != "None" or not isinstance(target.operator, (cst.Is, cst.IsNot)):
-        return "", ""
-    return dotted(test.left), "is" if isinstance(target.operator, cst.Is) else "is not"
-
-
 #: Evidence that a script which tries a model out does so on several ranks.
 _TRAINS = {"torch.distributed", "LOCAL_RANK", "RANK", *frameworks.every(lambda each: each.launch.starts)}
 
@@ -605,6 +618,10 @@ def _is_map_location(arg: cst.Arg, index: int, position: int) -> bool:
 @functools.cache
 def _known(kind: str) -> frozenset[str]:
     return frozenset(table("checkpoints")[kind])
+
+
+def _own_folders() -> frozenset[str]:
+    return frozenset(table("data")["own_folders"])
 
 
 def _words_in(source: cst.CSTNode) -> Iterator[str]:

@@ -25,6 +25,8 @@ _RAISED = frozenset({"CalledProcessError", "SubprocessError", "Exception", "Base
 #: What tells a process which rank it is.
 _RANK = re.compile(r"\b(RANK|LOCAL_RANK|WORLD_SIZE)\b")
 _RANK_OPTION = re.compile(r"--(local|node|global)?[_-]?rank\b")
+#: What a shell does not wait for, also one that another shell starts.
+_BACKGROUND = re.compile(r"[^&]&\s*[\"')]*\s*$")
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
@@ -389,8 +391,8 @@ class UnreadExitStatus(Rule):
         return any(_RANK.search(self.module.code(value)) for value in values)
 
     def _in_background(self, node: cst.Call) -> bool:
-        """``os.system("torchrun train.py &")``: the shell's status is not the ranks'."""
-        return any(re.search(r"[^&]&\s*$", text) for text in self._command(node))
+        """``os.system("torchrun train.py &")``, or in quotes for another shell: its status is not the ranks'."""
+        return any(_BACKGROUND.search(text) for text in self._command(node))
 
     def _command(self, node: cst.Call) -> Iterator[str]:
         """The literal texts of the command: where it is written, and in what is assigned or added to its name."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import enum
 import re
 from collections.abc import Iterator
@@ -49,6 +50,15 @@ _TOGETHER = frozenset(
         "gather", "gather_object",
     )
 )  # fmt: skip
+#: Calls behind a file that is emptied which are looked at.
+_LOOKED_AT = 200
+#: What no rank leaves before all have come.
+_MEETING = frozenset(
+    {
+        *(f"torch.distributed.{name}" for name in ("barrier", "all_reduce", "all_gather", "all_gather_object")),
+        "torch.nn.parallel.DistributedDataParallel",
+    }
+)
 _RANKED = re.compile(
     r"rank|local|process_index|gpu|proc_id|worker|device|host|shard|pid|uuid|tempfile|mkdtemp|tmp", re.IGNORECASE
 )
@@ -156,9 +166,10 @@ class RanksWriteOneFile(Rule):
     `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise
     again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
     guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
-    ranks on purpose. A function of the project that returns whether this is the first rank counts as such a test, as
-    does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
-    without a group come to, where others of the project make one.
+    ranks on purpose; files that are only emptied (`with open(path, "w"): pass`), if no rank writes to them before all
+    have met. A function whose name a later one takes is not run. A function of the project that returns whether this is
+    the first rank counts as such a test, as does a setting that is one wherever the project makes it (`params["saves"]
+    = rank == 0`). Code that only programs without a group come to, where others of the project make one.
 
     ## How to confirm
 
@@ -199,6 +210,7 @@ class RanksWriteOneFile(Rule):
     oracles = ("files", "exception")
 
     def start(self) -> None:
+        self._steps: dict[cst.CSTNode, list[cst.Call]] = {}
         calls = self.module.of_type(cst.Call)
         self._writing = {self.module.function_of(call) for call in calls if self._written(call) is not None}
 
@@ -351,9 +363,37 @@ class RanksWriteOneFile(Rule):
             return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
         if isinstance(call.func, cst.Name) and call.func.value == "open":
             mode = argument(call, 1, "mode")
-            writes = isinstance(mode, cst.SimpleString) and set(str(mode.evaluated_value)) & set("wx")
+            how = set(str(mode.evaluated_value)) if isinstance(mode, cst.SimpleString) else set()
+            writes = "x" in how or ("w" in how and not self._only_empties(call))
             return argument(call, 0, "file") if writes else None
         return self._path_of(call) if not name else None
+
+    def _only_empties(self, call: cst.Call) -> bool:
+        """``with open(path, "w"): pass``: what each rank leaves is the empty file that the others leave, too, unless
+        one of them goes on to write before the ranks have met."""
+        block = self.module.parent(self.module.parent(call) or call)
+        if not isinstance(block, cst.With) or not all(map(_does_nothing, block.body.body)):
+            return False
+        path, line = argument(call, 0, "file"), self.module.span(block).line
+        known = self._meeting_or_opening(self.module.scope_of(call))
+        start = bisect.bisect_right(known, line, key=lambda each: self.module.span(each).line)
+        for other in known[start : start + _LOOKED_AT]:
+            if called(other) != "open":
+                if not on_one_rank(self.module, other):
+                    return True
+            elif path is not None and any(arg.value.deep_equals(path) for arg in other.args):
+                return False
+        return len(known) - start <= _LOOKED_AT
+
+    def _meeting_or_opening(self, scope: cst.FunctionDef | cst.Module) -> list[cst.Call]:
+        """The calls of a function, in order, at which its ranks meet or open a file."""
+        if scope not in self._steps:
+            self._steps[scope] = [
+                call
+                for call in calls_in(scope.body if isinstance(scope, cst.FunctionDef) else scope)
+                if called(call) in ("open", "backward") or self.module.qualified(call.func) in _MEETING
+            ]
+        return self._steps[scope]
 
     def _downloaded_into(self, call: cst.Call, name: str) -> cst.BaseExpression | None:
         """The folder of a data set that is downloaded, unless ranks of its function take turns."""
@@ -459,6 +499,16 @@ class RanksWriteOneFile(Rule):
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
+
+
+def _does_nothing(statement: cst.CSTNode) -> bool:
+    """``pass``, ``...`` or a text, alone on its line."""
+    parts = statement.body if isinstance(statement, cst.SimpleStatementLine) else [statement]
+    return all(
+        isinstance(part, cst.Pass)
+        or (isinstance(part, cst.Expr) and isinstance(part.value, (cst.Ellipsis, cst.SimpleString)))
+        for part in parts
+    )
 
 
 def _takes(block: cst.Try) -> bool:

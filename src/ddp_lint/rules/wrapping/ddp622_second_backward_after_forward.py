@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import ast
 import builtins
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -14,6 +15,7 @@ from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import calls_below, parameters, walk
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.contexts import without_gradient
@@ -105,8 +107,8 @@ class SecondBackwardAfterForward(Rule):
 
     A forward between the two, also in a function that is called in between; another forward and backward of the model
     before the step, which average all that was added up (measured on two ranks); two branches of one `if`; a first
-    backward that only some runs reach; outputs that were detached; `backward(inputs=...)`; functions that mention
-    `no_sync` or reduce the gradients by hand.
+    backward that only some runs reach; outputs that were detached, also by the forward of the model that gets them;
+    `backward(inputs=...)`; functions that mention `no_sync` or reduce the gradients by hand.
 
     ## How to confirm
 
@@ -135,9 +137,24 @@ class SecondBackwardAfterForward(Rule):
             if wrap is not None and wrap.kind == "ddp" and not without_gradient(self.module, call):
                 forwards.setdefault(name, []).append((call, wrap))
         for model, made in forwards.items():
-            reached = backwards_of(self.module, [call for call, _ in made])
+            others = (one for name, calls in forwards.items() if name != model for one in calls)
+            ends = frozenset(arg for call, wrap in others for arg in self._detached(call, wrap))
+            reached = backwards_of(self.module, [call for call, _ in made], ends)
             ordered = [call for call in calls if call in reached and argument(call, None, "inputs") is None]
             self._check(model, made[0][1], calls, ordered)
+
+    def _detached(self, call: cst.Call, wrap: Wrap) -> Iterator[cst.Arg]:
+        """The arguments of a forward of which the model inside uses nothing but what it detaches."""
+        model, project = argument(wrap.call, 0, "module"), self.module.project
+        kind = self.module.constructed_by(model) if model is not None else ""
+        found = project.method(kind, "forward") if project is not None and kind else None
+        if found is None:
+            return
+        taken = [p.arg for p in parameters(found[1])][1:]
+        for place, arg in enumerate(call.args):
+            name = arg.keyword.value if arg.keyword is not None else taken[place] if place < len(taken) else ""
+            if name in taken and not arg.star and _is_always_detached(name, found[1]):
+                yield arg
 
     def _check(self, model: str, wrap: Wrap, calls: list[cst.Call], backwards: list[cst.Call]) -> None:
         place = {call: number for number, call in enumerate(calls)}
@@ -203,6 +220,18 @@ class SecondBackwardAfterForward(Rule):
             return False
         bound = self.module.bindings(name, call)
         return not bound or any(b.kind == "function" or isinstance(b.value, cst.Lambda) for b in bound)
+
+
+def _is_always_detached(name: str, function: ast.AST) -> bool:
+    """Whether all that a function does with a parameter is to detach it, or a part of it: ``out["image"].detach()``."""
+    uses = sum(isinstance(n, ast.Name) and n.id == name for n in walk(function))
+    detached = 0
+    for node in calls_below(function):
+        part = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "detach" else None
+        while isinstance(part, (ast.Subscript, ast.Attribute)):
+            part = part.value
+        detached += isinstance(part, ast.Name) and part.id == name
+    return 0 < uses == detached
 
 
 def _by_hand(function: cst.FunctionDef) -> bool:

@@ -18,11 +18,13 @@ def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
     return next(iter(flow.backwards), None) if flow is not None else None
 
 
-def backwards_of(module: Module, values: Sequence[cst.CSTNode]) -> set[cst.Call]:
+def backwards_of(
+    module: Module, values: Sequence[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset()
+) -> set[cst.Call]:
     """All `backward()` calls in the function of some values that one of these flows into; none of them is
-    `without_gradient`."""
+    `without_gradient`. `ends`: arguments that pass on nothing, since the call detaches them."""
     function = module.function_of(values[0])
-    flow = _Flow(frozenset(values))
+    flow = _Flow(frozenset(values), ends)
     if function is not None:
         flow.suite(function.body)
     return set(flow.backwards)
@@ -59,8 +61,9 @@ class _Flow:
     name holds it if it does so on any way through.
     """
 
-    def __init__(self, values: frozenset[cst.CSTNode]) -> None:
+    def __init__(self, values: frozenset[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset()) -> None:
         self.values = values
+        self.ends = ends
         self.names: set[str] = set()
         #: Those that have a dot, now or before: few, so that a name is bound in no time however many hold the value.
         self._dotted: set[str] = set()
@@ -173,7 +176,7 @@ class _Flow:
         if isinstance(expression, cst.Attribute):
             return dotted(expression) in self.names or self.holds(expression.value)
         if isinstance(expression, cst.Arg):
-            return self.holds(expression.value)  # a keyword is no name
+            return expression not in self.ends and self.holds(expression.value)  # a keyword is no name
         return not isinstance(expression, cst.Lambda) and any(map(self.holds, children(expression)))
 
     def _bind(self, target: cst.BaseExpression, held: bool) -> None:
