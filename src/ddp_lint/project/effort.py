@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 #: What takes more steps takes too many.
 _MOST = 10**9
-#: How many times the steps of its own size one function may take before more of them are repeated ones. In the largest
-#: engines all of a function together takes up to six times what the functions that it runs have.
+#: How many times the steps of its own size one function may take before more of them are repeated ones. In four
+#: engines a root takes up to six times what the functions that it runs have together.
 _TIMES = 16
 
 
