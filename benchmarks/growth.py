@@ -142,6 +142,46 @@ def calls_of_the_next_function_with_two_flags(n: int) -> str:
     return f"{_TORCH}{defs}def f{n}(x, a, b, c):\n    if a and b and not c:\n        return\n    dist.all_reduce(x)\n"
 
 
+def _handed_on(n: int, first: str, second: str) -> str:
+    """Functions that call the next one twice with something else, of which each keeps the last eight."""
+    given, kept = (", ".join(f"p{k}" for k in range(start, 8)) for start in range(2))
+    calls = (f"    f{i + 1}(x, {kept}, {first})\n    f{i + 1}(x, {kept}, {second})\n" for i in range(n))
+    defs = "".join(f"def f{i}(x, {given}):\n{each}" for i, each in enumerate(calls))
+    made = "def g(x):\n    return x\ndef h(x):\n    return x + 1\nclass G:\n    pass\nclass H:\n    pass\n"
+    last = f"def f{n}(x, {given}):\n    if p0(x) and p1(x):\n        return p2(x)\n    dist.all_reduce(x)\n"
+    return f"{_TORCH}{made}{defs}{last}"
+
+
+@text(20)
+def calls_of_the_next_function_with_two_functions(n: int) -> str:
+    return _handed_on(n, "g", "h")
+
+
+@text(20)
+def calls_of_the_next_function_with_two_objects(n: int) -> str:
+    return _handed_on(n, "G()", "H()")
+
+
+@text(20)
+def calls_of_the_next_function_with_two_tuples(n: int) -> str:
+    return _handed_on(n, "(p0, g)", "(p1, h)")
+
+
+@text(20)
+def calls_of_the_next_function_with_two_tests_of_the_rank(n: int) -> str:
+    return _handed_on(n, "dist.get_rank() == 0", "dist.get_rank() > 1")
+
+
+@text(20)
+def attributes_of_each_rank_that_are_handed_on(n: int) -> str:
+    defs = "".join(
+        f"def f{i}(x, s):\n    s.a{i} = dist.get_rank()\n    f{i + 1}(x, s)\n"
+        f"    s.b{i} = dist.get_rank()\n    f{i + 1}(x, s)\n"
+        for i in range(n)
+    )
+    return f"{_TORCH}{defs}def f{n}(x, s):\n    if s.a0:\n        return\n    dist.all_reduce(x)\n"
+
+
 @text(2000)
 def calls_in_a_chain_reversed(n: int) -> str:
     functions = "".join(f"def f{i + 1}():\n    f{i}()\n" for i in reversed(range(n)))

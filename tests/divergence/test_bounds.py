@@ -127,6 +127,65 @@ def test_argument_lists_that_double_take_no_more_than_their_share(tmp_path: path
     assert _steps(tmp_path, _chain(80)) < 2.3 * _steps(tmp_path, _chain(40)) < 3000
 
 
+def _doubling(length: int, first: str, second: str) -> str:
+    """Functions that call the next one twice with something else, of which each keeps the last eight."""
+    names = [f"p{n}" for n in range(8)]
+    given, kept = ", ".join(names), ", ".join(names[1:])
+    links = "".join(
+        f"def f{n}(x, {given}):\n    f{n + 1}(x, {kept}, {first})\n    f{n + 1}(x, {kept}, {second})\n"
+        for n in range(length)
+    )
+    last = f"def f{length}(x, {given}):\n    if p0(x) and p1(x):\n        return p2(x)\n    dist.all_reduce(x)\n"
+    made = "def g(x):\n    return x\n\ndef h(x):\n    return x + 1\n\nclass G:\n    pass\n\nclass H:\n    pass\n"
+    return f"{HEAD}{made}{links}{last}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("g", "h"), ("G()", "H()"), ("lambda: p0(x)", "lambda: p1(x)"), ("(p0, g)", "(p1, h)"),
+        ("dist.get_rank() == 0", "dist.get_rank() > 1"),
+    ],
+)  # fmt: skip
+def test_what_a_few_functions_do_again_and_again_ends_before_the_bound_of_a_large_file(
+    first: str, second: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "a.py").write_text(f"{_doubling(20, first, second)}\ndef own(x):\n{RANK}")
+    project = Project(tmp_path)
+    skipped = [name for _, name in result_of(_facts(project, tmp_path / "a.py"), project).skipped]
+    assert "f0" in skipped
+    assert project.effort.whole.steps < 8_000
+
+
+def test_a_large_program_may_take_as_many_steps_where_it_repeats_few(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near miss: each function is called for some argument lists, and there are many functions."""
+    monkeypatch.setattr(Summaries, "REPEATED", 100)
+    (tmp_path / "pyproject.toml").touch()
+    helpers = "".join(f"def h{n}(x, a):\n    log(x)\n    log(a)\n    return a\n\n" for n in range(100))
+    calls = "".join(f"    h{n}(x, {k})\n" for n in range(100) for k in range(10))
+    (tmp_path / "a.py").write_text(f"{HEAD}{helpers}def f(x):\n{calls}{RANK}")
+    project = Project(tmp_path)
+    result = result_of(_facts(project, tmp_path / "a.py"), project)
+    assert len(result.mismatches) == 1 and result.skipped == ()
+    assert project.effort.whole.steps > 3_000
+
+
+def test_repeated_steps_count_the_same_whether_they_were_kept(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Summaries, "REPEATED", 150)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "a.py").write_text(_doubling(8, "g", "h"))
+    (tmp_path / "b.py").write_text(f"{HEAD}import a\n\ndef own(x):\n    a.f0(x, *range(8))\n{RANK}")
+    (tmp_path / "c.py").write_text(f"{HEAD}import a\n\ndef own(x):\n    a.f7(x, *range(8))\n{RANK}")
+    each = [_skipped(tmp_path, order) for order in ("abc", "cba", "bca", "cab")]
+    assert all(found == each[0] for found in each)
+    assert each[0]["b"] == ["own"] and each[0]["c"] == []
+
+
 @pytest.mark.parametrize(
     ("calls", "given", "test", "found"),
     [

@@ -437,6 +437,12 @@ _CONTAINERS = frozenset(
 _PERHAPS_NONE = frozenset({"Any", "Optional", "Union", "Literal", "Annotated", "NoReturn", "Never", "TypeVar", "Self"})
 
 
+@kept_by_node(8192)
+def statements_of(function: ast.AST) -> int:
+    """How many statements one evaluation of a function runs at least, if it goes through all of it."""
+    return max(sum(isinstance(node, ast.stmt) for node in children(function)), 1)
+
+
 @functools.lru_cache(maxsize=8192)
 def is_never_none(function: ast.AST) -> bool:
     """Does the annotation say that something is returned: ``-> Dict[str, Any]``, not ``-> Optional[...]``?"""

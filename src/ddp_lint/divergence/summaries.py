@@ -73,6 +73,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.divergence.variables import Variables
 from ddp_lint.knowledge.communication import Collective
 from ddp_lint.project import Answered, Project
+from ddp_lint.project.effort import Bound
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.names import Names
@@ -117,6 +118,9 @@ class Summaries:
     #: Statements that all roots of a file may take together, those of a callee once: so many, and these for each line.
     #: Models of the largest engines take 73,000.
     BOUND_OF_FILE, BOUND_OF_LINE = 80_000, 4
+    #: Of these, what functions may take again and again, beyond a multiple of their size: for one root, and for all of
+    #: a file, which has more for each of its lines. Files of megatron-core and torchrec were seen to take 2,900.
+    REPEATED, REPEATED_OF_FILE = 2_000, 3_000
     #: What evaluates each kind of expression.
     handlers: ClassVar[Handlers] = {
         **expressions.HANDLERS, **conditions.HANDLERS, **iteration.HANDLERS, **targets.HANDLERS, ast.Call: call,
@@ -132,7 +136,8 @@ class Summaries:
         self.own: Own | None = project.own or None
         #: Counts the statements that roots and files take.
         self.effort = project.effort
-        self._bound, self._bound_of_file = self.BOUND, self.BOUND_OF_FILE
+        self._bound = Bound(self.BOUND, self.REPEATED)
+        self._bound_of_file = Bound(self.BOUND_OF_FILE, self.REPEATED_OF_FILE)
         #: The keys that each running evaluation has asked for, by function; the first is for what is asked outside.
         self._asked: list[dict[ast.AST, set[Key]]] = [{}]
         #: By key: the deciding arguments that the summary under that key alone was made for.
@@ -178,7 +183,8 @@ class Summaries:
     def start_file(self, lines: int) -> None:
         """Before the roots of another file."""
         self.effort.start_whole()
-        self._bound_of_file = self.BOUND_OF_FILE + self.BOUND_OF_LINE * lines
+        more = self.BOUND_OF_LINE * lines
+        self._bound_of_file = Bound(self.BOUND_OF_FILE + more, self.REPEATED_OF_FILE + more)
 
     @property
     def is_exhausted(self) -> bool:
@@ -187,7 +193,7 @@ class Summaries:
 
     @property
     def is_half_exhausted(self) -> bool:
-        return self.effort.whole.exceeds(self._bound_of_file // 2)
+        return self.effort.whole.exceeds_half(self._bound_of_file)
 
     @contextlib.contextmanager
     def watching(self, node: ast.AST) -> Iterator[list[Given]]:
@@ -507,7 +513,7 @@ class Summaries:
         self.variables.forget()
         self._memory.forget()
         self.effort.start_part()
-        self._bound = self.BOUND + own
+        self._bound = Bound(self.BOUND + own, self.REPEATED)
 
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""

@@ -5,48 +5,90 @@ from __future__ import annotations
 
 import collections
 import time
+from collections.abc import Hashable
+from typing import NamedTuple
 
 #: What takes more steps takes too many.
 _MOST = 10**9
+#: How many times the steps of its own size one function may take before more of them are repeated ones. In four
+#: engines a root takes up to six times what the functions that it runs have together.
+_TIMES = 16
+
+
+class Bound(NamedTuple):
+    """How many steps something may take, and how many of them may be repeated ones."""
+
+    steps: int
+    repeated: int
 
 
 class Work:
     """What making one result takes: steps of its own, and the kept results that it uses. `most`: all steps, where what
-    is used in several ways counts in each."""
+    is used in several ways counts in each. `of`, `size`: what is made again for other arguments, if anything, and the
+    steps that it takes at least."""
 
-    __slots__ = ("most", "steps", "uses")
+    __slots__ = ("most", "of", "size", "steps", "uses")
 
     def __init__(self) -> None:
-        self.steps = self.most = 0
+        self.steps = self.most = self.size = 0
+        self.of: Hashable = None
         self.uses: list[Work] = []
 
 
 class Count:
     """The steps behind what is looked at, a kept result once. They are counted exactly where there may be too many:
-    else each look at a chain of results would go through all of it."""
+    else each look at a chain of results would go through all of it.
+
+    Repeated steps are those that a function takes beyond a multiple of its size. They tell argument lists that double
+    from call to call, which cost without end for a few lines, from an engine that is as large. Like the steps they only
+    become more, and are the same in any order."""
 
     def __init__(self) -> None:
         #: Those that were counted so far.
-        self.steps = 0
+        self.steps = self.repeated = 0
         self._most = 0
         self._counted: set[Work] = set()
         self._left: list[Work] = []
+        #: By function: the steps that it has taken, and its size.
+        self._taken: dict[Hashable, tuple[int, int]] = {}
 
-    def exceeds(self, bound: int) -> bool:
-        if self._most <= bound:
+    def exceeds(self, bound: Bound) -> bool:
+        if self._most <= min(bound):
             return False
+        self._add_what_is_left()
+        return self.steps > bound.steps or self.repeated > bound.repeated
+
+    def exceeds_half(self, bound: Bound) -> bool:
+        """Whether this, with another one of which it is false, may exceed the bound: steps of a function which both
+        may take are repeated ones together."""
+        if self._most <= min(bound) // 2:
+            return False
+        self._add_what_is_left()
+        repeated = sum(max(taken - _TIMES // 2 * size, 0) for taken, size in self._taken.values())
+        return self.steps > bound.steps // 2 or repeated > bound.repeated // 2
+
+    def _add_what_is_left(self) -> None:
         while self._left:
             each = self._left.pop()
             if each not in self._counted:
                 self._counted.add(each)
                 self.steps += each.steps
+                self._take(each, each.steps)
                 self._left += each.uses
         self._most = self.steps
-        return self._most > bound
 
-    def step(self) -> None:
+    def step(self, making: Work | None) -> None:
         self.steps += 1
         self._most += 1
+        if making is not None:
+            self._take(making, 1)
+
+    def _take(self, work: Work, steps: int) -> None:
+        if work.of is not None:
+            before, size = self._taken.get(work.of, (0, work.size))
+            self._taken[work.of] = before + steps, size
+            allowed = _TIMES * size
+            self.repeated += max(before + steps - allowed, 0) - max(before - allowed, 0)
 
     def made(self, work: Work) -> None:
         """Its steps were counted one by one."""
@@ -72,10 +114,15 @@ class Effort:
         self.part = Count()
 
     def step(self) -> None:
-        self.part.step()
-        self.whole.step()
+        self.part.step(self._making)
+        self.whole.step(self._making)
         if self._making is not None:
             self._making.steps += 1
+
+    def about(self, of: Hashable, size: int) -> None:
+        """What is being made is what a function of so many statements does for some arguments."""
+        if self._making is not None:
+            self._making.of, self._making.size = of, size
 
     def begin(self) -> Work | None:
         """Steps and uses from now on are those of one result, until `end` is given what this returns."""
@@ -133,4 +180,4 @@ class Charges:
         return tuple(taken.items())
 
 
-__all__ = ["Charges", "Effort", "Work"]
+__all__ = ["Bound", "Charges", "Effort", "Work"]
