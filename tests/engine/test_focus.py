@@ -219,6 +219,20 @@ def test_a_file_concerns_the_rules_whose_words_it_holds() -> None:
     assert selection.concerned("import torch").rules == [Writes, Everything, Asking]
 
 
+class Commands(Sample):
+    triggers = Triggers("system", file=("Popen", "os.system"))
+
+    def visit_Call(self, node: cst.Call) -> None: ...
+
+
+def test_of_a_dotted_name_a_file_holds_all_parts() -> None:
+    selection = Selection([Declaration.of(Commands)])
+    assert selection.concerned('os.system("nvidia-smi")').rules == [Commands]
+    assert selection.concerned('from os import system\nsystem("nvidia-smi")').rules == [Commands]
+    assert selection.concerned("Popen(system)").rules == [Commands]
+    assert selection.concerned('{"role": "system"}').rules == []
+
+
 PARTS = """\
 load(0)
 def one(): return load(1)

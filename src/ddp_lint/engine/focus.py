@@ -35,14 +35,16 @@ class _Interest:
 
     rule: Declaration
     words: frozenset[bytes]
-    file: frozenset[bytes]
+    #: The file must hold all words of one of these.
+    file: tuple[frozenset[bytes], ...]
 
     @classmethod
     def of(cls, rule: Declaration, names: Names) -> _Interest:
         def known(words: tuple[str, ...]) -> frozenset[bytes]:
             return frozenset(map(str.encode, (*words, *names.beside(words), *wrapping(words))))
 
-        return cls(rule, known(rule.triggers.words), known(rule.triggers.file))
+        file = tuple(frozenset(name.split(b".")) for name in known(rule.triggers.file))
+        return cls(rule, known(rule.triggers.words), file)
 
     @property
     def traits(self) -> frozenset[Trait]:
@@ -55,7 +57,7 @@ class _Interest:
 
     def concerns(self, found: frozenset[bytes]) -> bool:
         """Whether a file with these words can be of interest. What has a trait is not known before it is parsed."""
-        if self.file and self.file.isdisjoint(found):
+        if self.file and not any(together <= found for together in self.file):
             return False
         return not self.words or bool(self.traits) or not self.words.isdisjoint(found)
 

@@ -130,7 +130,8 @@ class _Check:
 
     def results(self, files: list[pathlib.Path], jobs: int | None) -> Iterator[FileResult]:
         """The results for files, in any order, from `jobs` processes."""
-        reach = self.reach.known(files)
+        with rare_collections():
+            reach = self.reach.known(files)
         processes = processes_for(jobs, sum(map(size_of, files)), len(files))
         if processes > 1:
             from ddp_lint.engine import pool

@@ -415,6 +415,14 @@ _TESTS = (cst.Comparison, cst.BooleanOperation, cst.UnaryOperation)
 
 
 def _is_for_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
+    """`_keeps_to_first`, once for a test: many places are behind it."""
+    known = module.for_first.get((test, taken))
+    if known is None:
+        known = module.for_first[test, taken] = _keeps_to_first(module, test, taken)
+    return known
+
+
+def _keeps_to_first(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
     """Whether an outcome of a test keeps what follows to one rank: by its text, by what a function of the project
     returns, or by the test that a name was given: ``writes = get_rank() == 0``."""
     own = (*own_ranks(module), *_joined_as(module, test))
@@ -759,6 +767,7 @@ def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = Fa
             yield part, one_rank
 
 
+@functools.lru_cache(4096)
 def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
     """Whether the outcome `taken` of a test keeps what follows to one rank; `own`: see `own_ranks`."""
     negated, (first, others) = text.startswith("not "), _own_patterns(own)

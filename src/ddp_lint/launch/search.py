@@ -18,6 +18,7 @@ from ddp_lint.source.imports import absolute
 from ddp_lint.source.syntax import statements, walk
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
+_WORD = re.compile(r"\w+")
 #: Files that import a module are looked at until this many were read: beyond it the answer is "not found".
 _READ_LIMIT = 200
 #: Files that a program imports, directly or through others, which are looked at.
@@ -40,13 +41,18 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
         word = last or package
         found = [p for p in project.holding(word) if p in wanted] if word else []
         for path in found[:_READ_LIMIT]:
-            text = project.text(path)
-            if text is None or not any(re.search(rf"\b{re.escape(word)}\b", i) for i in _IMPORT_LINE.findall(text)):
+            imported = project.remember(("words of imports", path), functools.partial(_words_of_imports, project, path))
+            if word not in imported:
                 continue
             facts = project.facts_of(path)
             if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
                 seen.add(facts.name)
                 yield facts
+
+
+def _words_of_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
+    """The words of the lines of a file that import something."""
+    return frozenset(word for line in _IMPORT_LINE.findall(project.text(path) or "") for word in _WORD.findall(line))
 
 
 def programs(project: Project, name: str, *, holding: tuple[str, ...]) -> Iterator[ModuleFacts]:

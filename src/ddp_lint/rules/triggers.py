@@ -30,7 +30,8 @@ class Triggers:
 
     #: Identifiers in the code (not in comments and texts alone), and traits.
     what: tuple[str | Trait, ...]
-    #: Identifiers of which the file must contain one besides, e.g. "torch". Empty: any file.
+    #: Identifiers of which the file must contain one besides, e.g. "torch"; a dotted name stands for all of its parts.
+    #: Empty: any file.
     file: tuple[str, ...]
     #: False: not in the files of tests.
     tests: bool

@@ -151,6 +151,11 @@ class Module:
         """The numbers of the statements of the blocks that `following` was asked for."""
         return {}
 
+    @functools.cached_property
+    def for_first(self) -> dict[tuple[cst.BaseExpression, bool], bool]:
+        """Whether an outcome of a test keeps what follows to one rank, as far as `launch.ranks` was asked."""
+        return {}
+
     def scope_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
         """The nearest enclosing `def`, else the file."""
         return self.function_of(node) or self.tree

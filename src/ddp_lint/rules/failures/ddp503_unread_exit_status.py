@@ -125,7 +125,7 @@ class UnreadExitStatus(Rule):
         "poll",
         "returncode",
         *(c.rpartition(".")[2] for c in _COMMANDS),
-        file=("Process", "subprocess", "Thread", "system"),
+        file=("Process", "subprocess", "Thread", "os.system"),  # "system" alone is a role in chats
     )
     oracles = ("exit",)
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
@@ -250,25 +250,22 @@ class NoneOnOtherRanks(Rule):
 
     def _used(self, made: cst.Assign, name: str) -> Iterator[cst.CSTNode]:
         """Where an attribute or an item of the name is read or set on every rank."""
-        return (
-            node
-            for node in self._on_all(made, name)
-            if isinstance(node, (cst.Attribute, cst.Subscript)) and dotted(node.value) == name
+        return self._on_all(
+            made, name, lambda node: isinstance(node, (cst.Attribute, cst.Subscript)) and dotted(node.value) == name
         )
 
     def _read(self, made: cst.Assign, name: str) -> Iterator[cst.CSTNode]:
         """Where the name is read on every rank."""
         return (
             node
-            for node in self._on_all(made, name)
+            for node in self._on_all(made, name, lambda node: isinstance(node, cst.Name) and node.value == name)
             if isinstance(node, cst.Name)
-            and node.value == name
             and _is_read(node, iter(self.module.ancestors(node)))
             and any(binding.node is made for binding in self.module.bindings(node))  # not one of a comprehension
         )
 
-    def _on_all(self, made: cst.Assign, name: str) -> Iterator[cst.CSTNode]:
-        """What all ranks come by behind an assignment, whatever they have asked."""
+    def _on_all(self, made: cst.Assign, name: str, wanted: Callable[[cst.CSTNode], bool]) -> Iterator[cst.CSTNode]:
+        """Those of the nodes wanted that all ranks come by behind an assignment, whatever they have asked."""
         function = self.module.function_of(made)
         scope = function.body if function is not None else self.module.tree
         if any(isinstance(n, cst.Assert) and name in names_in(n.test) for n in descendants(scope)):
@@ -276,7 +273,7 @@ class NoneOnOtherRanks(Rule):
         around = {test for test, _ in conditions(self.module, made)}
         for node in descendants(scope):
             if (
-                isinstance(node, (cst.Attribute, cst.Subscript, cst.Name))
+                wanted(node)
                 and self.module.function_of(node) is function
                 and self.module.wraps.follows(node, made)
                 and not on_one_rank(self.module, node)
