@@ -13,6 +13,7 @@ from ddp_lint.divergence.event_graph import Called
 from ddp_lint.divergence.frame import text_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
+from ddp_lint.launch.locks import is_machine_lock
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import calls_below, function_at, walk
@@ -31,8 +32,6 @@ _MAKES_NONE = re.compile(
 _ASKS = frozenset({"is_available", "is_initialized", "get_rank", "get_world_size"})
 #: Modes in which `open` makes a file.
 _WRITES = re.compile(r"[rbt+]*[wxa][rbt+]*")
-#: Locks that hold for all processes of a machine.
-_LOCK = re.compile(r"file_?lock$", re.IGNORECASE)
 #: Calls between the look and the wait, what wraps a barrier aside: a helper that makes the file and waits.
 _HELPER = 1
 #: The cause of a variation that is such a race.
@@ -71,7 +70,7 @@ def is_no_race(mismatch: Mismatch, facts: ModuleFacts) -> bool:
     branch, line = mismatch.branch, mismatch.span.line
     if mismatch.cause != MADE or branch is None or branch.path != mismatch.span.path or branch.path != facts.file.path:
         return False
-    if _is_locked(facts.tree, line):
+    if _is_locked(facts, line):
         return True
     node = next((n for n in walk(facts.tree) if isinstance(n, ast.If) and n.lineno == branch.line), None)
     arms = (node.body, node.orelse) if node is not None else ()
@@ -140,11 +139,12 @@ def _makes(call: ast.Call) -> bool:
     return not _MAKES_NONE.search(name) and name not in _WAITS
 
 
-def _is_locked(tree: ast.Module, line: int) -> bool:
+def _is_locked(facts: ModuleFacts, line: int) -> bool:
     """Is the line in a ``with FileLock(path):``?"""
-    around = (n for n in walk(tree) if isinstance(n, ast.With) and n.lineno <= line <= (n.end_lineno or line))
+    around = (n for n in walk(facts.tree) if isinstance(n, ast.With) and n.lineno <= line <= (n.end_lineno or line))
     managers = (item.context_expr for node in around for item in node.items)
-    return any(isinstance(call, ast.Call) and _LOCK.search(last_part(call.func)) for call in managers)
+    made = (call.func for call in managers if isinstance(call, ast.Call))
+    return any(is_machine_lock(facts.qualified(func) or dotted_ast(func)) for func in made)
 
 
 def _names_in(node: ast.AST) -> set[str]:

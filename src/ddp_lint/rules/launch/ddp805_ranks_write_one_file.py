@@ -12,6 +12,7 @@ from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions
+from ddp_lint.launch.locks import is_machine_lock
 from ddp_lint.launch.ranks import (
     BARRIERS,
     all_ranks_call,
@@ -163,13 +164,14 @@ class RanksWriteOneFile(Rule):
     ## When it is silent
 
     Writes under a test for the rank, downloads beside one of the first rank, beside a barrier of some ranks, or in
-    `with main_process_first()`, folders that are asked for in such an order, calls in a `try` that does not raise
-    again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
-    guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
-    ranks on purpose; files that are only emptied (`with open(path, "w"): pass`), if no rank writes to them before all
-    have met. A function whose name a later one takes is not run. A function of the project that returns whether this is
-    the first rank counts as such a test, as does a setting that is one wherever the project makes it (`params["saves"]
-    = rank == 0`). Code that only programs without a group come to, where others of the project make one.
+    `with main_process_first()`, downloads and writes under a lock for all processes (`with FileLock(path)`), folders
+    that are asked for in such an order, calls in a `try` that does not raise again, paths with the rank (or a temporary
+    name, or the time to the microsecond) in them, helpers that a caller may guard, or calls in the process that starts
+    the ranks, tests, and distributed checkpoints, which are written by all ranks on purpose; files that are only
+    emptied (`with open(path, "w"): pass`), if no rank writes to them before all have met. A function whose name a later
+    one takes is not run. A function of the project that returns whether this is the first rank counts as such a test,
+    as does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
+    without a group come to, where others of the project make one.
 
     ## How to confirm
 
@@ -258,6 +260,7 @@ class RanksWriteOneFile(Rule):
                 and not on_one_rank(self.module, call)
                 and not as_one_process(self.module, call)
                 and not self._own_path(path)
+                and not (self._outcome(call) is _Outcome.WRITTEN and self._is_locked(call))
             ):
                 reported.add(call)
                 self._report(call, every)
@@ -407,12 +410,22 @@ class RanksWriteOneFile(Rule):
         around = (item.item for up in self.module.ancestors(call) if isinstance(up, cst.With) for item in up.items)
         if any("first" in self.module.code(each) for each in around):  # ``with accelerator.main_process_first():``
             return True
+        if self._is_locked(call):
+            return True
         function = self.module.function_of(call)
         for other in calls_in(function.body if function is not None else self.module.tree):
             waits = called(other) in BARRIERS
             if (waits or (name and self.module.qualified(other.func) == name)) and on_one_rank(self.module, other):
                 return True
         return False
+
+    def _is_locked(self, call: cst.Call) -> bool:
+        """Whether a lock for all processes is held there: ``with FileLock(path):``, also by its name."""
+        around = (item.item for up in self.module.ancestors(call) if isinstance(up, cst.With) for item in up.items)
+        locks = (_taken(held) for held in around)
+        made = (value for lock in locks for value in (lock, *self.module.assignments(lock)))
+        makers = (value.func for value in made if isinstance(value, cst.Call))
+        return any(is_machine_lock(self.module.qualified(maker) or dotted(maker)) for maker in makers)
 
     def _path_of(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path whose method a call is, where the method fails if another rank was faster: ``path.mkdir()``."""
@@ -499,6 +512,13 @@ class RanksWriteOneFile(Rule):
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
+
+
+def _taken(held: cst.BaseExpression) -> cst.BaseExpression:
+    """The lock of ``with lock:`` and of ``with lock.acquire():``."""
+    if isinstance(held, cst.Call) and isinstance(held.func, cst.Attribute) and called(held) == "acquire":
+        return held.func.value
+    return held
 
 
 def _does_nothing(statement: cst.CSTNode) -> bool:
