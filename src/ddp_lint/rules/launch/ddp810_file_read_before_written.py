@@ -209,7 +209,7 @@ class FileReadBeforeWritten(Rule):
             if any(map(_OWN.search, (name, *map(self.module.code, made)))):
                 continue
             read = next((call for call in calls if self._reads(call, name)), None)
-            if read is None or any(map(self._waits, calls)):
+            if read is None or any(map(self._waits, calls)) or self._is_exchanged(write, read, name):
                 continue
             site = self._site_of_all(function)
             if site is not None:
@@ -220,6 +220,22 @@ class FileReadBeforeWritten(Rule):
                     help="build it on rank 0 while the others wait, or write to a temporary name and os.replace() it",
                 )
                 return
+
+    def _is_exchanged(self, write: cst.Call, read: cst.Call, name: str) -> bool:
+        """Whether the file is written only where it is there, and read only where it is missing: no rank reads what
+        another one writes."""
+        return self._finds(write, name) is True and self._finds(read, name) is False
+
+    def _finds(self, call: cst.Call, name: str) -> bool | None:
+        """Whether the file is there where a call is made, by the innermost test of that alone; None for any other."""
+        for test, taken in conditions(self.module, call):
+            text = self.module.code(test)
+            if name in text and _LOOKS.search(text):
+                negated = isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not)
+                look = test.expression if isinstance(test, cst.UnaryOperation) else test
+                alone = isinstance(look, cst.Call) and _LOOKS.search(self.module.code(look.func) + "(")
+                return taken != negated if alone else None
+        return None
 
     def _site_of_all(self, function: cst.FunctionDef) -> CallSite | None:
         """The first call of a function that all ranks make at once, and none of them alone before."""
