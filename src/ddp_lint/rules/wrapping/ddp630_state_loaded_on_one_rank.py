@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
+from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.ranks import comes_on_one_rank, on_one_rank, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -17,6 +18,8 @@ from ddp_lint.tensors.operations import words_of
 
 #: Words of a call that trains.
 _TRAINS = frozenset({"backward", "train", "fit"})
+#: Classes whose objects send the states of what they are given from rank 0 to the others.
+_SENDS = frozenset(frameworks.every(lambda framework: framework.sends_states))
 
 
 class StateLoadedOnOneRank(Rule):
@@ -108,7 +111,8 @@ class StateLoadedOnOneRank(Rule):
     ## When it is silent
 
     Weights that rank 0 loads before the wrap, which DDP sends to all ranks; a model that is only evaluated afterwards;
-    functions that broadcast something behind the load, or load the same object on the other ranks as well; FSDP.
+    functions that broadcast something behind the load, or give the object to what does (Horovod's `TorchState`), or
+    load the same object on the other ranks as well; FSDP.
 
     ## How to confirm
 
@@ -173,6 +177,9 @@ class StateLoadedOnOneRank(Rule):
         for call in self._around(node):
             name = dotted(call.func)
             if "broadcast" in name.lower() and self.module.wraps.follows(call, node):
+                return True
+            given = self.module.qualified(call.func) in _SENDS and any(a.value.deep_equals(loaded) for a in call.args)
+            if given and self.module.wraps.follows(call, node):
                 return True
             if name == f"{dotted(loaded)}.load_state_dict" and not comes_on_one_rank(self.module, call):
                 return True
