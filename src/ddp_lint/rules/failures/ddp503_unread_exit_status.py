@@ -191,7 +191,8 @@ class UnreadExitStatus(Rule):
         if any(isinstance(n, cst.If) and self._is_below(n, line) and _reads_value(n.test) for n in descendants(scope)):
             return True  # a shared number in which the worker leaves how it ended
         handed = argument(node, 3, "args")
-        shared = {dotted(n) for n in descendants(handed) if self._is_shared(n)} if handed is not None else set()
+        reached = [*(descendants(handed) if handed is not None else ()), *self._target_body(node)]
+        shared = {dotted(n) for n in reached if self._is_shared(n)}
         if any(not call.args and self._is_queue(receiver(call)) for call in methods(scope, "get")):
             return True  # the parent reads the workers' results: it waits there for one that died
         if any(
@@ -202,6 +203,15 @@ class UnreadExitStatus(Rule):
         if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
         return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
+
+    def _target_body(self, node: cst.Call) -> Iterator[cst.CSTNode]:
+        """What the worker runs, where it is a function inside the one around: it has the variables of that one."""
+        target, scope = argument(node, 1, "target"), self.module.scope_of(node)
+        if isinstance(target, cst.Name) and isinstance(scope, cst.FunctionDef):
+            inner = (n for n in descendants(scope.body) if isinstance(n, cst.FunctionDef))
+            for function in inner:
+                if function.name.value == target.value:
+                    yield from descendants(function.body)
 
     def _raises_without(self, call: cst.Call) -> bool:
         """Whether an answer that is not there raises: nobody asks for it before, and no handler goes on without it."""
