@@ -24,7 +24,7 @@ Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
 #: Files between a helper and the programs that run it which are looked at; of a helper with more nothing is said.
 _ABOVE = 40
 #: Calls that may join a group or start ranks, by their names alone: of what is not in the project.
-_MAY_JOIN = re.compile(r"init\w*_(dist|ddp|process_group)|(dist|ddp)\w*_init|spawn|start_processes|launch\w*|torchrun")
+MAY_JOIN = re.compile(r"init\w*_(dist|ddp|process_group)|(dist|ddp)\w*_init|spawn|start_processes|launch\w*|torchrun")
 #: What only ranks of a group can call, as is done without a test of whether there is one.
 _WRAPS = frozenset(
     {"torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.FullyShardedDataParallel"}
@@ -80,7 +80,7 @@ def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool
     among = _modules(project, program)
     for name in among:
         facts = project.facts(name)
-        if facts is None or _BY_NAME.search(facts.file.code) or _has_runner(facts, project):
+        if facts is None or _BY_NAME.search(facts.file.code) or has_runner(facts, project):
             return False
         seen = functools.partial(_lines, facts, project, shown)
         lines = project.remember(("lines of ranks",), seen, facts.kept)
@@ -96,7 +96,8 @@ def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[int]
     return frozenset(getattr(node, "lineno", 1) for node in nodes) - off
 
 
-def _has_runner(facts: ModuleFacts, project: Project) -> bool:
+def has_runner(facts: ModuleFacts, project: Project) -> bool:
+    """Whether a file uses a class of another package that starts ranks, or joins them, by itself."""
     foreign = (t for t in facts.imports.names.values() if project.find(t.partition(".")[0]) is None)
     return any(_RUNNERS.fullmatch(target.rpartition(".")[2]) for target in foreign if not target.startswith("typing"))
 
@@ -114,7 +115,7 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
         last = last_part(node)
         if id(node) in called and facts.qualified(node) in _WRAPS and node.lineno not in tested:
             yield node  # it fails without a group: where none is seen, another package has made it
-        if last not in lasts and not (id(node) in called and _MAY_JOIN.search(last)):
+        if last not in lasts and not (id(node) in called and MAY_JOIN.search(last)):
             continue
         meaning = project.meaning(facts, node)
         if meaning in functions or project.split(meaning or dotted_ast(node)) is None:

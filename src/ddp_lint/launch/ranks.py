@@ -14,6 +14,7 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.alone import run_alone
+from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
 from ddp_lint.launch.search import importers, programs, returned_by
 from ddp_lint.project import Project
@@ -604,11 +605,13 @@ _DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 
 def as_one_process(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``, ``if
-    rank is None``, the other branch of ``if args.parallel == "DDP"`` where a file knows no other kind, or ``if n_gpu >
-    1`` before DataParallel."""
+    rank is None``, ``if "RANK" not in os.environ``, the other branch of ``if args.parallel == "DDP"`` where a file
+    knows no other kind, ``if n_gpu > 1`` before DataParallel, or a setting for which the file makes no group."""
     for test, taken in conditions(module, node):
         for part in conjuncts(test) if taken else (test,):
             text = module.code(part)
+            if is_told_no_rank(module, part, taken):
+                return True
             if taken and _SEVERAL_GPUS.fullmatch(text) and _DATA_PARALLEL.search(module.file.code):
                 return True
             if not taken and _IS_DDP.fullmatch(text) and not _OTHER_KINDS.search(module.file.code):
@@ -616,7 +619,7 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
             several = text.startswith("not ") != taken if _SEVERAL.fullmatch(text) else not taken
             if not several and (_SEVERAL.fullmatch(text) or _ALONE.fullmatch(text)):
                 return True
-    return False
+    return not _OTHER_KINDS.search(module.file.code) and is_joined_elsewhere(module, node)
 
 
 def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:

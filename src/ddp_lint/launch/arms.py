@@ -1,0 +1,113 @@
+"""Arms of tests in which a process is alone: the launcher has told it no rank, or the group is made for another value
+of the same setting."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import libcst as cst
+
+from ddp_lint.knowledge import table
+from ddp_lint.launch.alone import MAY_JOIN, has_runner
+from ddp_lint.launch.joining import joining_functions
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import conditions, conjuncts
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below, statements
+
+_VARIABLE = r"""["'](?:LOCAL_|)(?:RANK|WORLD_SIZE)["']"""
+_ENVIRON = r"(?:os\.)?environ(?:\.keys\(\))?"
+#: Tests of whether a launcher has told the process its rank: ``"RANK" in os.environ and "WORLD_SIZE" in os.environ``.
+_TOLD = re.compile(rf"{_VARIABLE} in {_ENVIRON}(?: and {_VARIABLE} in {_ENVIRON})*")
+_UNTOLD = re.compile(rf"{_VARIABLE} not in {_ENVIRON}(?: or {_VARIABLE} not in {_ENVIRON})*")
+#: How the files of a project start ranks, or learn of them, without these variables.
+_OTHER_STARTS = (
+    "spawn(", "start_processes(", "Process(", "notebook_launcher", "SLURM_", "OMPI_", "PMI_", "mpi4py", "horovod",
+    "torch_xla",
+)  # fmt: skip
+
+
+class _Choice(NamedTuple):
+    """The last part of a setting's name, and the text that it has to be, or not to be."""
+
+    setting: str
+    value: str
+    equal: bool
+
+    def excludes(self, other: _Choice) -> bool:
+        if self.setting != other.setting:
+            return False
+        return self.equal != other.equal if self.value == other.value else self.equal and other.equal
+
+
+def is_told_no_rank(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
+    """Whether an outcome of a test says that no launcher has told the process its rank, in a project whose ranks have
+    theirs from a launcher alone."""
+    told, project = _TOLD if not taken else _UNTOLD, module.project
+    if project is None or told.fullmatch(module.code(test)) is None:
+        return False
+    return not any(project.holding(word) for word in _OTHER_STARTS)
+
+
+def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is run for one value of a setting, and everything in its file that makes the group or may do so
+    for other values: ``if args.dist == "off": (here) elif args.dist == "on": init_process_group()``."""
+    facts, project = module.facts, module.project
+    if facts is None or project is None:
+        return False
+    here = [*_choices(module, node)]
+    if not here or has_runner(facts, project):
+        return False
+    joins = project.remember(("choices of joins",), lambda: tuple(_of_joins(facts, project)), facts.kept)
+    return bool(joins) and all(any(own.excludes(other) for own in here for other in join) for join in joins)
+
+
+def _choices(module: Module, node: cst.CSTNode) -> Iterator[_Choice]:
+    for test, taken in conditions(module, node):
+        for part in conjuncts(test) if taken else (test,):
+            if not isinstance(part, cst.Comparison) or len(part.comparisons) != 1:
+                continue
+            operator, value = part.comparisons[0].operator, part.comparisons[0].comparator
+            name = dotted(part.left).rpartition(".")[2]
+            if name and isinstance(operator, (cst.Equal, cst.NotEqual)) and isinstance(value, cst.SimpleString):
+                yield _Choice(name, str(value.evaluated_value), isinstance(operator, cst.Equal) == taken)
+
+
+def _of_joins(facts: ModuleFacts, project: Project) -> Iterator[tuple[_Choice, ...]]:
+    """For each call of a file that joins a group, or may do so by its name, the choices that it needs. Of a function of
+    the file itself the calls inside count."""
+    joining = joining_functions(project) | {*table("launch")["joining"]["calls"]}
+    lasts = {name.rpartition(".")[2] for name in joining}
+    tests = [node for node in statements(facts.tree) if isinstance(node, ast.If)]
+    for call in calls_below(facts.tree):
+        last = last_part(call.func)
+        if isinstance(call.func, ast.Name) and last in facts.definitions:
+            continue
+        if MAY_JOIN.search(last) or (last in lasts and project.meaning(facts, call.func) in joining):
+            yield tuple(_needed(tests, call.lineno))
+
+
+def _needed(tests: Iterable[ast.If], line: int) -> Iterator[_Choice]:
+    """What the tests around a line say of settings."""
+    for node in tests:
+        if not node.lineno <= line <= (node.end_lineno or node.lineno):
+            continue
+        taken = _holds_line(node.body, line)
+        if not taken and not _holds_line(node.orelse, line):
+            continue
+        both = taken and isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+        parts = node.test.values if both and isinstance(node.test, ast.BoolOp) else [node.test]
+        for part in parts:
+            if isinstance(part, ast.Compare) and isinstance(part.ops[0], (ast.Eq, ast.NotEq)) and len(part.ops) == 1:
+                name, value = last_part(part.left), part.comparators[0]
+                if name and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield _Choice(name, value.value, isinstance(part.ops[0], ast.Eq) == taken)
+
+
+def _holds_line(body: list[ast.stmt], line: int) -> bool:
+    return bool(body) and body[0].lineno <= line <= (body[-1].end_lineno or body[-1].lineno)
