@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
-from ddp_lint.launch.unused import does_something, is_unused_at
+from ddp_lint.launch.unused import does_something, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import calls_below, statements, walk
+from ddp_lint.source.syntax import calls_below, function_at, statements, walk
 
 #: What shows ranks in a file: each word with its node.
 Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
@@ -116,6 +116,8 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
         if id(node) in called and facts.qualified(node) in _WRAPS and node.lineno not in tested:
             yield node  # it fails without a group: where none is seen, another package has made it
         if last not in lasts and not (id(node) in called and MAY_JOIN.search(last)):
+            continue
+        if is_variable(node, function_at(facts.tree, node.lineno)):
             continue
         meaning = project.meaning(facts, node)
         if meaning in functions or project.split(meaning or dotted_ast(node)) is None:

@@ -13,10 +13,10 @@ import libcst as cst
 
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.uses import uses
 from ddp_lint.source import Module
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import FunctionNode, walk
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
 _FILES = 25
@@ -149,10 +149,19 @@ def _mentioning(project: Project, facts: ModuleFacts, name: str, definition: ast
     offers mentions what it does not use, and ``logging.enable`` is not the ``enable`` of another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
-    found = (use.node for each in names for use in uses(facts, each))
+    found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
     lines = {node.lineno for node in found if not _is_another(project, facts, node, definition)}
     lines |= known.strings.get(name, set())
     return {known.around(line) for line in lines if not any(line in offer for offer in known.offers)}
+
+
+def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> bool:
+    """Whether a name is that of a variable of the function around, which assigns it: ``run = wandb.init()`` in a file
+    with a function `run`. Its defaults and decorators are evaluated outside."""
+    if not isinstance(node, ast.Name) or around is None or node.lineno < around.body[0].lineno:
+        return False
+    declared = (n.names for n in statements_of(around) if isinstance(n, (ast.Global, ast.Nonlocal)))
+    return bool(assigned_in(around, node.id)) and not any(node.id in each for each in declared)
 
 
 def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attribute, definition: ast.AST) -> bool:
