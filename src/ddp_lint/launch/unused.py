@@ -30,7 +30,7 @@ _SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
-_OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|\beval\(|sys\.modules\[__name__\]")
+_OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|(?<![\w.])eval\(|sys\.modules\[__name__\]")
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MODULE = "torch.nn.Module"
