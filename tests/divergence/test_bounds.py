@@ -148,8 +148,10 @@ def _doubling(length: int, first: str, second: str) -> str:
     ],
 )  # fmt: skip
 def test_what_a_few_functions_do_again_and_again_ends_before_the_bound_of_a_large_file(
-    first: str, second: str, tmp_path: pathlib.Path
+    first: str, second: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Summaries, "REPEATED", 2_000)
+    monkeypatch.setattr(Summaries, "REPEATED_OF_FILE", 3_000)
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "a.py").write_text(f"{_doubling(20, first, second)}\ndef own(x):\n{RANK}")
     project = Project(tmp_path)
