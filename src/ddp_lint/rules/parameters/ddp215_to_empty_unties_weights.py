@@ -16,6 +16,8 @@ _RETIES = re.compile(r"tie_weight|retie|tied_(weight|param|pointer|mod)")
 #: ``init_context(use_meta_tensor=not config.tie_word_embeddings)``.
 _ASKING = "tie_word_embeddings"
 _ASKS_FIRST = re.compile(rf"(init|meta)\w*(\(|\s*=)\s*not\s+[\w.]*{_ASKING}\b")
+#: What freezes the weights of a model and trains adapters beside them.
+_ADAPTED = frozenset({"peft.get_peft_model", "peft.LoraModel", "peft.PeftModel.from_pretrained"})
 
 
 class ToEmptyUntiesWeights(Rule):
@@ -117,8 +119,9 @@ class ToEmptyUntiesWeights(Rule):
 
     `to_empty` on the whole model; projects that tie the weights again in this file or in another one that mentions
     `param_init_fn`; projects that build a model on the meta device only where its configuration ties no weights
-    (`init_context(use_meta_tensor=not config.tie_word_embeddings)`); and a model that the file itself builds from a
-    class without ties. If the model comes from elsewhere, the finding applies to models with ties.
+    (`init_context(use_meta_tensor=not config.tie_word_embeddings)`); files that put PEFT's adapters into the model,
+    whose own weights are frozen; and a model that the file itself builds from a class without ties. If the model comes
+    from elsewhere, the finding applies to models with ties.
 
     ## How to confirm
 
@@ -142,7 +145,7 @@ class ToEmptyUntiesWeights(Rule):
             return
         if not self._initialises_for_fsdp(node) or self._ties_again() or self._wraps_a_model_without_ties():
             return
-        if self._builds_no_ties():
+        if self._builds_no_ties() or self._trains_adapters():
             return
         self.report(
             node,
@@ -156,6 +159,10 @@ class ToEmptyUntiesWeights(Rule):
     def _builds_no_ties(self) -> bool:
         """Whether the project asks first whether the weights are tied, and builds on the meta device where not."""
         return self._is_said(_ASKS_FIRST, _ASKING)
+
+    def _trains_adapters(self) -> bool:
+        """Whether the file puts adapters into the model: its own weights are frozen, and two copies stay alike."""
+        return any(self.module.qualified(call.func) in _ADAPTED for call in self.module.of_type(cst.Call))
 
     def _is_said(self, pattern: re.Pattern[str], word: str) -> bool:
         """Whether a pattern is in this file, or in another one of the project that holds a word."""
