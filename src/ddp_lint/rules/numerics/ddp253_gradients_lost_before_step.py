@@ -132,17 +132,32 @@ class GradientsLostBeforeStep(Rule):
         optimizer = dotted(node.func).rpartition(".")[0]
         if not isinstance(loop, cst.For) or not optimizer or next(guards(self.module, node), None) is not None:
             return None
-        every = list(calls_in(loop))
-        runs = [call for call in calls_of_round(self.module, loop) if self._runs_backward(call)]
-        follows = any(self.module.wraps.follows(call, node) for call in runs)
-        if not follows or any(is_step(call) for call in every) or self._keeps_gradients(loop):
+        step = self._step_for_all_rounds(loop)
+        if step is None or not self._is_of(step, optimizer):
             return None
-        behind = [call for call in self._calls_around(loop) if call not in every]
-        behind = [call for call in behind if self.module.wraps.follows(call, loop)]
+        runs = (call for call in self._round(loop).calls if self._runs_backward(call))
+        return step if any(self.module.wraps.follows(call, node) for call in runs) else None
+
+    def _step_for_all_rounds(self, loop: cst.For) -> cst.Call | None:
+        """The step right behind a loop whose rounds run backward and step with nothing."""
+        if loop not in self._steps:
+            self._steps[loop] = self._find_step(loop)
+        return self._steps[loop]
+
+    def _find_step(self, loop: cst.For) -> cst.Call | None:
+        every = set(calls_in(loop))
+        if any(map(is_step, every)) or not any(map(self._runs_backward, every)) or self._keeps_gradients(loop):
+            return None
+        behind = (call for call in self._calls_around(loop) if call not in every)
+        behind = (call for call in behind if self.module.wraps.follows(call, loop))
         next_one = next((call for call in behind if is_step(call) or self._runs_backward(call)), None)
-        steps = next_one is not None and is_step(next_one) and self._is_of(next_one, optimizer)
-        same = next_one is not None and loop_of(self.module, next_one) is loop_of(self.module, loop)
-        return next_one if steps and same else None
+        if next_one is None or not is_step(next_one):
+            return None
+        return next_one if loop_of(self.module, next_one) is loop_of(self.module, loop) else None
+
+    @functools.cached_property
+    def _steps(self) -> dict[cst.CSTNode, cst.Call | None]:
+        return {}
 
     def _is_of(self, step: cst.Call, optimizer: str) -> bool:
         """``optimizer.step()``, or ``scaler.step(optimizer)``."""
@@ -174,14 +189,36 @@ class GradientsLostBeforeStep(Rule):
         """The step that has used the gradients which are clipped, in a round that clears them."""
         if not isinstance(self.module.parent(node), cst.Expr) or not node.args:
             return None
-        calls = calls_of_round(self.module, loop_of(self.module, node))
-        place = calls.index(node) if node in calls else -1
-        around = set(guards(self.module, node))
-        steps = [at for at, call in enumerate(calls) if is_step(call)]
-        backwards = [at for at, call in enumerate(calls) if is_backward(call)]
-        cleared = any(called(call) == "zero_grad" for call in calls)
-        if place < 0 or len(steps) != 1 or not backwards or not cleared or max(backwards) > steps[0]:
+        round_ = self._round(loop_of(self.module, node))
+        step = round_.step_without_clip
+        if step is None or round_.places.get(node, -1) < round_.places[step]:
             return None
-        step = calls[steps[0]]
-        clipped = any(called(call) in _CLIPS for call in calls[: steps[0]])
-        return step if steps[0] < place and not clipped and around.issuperset(guards(self.module, step)) else None
+        return step if set(guards(self.module, node)).issuperset(guards(self.module, step)) else None
+
+    def _round(self, loop: cst.CSTNode) -> _Round:
+        if loop not in self._rounds:
+            self._rounds[loop] = _Round(calls_of_round(self.module, loop))
+        return self._rounds[loop]
+
+    @functools.cached_property
+    def _rounds(self) -> dict[cst.CSTNode, _Round]:
+        return {}
+
+
+class _Round:
+    """The calls of one round of a loop, with the place of each, and the one step that they make if no clip is before
+    it: after all backwards, in a round that clears gradients."""
+
+    def __init__(self, calls: list[cst.Call]) -> None:
+        self.calls = calls
+        self.places = {call: place for place, call in enumerate(calls)}
+        self.step_without_clip = self._step()
+
+    def _step(self) -> cst.Call | None:
+        steps = [call for call in self.calls if is_step(call)]
+        backwards = [self.places[call] for call in self.calls if is_backward(call)]
+        cleared = any(called(call) == "zero_grad" for call in self.calls)
+        if len(steps) != 1 or not backwards or not cleared or max(backwards) > self.places[steps[0]]:
+            return None
+        before = self.calls[: self.places[steps[0]]]
+        return None if any(called(call) in _CLIPS for call in before) else steps[0]
