@@ -25,11 +25,6 @@ _ENVIRON = r"(?:os\.)?environ(?:\.keys\(\))?"
 #: Tests of whether a launcher has told the process its rank: ``"RANK" in os.environ and "WORLD_SIZE" in os.environ``.
 _TOLD = re.compile(rf"{_VARIABLE} in {_ENVIRON}(?: and {_VARIABLE} in {_ENVIRON})*")
 _UNTOLD = re.compile(rf"{_VARIABLE} not in {_ENVIRON}(?: or {_VARIABLE} not in {_ENVIRON})*")
-#: How the files of a project start ranks, or learn of them, without these variables.
-_OTHER_STARTS = (
-    "spawn(", "start_processes(", "Process(", "notebook_launcher", "SLURM_", "OMPI_", "PMI_", "mpi4py", "horovod",
-    "torch_xla",
-)  # fmt: skip
 
 
 class _Choice(NamedTuple):
@@ -51,7 +46,7 @@ def is_told_no_rank(module: Module, test: cst.BaseExpression, taken: bool) -> bo
     told, project = _TOLD if not taken else _UNTOLD, module.project
     if project is None or told.fullmatch(module.code(test)) is None:
         return False
-    return not any(project.holding(word) for word in _OTHER_STARTS)
+    return not any(project.holding(word) for word in table("launch")["joining"]["without_variables"])
 
 
 def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:
