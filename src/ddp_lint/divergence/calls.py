@@ -151,8 +151,7 @@ def _is_own_class(frame: Frame, node: ast.Call) -> bool:
     method = frame.function
     if not isinstance(node.func, ast.Name) or not isinstance(method, FunctionNode) or frame.owner is None:
         return False
-    decorated = any(isinstance(d, ast.Name) and d.id == "classmethod" for d in method.decorator_list)
-    return decorated and first_name(method) == node.func.id
+    return ref.is_decorated(method, "classmethod") and first_name(method) == node.func.id
 
 
 def _construct(frame: Frame, of: ref.ClassRef, arguments: Arguments, node: ast.Call) -> Value:

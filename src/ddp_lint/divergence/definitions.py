@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ddp_lint.project.facts import assigned_in
+from ddp_lint.project.facts import assigned_in, paired
 from ddp_lint.project.parts import (
     by_asker,
     children,
@@ -229,20 +229,11 @@ def _stored_first(method: FunctionNode) -> Mapping[str, ast.expr]:
         else:
             continue
         for target in targets:
-            for part, given in _pairs(target, value):
-                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
-                    found.setdefault(part.attr, given)
+            for each, given in paired(target, value):
+                for part in each.elts if each is target and isinstance(each, ast.Tuple) else [each]:
+                    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == this:
+                        found.setdefault(part.attr, given)
     return found
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """The targets of an assignment, each with what it is given: its part of ``self.model, self.dl = model, dl``, the
-    whole where that does not show its parts."""
-    if not isinstance(target, ast.Tuple):
-        return [(target, value)]
-    parts = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else []
-    starred = any(isinstance(part, ast.Starred) for part in (*target.elts, *parts))
-    return [(part, parts[place] if parts and not starred else value) for place, part in enumerate(target.elts)]
 
 
 #: Methods of meters that record samples.
@@ -438,7 +429,7 @@ _PERHAPS_NONE = frozenset({"Any", "Optional", "Union", "Literal", "Annotated", "
 
 
 @kept_by_node(8192)
-def statements_of(function: ast.AST) -> int:
+def least_statements(function: ast.AST) -> int:
     """How many statements one evaluation of a function runs at least, if it goes through all of it."""
     return max(sum(isinstance(node, ast.stmt) for node in children(function)), 1)
 

@@ -64,6 +64,11 @@ class Instance:
 ON_ONE_DEVICE = Instance("builtins.alone")
 
 
+def is_decorated(function: ast.AST, by: str) -> bool:
+    """Whether a function has a decorator of that name: ``@classmethod``."""
+    return any(isinstance(d, ast.Name) and d.id == by for d in getattr(function, "decorator_list", ()))
+
+
 @dataclasses.dataclass(unsafe_hash=True, slots=True)
 class FunctionRef:
     """A function of the project; with `receiver` a bound method, with `closure` a nested function."""
@@ -86,15 +91,11 @@ class FunctionRef:
     def is_bound(self) -> bool:
         """Whether a call of it gives the receiver as its first argument: not where it is static, nor where it is a
         function within a method, which sees the object of that."""
-        return self.receiver is not None and self.closure is None and not self._is_decorated("staticmethod")
+        return self.receiver is not None and self.closure is None and not is_decorated(self.node, "staticmethod")
 
     @property
     def takes_class(self) -> bool:
-        return self._is_decorated("classmethod")
-
-    def _is_decorated(self, by: str) -> bool:
-        decorators = getattr(self.node, "decorator_list", ())
-        return any(isinstance(d, ast.Name) and d.id == by for d in decorators)
+        return is_decorated(self.node, "classmethod")
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

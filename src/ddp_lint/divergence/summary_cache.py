@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.definitions import statements_of
+from ddp_lint.divergence.definitions import least_statements
 from ddp_lint.divergence.effects import Effect
 from ddp_lint.divergence.frame import Store
 from ddp_lint.divergence.inheritance import Answers, Question, is_same, mentions
@@ -133,7 +133,7 @@ class Memory:
         self.depth += 1
         charges = self._linker.project.charges
         before = charges.turn_to(function.facts.source.path)
-        self._linker.project.effort.about(key.node, statements_of(key.node))
+        self._linker.project.effort.about(key.node, least_statements(key.node))
         try:
             return self._taken_over(key, function, make) or self._made(key, function, make)
         finally:

@@ -154,8 +154,8 @@ class Framework:
     chooses the rank's GPU before the user's code runs; `batches_per_rank`: its model parallelism takes a batch of each
     rank. `unwrapping` are functions and methods that return the module inside a wrapper; `trains` are texts of which a
     program that has it run the backward holds one; `sends_states` are classes whose objects send the states of what
-    they are given from rank 0 to the others before they train. `holds` are frameworks whose objects its own have as
-    attributes.
+    they are given from rank 0 to the others before they train; `freezes` are functions and classes that put adapters
+    into a model and freeze its own weights. `holds` are frameworks whose objects its own have as attributes.
 
     `aliases`: the documented name of an API, and the other paths that it can be imported from (an alias of a module
     covers everything below it). `bases`: what its classes inherit from, as far as a rule may ask; ``package.*`` stands
@@ -172,6 +172,7 @@ class Framework:
     unwrapping: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
     sends_states: tuple[str, ...] = ()
+    freezes: tuple[str, ...] = ()
     launch: Launch = Launch()
     shows: Shows = Shows()
     wrapper: tuple[Wrapper, ...] = ()

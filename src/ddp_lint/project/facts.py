@@ -235,14 +235,14 @@ def _assigned(node: ast.stmt, of: Callable[[ast.expr], str] = dotted_ast) -> lis
     """(dotted target, value) of an assignment; the annotation where there is no value. What is unpacked is left out,
     but for ``a, b = x, y``."""
     if isinstance(node, ast.Assign):
-        pairs = [pair for target in node.targets for pair in _paired(target, node.value)]
+        pairs = [pair for target in node.targets for pair in paired(target, node.value)]
         return [(of(target), value) for target, value in pairs if of(target)]
     if isinstance(node, ast.AnnAssign) and of(node.target):
         return [(of(node.target), node.value or node.annotation)]
     return []
 
 
-def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+def paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """What an assignment gives each of its targets; one that unpacks something else is left whole."""
     if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple) or len(target.elts) != len(value.elts):
         return [(target, value)]

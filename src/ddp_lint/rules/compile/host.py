@@ -212,11 +212,11 @@ class HostRule(Rule):
             name, operator = compared_with_none(test)
             if name in taken_in and taken == (operator == "is") and self._is_always_given(function, name, test):
                 return True
-        tests = [(test, taken) for test, taken in conditions(self.module, node) if _name_in(test) in taken_in]
-        return bool(tests) and any(
-            (truth := _truth(test, constant_arguments(self.module, function))) is not None and truth != taken
-            for test, taken in tests
-        )
+            if _name_in(test) in taken_in:
+                truth = _truth(test, constant_arguments(self.module, function))
+                if truth is not None and truth != taken:
+                    return True
+        return False
 
     def _is_always_given(self, function: cst.FunctionDef, name: str, test: cst.BaseExpression) -> bool:
         """Whether every call of a function is seen, and gives a parameter a number, which it still has at a test."""

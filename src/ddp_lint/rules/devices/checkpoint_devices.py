@@ -12,7 +12,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to, kept_by_node
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 from ddp_lint.tensors.operations import is_factory, words_of
 
@@ -36,7 +36,7 @@ def _is_returned_from_cpu(project: Project, value: ast.expr, among: frozenset[st
     CPU: ``{key: value.cpu() for key, value in state.items()}``. `among`: the functions that this is asked of."""
     if not isinstance(value, ast.Call) or len(among) >= _DEPTH:
         return False
-    name = dotted_ast(value.func).rpartition(".")[2] or getattr(value.func, "attr", "")
+    name = last_part(value.func)
     if not name or name == "state_dict" or hasattr(dict, name):  # those of torch, too
         return False
     if name in among:

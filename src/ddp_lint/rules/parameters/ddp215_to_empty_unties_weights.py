@@ -5,6 +5,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import frameworks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -17,7 +18,7 @@ _RETIES = re.compile(r"tie_weight|retie|tied_(weight|param|pointer|mod)")
 _ASKING = "tie_word_embeddings"
 _ASKS_FIRST = re.compile(rf"(init|meta)\w*(\(|\s*=)\s*not\s+[\w.]*{_ASKING}\b")
 #: What freezes the weights of a model and trains adapters beside them.
-_ADAPTED = frozenset({"peft.get_peft_model", "peft.LoraModel", "peft.PeftModel.from_pretrained"})
+_FREEZES = frozenset(frameworks.every(lambda each: each.freezes))
 
 
 class ToEmptyUntiesWeights(Rule):
@@ -162,7 +163,7 @@ class ToEmptyUntiesWeights(Rule):
 
     def _trains_adapters(self) -> bool:
         """Whether the file puts adapters into the model: its own weights are frozen, and two copies stay alike."""
-        return any(self.module.qualified(call.func) in _ADAPTED for call in self.module.of_type(cst.Call))
+        return any(self.module.qualified(call.func) in _FREEZES for call in self.module.of_type(cst.Call))
 
     def _is_said(self, pattern: re.Pattern[str], word: str) -> bool:
         """Whether a pattern is in this file, or in another one of the project that holds a word."""
