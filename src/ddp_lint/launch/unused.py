@@ -120,7 +120,8 @@ def _is_left(
             continue
         if among is None and _is_offered(project, facts, name, user):
             return False
-        for place in _mentioning(project, user, name, definition):
+        by_text = among is None or _computes_names(project, among)
+        for place in _mentioning(project, user, name, definition, by_text=by_text):
             if (user.name, place) not in above and not (place and _is_left(project, user, place, above, among)):
                 return False
     return True
@@ -144,14 +145,29 @@ def does_something(facts: ModuleFacts) -> bool:
     return any(calls) or any(isinstance(n, ast.For) for n in facts.tree.body)
 
 
-def _mentioning(project: Project, facts: ModuleFacts, name: str, definition: ast.AST) -> set[str]:
-    """The definitions of a file that mention a name, also as a string; "" for what is in none. A list of what a module
-    offers mentions what it does not use, and ``logging.enable`` is not the ``enable`` of another module."""
+def _computes_names(project: Project, among: frozenset[str]) -> bool:
+    """Whether a module of a program looks something up by a name that it computes. In other programs a string is only
+    text, even if a function has that name: ``def sample(experiment="run")``."""
+
+    def found() -> bool:
+        held = (project.facts(name) for name in among)
+        codes = (facts.file.code for facts in held if facts is not None)
+        return any(_ANY_NAME.search(code) or _OF_ITSELF.search(code) for code in codes)
+
+    return project.remember(("computes names", among), found)
+
+
+def _mentioning(
+    project: Project, facts: ModuleFacts, name: str, definition: ast.AST, *, by_text: bool = True
+) -> set[str]:
+    """The definitions of a file that mention a name, also as a string where that counts (`by_text`); "" for what is in
+    none. A list of what a module offers mentions what it does not use, and ``logging.enable`` is not the ``enable`` of
+    another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
     lines = {node.lineno for node in found if not _is_another(project, facts, node, definition)}
-    lines |= known.strings.get(name, set())
+    lines |= known.strings.get(name, set()) if by_text else set()
     return {known.around(line) for line in lines if not any(line in offer for offer in known.offers)}
 
 
