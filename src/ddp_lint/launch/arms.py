@@ -3,9 +3,8 @@ of the same setting."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import libcst as cst
@@ -17,8 +16,6 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
-from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import calls_below, statements
 
 _VARIABLE = r"""["'](?:LOCAL_|)(?:RANK|WORLD_SIZE)["']"""
 _ENVIRON = r"(?:os\.)?environ(?:\.keys\(\))?"
@@ -58,7 +55,7 @@ def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:
     here = [*_choices(module, node)]
     if not here or has_runner(facts, project):
         return False
-    joins = project.remember(("choices of joins",), lambda: tuple(_of_joins(facts, project)), facts.kept)
+    joins = project.remember(("choices of joins",), lambda: tuple(_of_joins(module, facts, project)), facts.kept)
     return bool(joins) and all(any(own.excludes(other) for own in here for other in join) for join in joins)
 
 
@@ -73,36 +70,15 @@ def _choices(module: Module, node: cst.CSTNode) -> Iterator[_Choice]:
                 yield _Choice(name, str(value.evaluated_value), isinstance(operator, cst.Equal) == taken)
 
 
-def _of_joins(facts: ModuleFacts, project: Project) -> Iterator[tuple[_Choice, ...]]:
+def _of_joins(module: Module, facts: ModuleFacts, project: Project) -> Iterator[tuple[_Choice, ...]]:
     """For each call of a file that joins a group, or may do so by its name, the choices that it needs. Of a function of
     the file itself the calls inside count."""
     joining = joining_functions(project) | {*table("launch")["joining"]["calls"]}
     lasts = {name.rpartition(".")[2] for name in joining}
-    tests = [node for node in statements(facts.tree) if isinstance(node, ast.If)]
-    for call in calls_below(facts.tree):
-        last = last_part(call.func)
-        if isinstance(call.func, ast.Name) and last in facts.definitions:
+    for call in module.of_type(cst.Call):
+        name = dotted(call.func)
+        last = name.rpartition(".")[2]
+        if name in facts.definitions:
             continue
-        if MAY_JOIN.search(last) or (last in lasts and project.meaning(facts, call.func) in joining):
-            yield tuple(_needed(tests, call.lineno))
-
-
-def _needed(tests: Iterable[ast.If], line: int) -> Iterator[_Choice]:
-    """What the tests around a line say of settings."""
-    for node in tests:
-        if not node.lineno <= line <= (node.end_lineno or node.lineno):
-            continue
-        taken = _holds_line(node.body, line)
-        if not taken and not _holds_line(node.orelse, line):
-            continue
-        both = taken and isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
-        parts = node.test.values if both and isinstance(node.test, ast.BoolOp) else [node.test]
-        for part in parts:
-            if isinstance(part, ast.Compare) and isinstance(part.ops[0], (ast.Eq, ast.NotEq)) and len(part.ops) == 1:
-                name, value = last_part(part.left), part.comparators[0]
-                if name and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield _Choice(name, value.value, isinstance(part.ops[0], ast.Eq) == taken)
-
-
-def _holds_line(body: list[ast.stmt], line: int) -> bool:
-    return bool(body) and body[0].lineno <= line <= (body[-1].end_lineno or body[-1].lineno)
+        if MAY_JOIN.search(last) or (last in lasts and module.callee(call) in joining):
+            yield tuple(_choices(module, call))
