@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -92,6 +94,30 @@ def test_verbose_lists_every_silence(check: Check, project: pathlib.Path) -> Non
     assert told == {7, 9, 12, 14, 17}
     assert "1 file checked in" in result.stderr
     assert "DDP101" in result.stdout
+
+
+def test_verbose_checks_each_file_once(check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "m.py").write_text(SOURCE)
+    (project / "plain.py").write_text("def add(a, b):\n    return max(a, b)\n")
+    roots, checked = [], []
+
+    def counted(module: str, name: str, seen: list[str]) -> None:
+        of = importlib.import_module(module)
+        original = getattr(of, name)
+
+        def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(getattr(first, "name", ""))
+            return original(first, *args, **kwargs)
+
+        monkeypatch.setattr(of, name, call)
+
+    counted("ddp_lint.divergence.why", "graph_of", roots)
+    for module in ("ddp_lint.engine.runner", "ddp_lint.cli.why"):
+        counted(module, "check_paths", checked)
+    assert "m.py:7: " in check("-v", "-j1", "--no-cache").stderr
+    assert len(checked) == 1  # what the run has found is known
+    assert "save" in roots
+    assert "add" not in roots  # it cannot communicate
 
 
 def test_verbose_tells_of_classes_with_more_bases_than_count(check: Check, project: pathlib.Path) -> None:

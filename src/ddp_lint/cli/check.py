@@ -305,12 +305,13 @@ def _run_files(discovered: Discovered, options: _Options, narrowing: Narrowing) 
         outcome.fixed, outcome.failures = result.fixed, result.failures
         if result.fixed:  # a fix in one file can change what is found in another
             narrowing = narrowing.again()
-            outcome.report = _report_of(_check(discovered, options, narrowing), discovered, narrowing)
+            parts = _check(discovered, options, narrowing)
+            outcome.report = _report_of(parts, discovered, narrowing)
     outcome.hidden = narrowing.hidden
     outcome.seconds = time.perf_counter() - started
     gc.freeze()  # the process is about to end: no search for garbage among what the run has made
     if options.verbose:
-        _explain_silence(discovered, options)
+        _explain_silence(parts, options)
     return _finish(outcome, output_format, options)
 
 
@@ -363,11 +364,11 @@ def _failures(report: Report, options: _Options) -> int:
     return _status(report, options)
 
 
-def _explain_silence(discovered: Discovered, options: _Options) -> None:
+def _explain_silence(parts: Iterable[Part], options: _Options) -> None:
     from ddp_lint.cli.why import silence
 
-    for settings, files in discovered.groups():
-        for line in silence(files, settings):
+    for part in parts:
+        for line in silence(part.files, part.settings, part.project, part.report.findings):
             say(line, options.color)
 
 

@@ -46,7 +46,7 @@ def why(place: str, configuration: Configuration, color: str) -> int:
         raise ConfigError(f"{name} cannot be {f'parsed: {problem.reason}' if problem else 'read'}")
     if len(line) > _LONGEST or not 1 <= int(line) <= len(facts.file.lines):
         raise ConfigError(f"{name} has no line {line[: 2 * _LONGEST]}")
-    reported = _reported([path], settings)
+    reported = _of_divergence(check_paths([path], settings).findings)
     found = explain(path, project, int(line))
     style = Style(wants_color(color, sys.stdout))
     if not found:
@@ -56,12 +56,13 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     return CLEAN
 
 
-def silence(files: Iterable[pathlib.Path], settings: Settings) -> Iterator[str]:
-    """One line for every collective of the files that is not reported."""
-    files = [path for path in files if path.suffix != notebook.SUFFIX]
-    reported = _reported(files, settings)
-    project = Project(settings.root, names=settings.names)
-    for path in files:
+def silence(
+    files: Iterable[pathlib.Path], settings: Settings, project: Project, findings: Iterable[Finding]
+) -> Iterator[str]:
+    """One line for every collective of the files that is not reported. `findings`: what the run has found in them, in
+    this project: what it has evaluated is not evaluated again."""
+    reported = _of_divergence(findings)
+    for path in (path for path in files if path.suffix != notebook.SUFFIX):
         for e in explain(path, project):
             if e.span not in reported:
                 yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings))}"
@@ -81,9 +82,9 @@ def _long_lineages(path: pathlib.Path, project: Project) -> Iterator[str]:
             yield f"{project.shown(path)}:{node.lineno}: {said}"
 
 
-def _reported(files: list[pathlib.Path], settings: Settings) -> dict[Span, Finding]:
+def _of_divergence(findings: Iterable[Finding]) -> dict[Span, Finding]:
     """The divergence rules' findings by their spans."""
-    return {f.span: f for f in check_paths(files, settings).findings if f.code.startswith("DDP1")}
+    return {f.span: f for f in findings if f.code.startswith("DDP1")}
 
 
 def _held_back(path: pathlib.Path, project: Project, settings: Settings) -> str:

@@ -189,7 +189,7 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
 def _reads_of(reader: _Reader, facts: ModuleFacts, summaries: Summaries) -> tuple[list[_Read], list[_Read]]:
     """The roots of a file, and those that its classes inherit."""
     summaries.start_file(len(facts.file.lines))
-    own = _without_managers([reader.read(root) for root in _communicating(facts, summaries)])
+    own = _without_managers([reader.read(root) for root in communicating_roots(facts, summaries)])
     project = summaries.linker.project
     callers = Callers(project, summaries, open_summaries_of(project), roots, _evaluate, _mismatches_of)
     own = [reader.among_callers(read, callers) for read in own]
@@ -203,7 +203,7 @@ def _reads_of(reader: _Reader, facts: ModuleFacts, summaries: Summaries) -> tupl
     return own, list(map(reader.read_for_class, seen_from))
 
 
-def _communicating(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
+def communicating_roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     """The roots without those that cannot communicate, where that is known beforehand."""
     linker, inside = summaries.linker, facts.source.inside
     uses = not inside or linker.project.uses_frameworks(inside)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+import collections
 import contextlib
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Iterable, Iterator
 
-from ddp_lint.divergence.analyse import classes_in, graph_of, hooked, result_of, roots, summaries_of
+from ddp_lint.divergence.analyse import (
+    Result,
+    Root,
+    classes_in,
+    communicating_roots,
+    graph_of,
+    hooked,
+    result_of,
+    summaries_of,
+)
 from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Loop, Projection, TooLarge
 from ddp_lint.divergence.frame import span_of, text_of
 from ddp_lint.divergence.mismatches import Mismatch
+from ddp_lint.divergence.summaries import Summaries
 from ddp_lint.divergence.values import Condition
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
@@ -37,33 +50,53 @@ def explain(path: pathlib.Path, project: Project, line: int | None = None) -> li
         return _not_analysed(path, project)
     summaries = summaries_of(project)
     result = result_of(facts, project)
-    mismatches = {mismatch.span: mismatch for mismatch in result.mismatches}
+    own = [_of_root(root, facts, summaries, result, line) for root in communicating_roots(facts, summaries)]
+    inherited = [_of_root(root, facts, summaries, result, line) for root in _inherited(own, facts, summaries)]
     found: dict[Span, Explanation] = {}
-    inherited = (
-        root for of in classes_in(facts, summaries) for root in hooked(of, summaries, set(summaries.linker.members(of)))
-    )
-    for root in (*inherited, *roots(facts, summaries)):
-        region = span_of(root.function.facts if root.function else facts, root.node)
-        if line is not None and root.function is not None and not region.line <= line <= region.end_line:
-            continue
-        graph = None
-        if (getattr(root.node, "lineno", 1), root.name) not in result.skipped:
-            with contextlib.suppress(TooLarge, RecursionError):
-                graph, _ = graph_of(root, facts, summaries)
-        if graph is None:
-            header = dataclasses.replace(region, end_line=region.line, end_column=region.column + 1)
-            reason = "the function, or its file as a whole, is too large for the analysis, so it was not analysed"
-            found.setdefault(header, Explanation(header, root.name, False, reason))
-            continue
-        for node in graph.nodes:
-            if isinstance(node, EventNode) and node.event.span.path == facts.file.path:
-                explanation = _explained(node, graph, mismatches.get(node.event.span))
-                found.setdefault(node.event.span, explanation)
+    for read in (*inherited, *own):
+        for explanation in read.explanations:
+            found.setdefault(explanation.span, explanation)
     every = sorted(found.values(), key=lambda explanation: explanation.span)
     if line is None:
         return every
     here = [e for e in every if e.span.line <= line <= e.span.end_line]
     return here or _silent_calls(facts, line) or every
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A root with what is said of the collectives of the file that it comes to."""
+
+    root: Root
+    explanations: tuple[Explanation, ...] = ()
+
+
+def _of_root(root: Root, facts: ModuleFacts, summaries: Summaries, result: Result, line: int | None) -> _Read:
+    """Nothing where `line` is in another function."""
+    region = span_of(root.function.facts if root.function else facts, root.node)
+    if line is not None and root.function is not None and not region.line <= line <= region.end_line:
+        return _Read(root)
+    graph = None
+    if (getattr(root.node, "lineno", 1), root.name) not in result.skipped:
+        with contextlib.suppress(TooLarge, RecursionError):
+            graph, _ = graph_of(root, facts, summaries)
+    if graph is None:
+        header = dataclasses.replace(region, end_line=region.line, end_column=region.column + 1)
+        reason = "the function, or its file as a whole, is too large for the analysis, so it was not analysed"
+        return _Read(root, (Explanation(header, root.name, False, reason),))
+    mismatches = {mismatch.span: mismatch for mismatch in result.mismatches}
+    nodes = (node for node in graph.nodes if isinstance(node, EventNode) and node.event.span.path == facts.file.path)
+    return _Read(root, tuple(_explained(node, graph, mismatches.get(node.event.span)) for node in nodes))
+
+
+def _inherited(own: Iterable[_Read], facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
+    """The inherited methods that call a method of the file with a collective."""
+    called = collections.defaultdict[ast.AST | None, set[str]](set)
+    for read in own:
+        if read.explanations and read.root.function is not None:
+            called[read.root.owner].add(getattr(read.root.node, "name", ""))
+    classes = (of for of in classes_in(facts, summaries) if of.node in called)
+    return (root for of in classes for root in hooked(of, summaries, called[of.node]))
 
 
 def _not_analysed(path: pathlib.Path, project: Project) -> list[Explanation]:
