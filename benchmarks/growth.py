@@ -23,6 +23,8 @@ _SHORT = 2.0
 Make = Callable[[pathlib.Path, int], None]
 KINDS: dict[str, tuple[int, Make]] = {}
 _TORCH = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
+#: Folders below each other: of more than 256 the rest is not searched, which is an error.
+_DEEP = 240
 _MODULE = _TORCH + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
 
 
@@ -762,7 +764,11 @@ def batch_script(folder: pathlib.Path, n: int) -> None:
 @kind(120)
 def nested_folders(folder: pathlib.Path, n: int) -> None:
     at = os.open(folder, os.O_RDONLY)
-    for _ in range(n):  # of more than 256 the rest is not searched, which is an error
+    for i in range(n):
+        if i % _DEEP == 0:
+            os.close(at)
+            (folder / f"d{i}").mkdir()
+            at = os.open(folder / f"d{i}", os.O_RDONLY)
         with open(os.open("a.py", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=at), "w") as file:
             file.write(f"{_TORCH}import b\nif dist.get_rank() == 0:\n    dist.barrier()\n")
         os.mkdir("d", dir_fd=at)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
+from typing import Any
 
 import libcst as cst
 import pytest
 
 from ddp_lint.config import Configuration, Overrides
 from ddp_lint.engine.checking import Checker
-from ddp_lint.launch import cuda, search, single_process
+from ddp_lint.launch import cuda, ranks, search, single_process
 from ddp_lint.project import Project, handed_on
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import wrapping_functions
+from ddp_lint.rules.wrapping.ddp625_keys_of_another_wrap import KeysOfAnotherWrap
 from ddp_lint.tensors import TensorFile
 
 
@@ -138,3 +141,44 @@ def test_tensors_are_followed_where_a_read_can_be_for_every_gradient(
     monkeypatch.setattr(TensorFile, "flow", noted)
     assert _check(tmp_path, "DDP304", {"m.py": READS}) == {4}
     assert followed == {"norm"}
+
+
+class _Counted:
+    """A pattern that notes how often it is searched for."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.searches = 0
+
+    def search(self, text: str) -> re.Match[str] | None:
+        self.searches += 1
+        return self._pattern.search(text)
+
+
+def test_what_a_whole_file_shows_is_searched_for_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = _Counted(ranks._OTHER_KINDS)
+    monkeypatch.setattr(ranks, "_OTHER_KINDS", counted)
+    loads = "".join(f"    model.load_state_dict(torch.load('last{i}.pt'))\n" for i in range(20))
+    head = "import torch\nfrom torch.nn.parallel import DistributedDataParallel\n\n"
+    body = f"def f(model):\n    model = DistributedDataParallel(model)\n{loads}"
+    assert len(_check(tmp_path, "DDP401", {"m.py": head + body})) == 20
+    assert counted.searches == 1
+
+
+def test_a_state_that_is_loaded_is_compared_with_those_saved_at_its_path(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+    is_same = KeysOfAnotherWrap._is_same
+
+    def noted(self: KeysOfAnotherWrap, *states: Any) -> bool:
+        compared.append(states)
+        return is_same(self, *states)
+
+    monkeypatch.setattr(KeysOfAnotherWrap, "_is_same", noted)
+    saves = "".join(f"    torch.save(ddp.state_dict(), 'a{i}.pt')\n" for i in range(20))
+    loads = "".join(f"    ddp.module.load_state_dict(torch.load('a{i}.pt'))\n" for i in range(10, 30))
+    head = "import torch\nfrom torch.nn.parallel import DistributedDataParallel\n\n"
+    body = f"def f(model):\n    ddp = DistributedDataParallel(model)\n{saves}{loads}"
+    assert _check(tmp_path, "DDP625", {"m.py": head + body}) == set(range(26, 36))
+    assert len(compared) == 10

@@ -80,7 +80,7 @@ def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool
     among = _modules(project, program)
     for name in among:
         facts = project.facts(name)
-        if facts is None or _BY_NAME.search(facts.file.code) or has_runner(facts, project):
+        if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
             return False
         seen = functools.partial(_lines, facts, project, shown)
         lines = project.remember(("lines of ranks",), seen, facts.kept)

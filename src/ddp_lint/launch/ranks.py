@@ -264,7 +264,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
     idle = _counted(nodes) | _by_default(nodes) | names_off(tree)
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
-    spare = _fallen_back(nodes) if _DATA_PARALLEL.search(facts.file.code) else frozenset()
+    spare = _fallen_back(nodes) if facts.file.shows(_DATA_PARALLEL) else frozenset()
     for node in nodes:
         if isinstance(node, _NAMED):
             name = _identifier(node)
@@ -612,14 +612,14 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
             text = module.code(part)
             if is_told_no_rank(module, part, taken):
                 return True
-            if taken and _SEVERAL_GPUS.fullmatch(text) and _DATA_PARALLEL.search(module.file.code):
+            if taken and _SEVERAL_GPUS.fullmatch(text) and module.file.shows(_DATA_PARALLEL):
                 return True
-            if not taken and _IS_DDP.fullmatch(text) and not _OTHER_KINDS.search(module.file.code):
+            if not taken and _IS_DDP.fullmatch(text) and not module.file.shows(_OTHER_KINDS):
                 return True
             several = text.startswith("not ") != taken if _SEVERAL.fullmatch(text) else not taken
             if not several and (_SEVERAL.fullmatch(text) or _ALONE.fullmatch(text)):
                 return True
-    return not _OTHER_KINDS.search(module.file.code) and is_joined_elsewhere(module, node)
+    return not module.file.shows(_OTHER_KINDS) and is_joined_elsewhere(module, node)
 
 
 def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from ddp_lint.program.many_parts import may_have_many, without_many
 from ddp_lint.project.facts import is_too_large
 from ddp_lint.source.imports import imports_in
 from ddp_lint.source.wrap_evidence import in_code, may_unwrap, without_unwrapping
@@ -155,7 +156,8 @@ def mentions_of(text: str, wraps: re.Pattern[str]) -> FileMentions | None:
                 if may_unwrap(text):
                     text = without_unwrapping(text, tree, wraps)
                 wrapping = wraps.search(in_code(text, tree)) is not None
-            code = compile(text, "<file>", "exec", dont_inherit=True, optimize=0)
+            source = without_many(ast.parse(text)) if may_have_many(text) else text
+            code = compile(source, "<file>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return None
     return _Reader(text).read(code, wrapping)

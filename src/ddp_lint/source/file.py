@@ -101,6 +101,17 @@ class SourceFile:
         """Whether the text holds a word, or any other text: searched for once."""
         return self._searched.holds(word)
 
+    def shows(self, pattern: re.Pattern[str]) -> bool:
+        """Whether a pattern occurs in the text without its comments (`code`): searched for once, as a rule may ask at
+        each of thousands of calls."""
+        if pattern not in self._shown:
+            self._shown[pattern] = pattern.search(self.code) is not None
+        return self._shown[pattern]
+
+    @functools.cached_property
+    def _shown(self) -> dict[re.Pattern[str], bool]:
+        return {}
+
     @functools.cached_property
     def _searched(self) -> SearchedText:
         return SearchedText(self.text)

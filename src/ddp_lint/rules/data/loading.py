@@ -145,7 +145,7 @@ def _shares(project: Project, facts: ModuleFacts) -> bool:
     sharing = frameworks.packages(lambda each: each.launch != frameworks.Launch() and "torch" not in each.packages)
     if not sharing.isdisjoint(facts.imports.packages) or project.shows(facts, "wraps"):
         return True
-    return _SHARES.search(facts.file.code) is not None
+    return facts.file.shows(_SHARES)
 
 
 def _files_of_programs(module: Module) -> Iterator[ModuleFacts]:

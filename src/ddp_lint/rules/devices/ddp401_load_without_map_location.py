@@ -537,7 +537,7 @@ class LoadWithoutMapLocation(Rule):
     def _is_of_a_run(self, call: cst.Call) -> bool:
         """Whether a run of the project is seen to have saved what is loaded: the file saves states itself, the path
         speaks of a run, or there is an optimizer's state in it, which nobody publishes."""
-        if _SAVES.search(self.module.file.code) or self._ignores_map_location(call):
+        if self.module.file.shows(_SAVES) or self._ignores_map_location(call):
             return True
         source, function = argument(call, 0, "f"), self.module.function_of(call)
         named = [self._target(call).rpartition(".")[2], *self._receivers(call)]

@@ -137,7 +137,7 @@ class CudaBeforeSetDevice(Rule):
 
     def visit_Module(self, node: cst.Module) -> None:
         switches = self._switches()
-        chooses = switches or _CHOOSES.search(self.module.file.code) or self._imports_setter()
+        chooses = switches or self.module.file.shows(_CHOOSES) or self._imports_setter()
         if not chooses or several_ranks(self.module) is None:
             return
         self._calls: dict[cst.FunctionDef | None, list[cst.Call]] = collections.defaultdict(list)

@@ -160,10 +160,10 @@ class CudaAfterFork(Rule):
         if project is None or not name or self.module.file.holds("__main__"):
             return False
         direct = importers(project, name, holding=("__main__",))
-        if any(not user.file.is_test and not _SETS_SPAWN.search(user.file.code) for user in direct):
+        if any(not user.file.is_test and not user.file.shows(_SETS_SPAWN) for user in direct):
             return False
         setting = (project.facts_of(path) for path in project.holding("set_start_method("))
-        spawning = (each for each in setting if each is not None and _SETS_SPAWN.search(each.file.code))
+        spawning = (each for each in setting if each is not None and each.file.shows(_SETS_SPAWN))
         return any(not each.file.is_test and leads_to(project, each, name) for each in spawning)
 
     # ---- targets

@@ -131,7 +131,7 @@ class UnreadExitStatus(Rule):
 
     def start(self) -> None:
         self._reported: set[cst.Call] = set()
-        self._reads_status = bool(_STATUS.search(self.module.file.code))
+        self._reads_status = self.module.file.shows(_STATUS)
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.module.qualified(node.func)
@@ -156,7 +156,7 @@ class UnreadExitStatus(Rule):
     def _visit_process(self, node: cst.Call) -> None:
         if (
             self._reads_status
-            or _REPORTS_STATUS.search(self.module.file.code)
+            or self.module.file.shows(_REPORTS_STATUS)
             or self._is_daemon(node)
             or self._answers(node)
             or not node.args  # without a target it runs nothing that can fail

@@ -145,7 +145,7 @@ class NoneOnOtherRanks(Rule):
             self._logs.append(node)
 
     def finish(self) -> None:
-        if not self._logs or _HANDLES_RUNS.search(self.module.file.code):
+        if not self._logs or self.module.file.shows(_HANDLES_RUNS):
             return
         if not self._runs:
             self._look_at_hooks()

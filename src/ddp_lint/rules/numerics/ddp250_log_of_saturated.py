@@ -293,7 +293,7 @@ class LogOfSaturated(Rule):
         project, name = self.module.project, self.module.name
         users = importers(project, name, holding=_HALF_WORDS) if project is not None and name else ()
         files = (self.module.file, *(user.file for user in users if not user.file.is_test))
-        halved = [file.code for file in files if _HALF.search(file.code)]
+        halved = [file.code for file in files if file.shows(_HALF)]
         return bool(halved) and not (kept_single and any(map(_AUTOCAST.search, halved)))
 
     def _operand(self, node: cst.CSTNode, function: str) -> cst.BaseExpression | None:

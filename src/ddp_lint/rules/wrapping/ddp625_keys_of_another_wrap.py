@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -39,6 +40,11 @@ class _State:
     inside: bool
     key: str
     path: str
+
+
+def _entry(state: _State, inside: bool) -> tuple[bool, str, str]:
+    """What finds the states of one side: under the key of a state, or where it is all of a checkpoint at its path."""
+    return inside, state.key, "" if state.key else state.path
 
 
 class KeysOfAnotherWrap(Rule):
@@ -160,12 +166,15 @@ class KeysOfAnotherWrap(Rule):
             self._calls.append(node)
 
     def finish(self) -> None:
-        if _HANDLED.search(self.module.file.code):
+        if self.module.file.shows(_HANDLED):
             return
-        saved = [s for call in self._calls for s in self._saved(call)]
+        saved: dict[tuple[bool, str, str], list[_State]] = collections.defaultdict(list)
+        for state in (s for call in self._calls for s in self._saved(call)):
+            saved[_entry(state, state.inside)].append(state)
         for call in self._calls if saved else ():
             for loaded in self._loaded(call):
-                save = next((s for s in saved if self._is_same(s, loaded)), None)
+                others = saved.get(_entry(loaded, not loaded.inside), ())
+                save = next((s for s in others if self._is_same(s, loaded)), None)
                 if save is not None:
                     self._report(save, loaded)
 
@@ -186,8 +195,9 @@ class KeysOfAnotherWrap(Rule):
         )
 
     def _is_same(self, save: _State, loaded: _State) -> bool:
-        """Whether what is loaded is what was saved, by a name for the other side of the same wrap."""
-        if save.inside == loaded.inside or save.key != loaded.key or save.wrap is None:
+        """Whether what is loaded under a key is what was saved under it, by a name for the other side of the same
+        wrap."""
+        if save.wrap is None:
             return False
         if opposed(self.module, save.call, save.wrap.call) or opposed(self.module, save.call, loaded.call):
             return False
