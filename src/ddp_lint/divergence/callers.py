@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from ddp_lint.divergence import worlds
@@ -26,7 +27,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.project.uses import uses
-from ddp_lint.source.imports import last_part
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import parameters, walk
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
@@ -91,13 +92,17 @@ class Callers(Generic[R]):
             }
         return tuple(mismatch for mismatch in found if _place(mismatch) in kept)
 
-    def with_wrapped(self, function: FunctionRef) -> Iterator[dict[str, Value]]:
-        """The arguments that callers give, where a wrapped model is among them."""
+    def with_wrapped(self, function: FunctionRef) -> Iterator[tuple[dict[str, Value], ModuleFacts]]:
+        """The arguments that callers give, where a wrapped model is among them, and the file of the caller."""
         callers = list(self._callers(function))
-        contexts = self._contexts(function, self._calls(function, callers)) if len(callers) <= _CALLERS else []
-        for _, given in contexts[:_CONTEXTS]:
+        giving = (
+            (given, facts)
+            for facts, caller in (callers if len(callers) <= _CALLERS else ())
+            for _, given in self._contexts(function, self._calls(function, [(facts, caller)]))
+        )
+        for given, facts in itertools.islice(giving, _CONTEXTS):
             if any(is_wrapped(value) for value in given.values()):
-                yield given
+                yield given, facts
 
     def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object] | None:
         """Where the ranks diverge in a function for some arguments; None where it is too large for one of them."""
@@ -178,14 +183,16 @@ def may_run_on_some(function: FunctionRef) -> bool:
 
 
 def may_run_own_on_some(function: FunctionRef) -> bool:
-    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped? Or goes
-    backward, which not all rounds or calls of it need do?"""
+    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped? Or does it
+    go backward, which not all rounds or calls of it need do, or leave a loop or itself by a test?"""
     models = _models_of(function.owner.node) if function.owner else None
     if not models:
         return False
     nodes = list(inside(function.node))
     if not any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes):
         return False
+    if _leaves(function.node, models):
+        return True
     goes_backward = any(isinstance(node, ast.Call) and last_part(node.func) == "backward" for node in nodes)
     return goes_backward or any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
 
@@ -204,12 +211,20 @@ def _may_differ(node: ast.AST) -> bool:
     return False
 
 
-def _leaves(function: ast.AST, models: set[str]) -> bool:
-    """Is there a jump, but for a `return` at the end, in a function that calls one of its models?"""
+def _leaves(function: ast.AST, models: Collection[str]) -> bool:
+    """Is there a jump, but for a `return` at the end, in a function that calls one of its models, or a loop that a test
+    ends?"""
     below = list(inside(function))
-    runs = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") in models for n in below)
+    runs = any(isinstance(n, ast.Call) and _model(n.func) in models for n in below)
+    if runs and any(isinstance(n, ast.While) and not isinstance(n.test, ast.Constant) for n in below):
+        return True
     tested = (n for n in below if runs and isinstance(n, (ast.If, ast.ExceptHandler)))
     return any(isinstance(n, (ast.Break, ast.Continue, ast.Return)) for test in tested for n in inside(test))
+
+
+def _model(called: ast.expr) -> str:
+    """What is called: ``model(x)``, ``self.model(x)``; '' for a method of it."""
+    return last_part(called) if dotted_ast(called) in (last_part(called), f"self.{last_part(called)}") else ""
 
 
 def _tests_rank(test: ast.expr) -> bool:

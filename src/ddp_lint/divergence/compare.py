@@ -159,7 +159,8 @@ class Comparison:
         """Where two ranks diverge as each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         apart = self._in_places()
-        for node in self._graph.nodes:
+        # A place is shown with the choice that reaches it first: one in doubt must not stand before a surer one.
+        for node in sorted(self._graph.nodes, key=_in_doubt):
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
             if not here:  # left over from a loop that turned out to hold no events
@@ -890,6 +891,11 @@ class Comparison:
                 fork = self._fork(one, two)
                 return Difference(first, second, one, two, fork, "argument") if fork is not None else None
         return None
+
+
+def _in_doubt(node: Node) -> bool:
+    varies = node.condition.varies if isinstance(node, Choice) else None
+    return varies is not None and varies.confidence is Confidence.LOW
 
 
 def _own_question(side: Side, other: Side, fork: Step) -> bool:

@@ -14,6 +14,7 @@ from ddp_lint.divergence.definitions import counts_of
 from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
+from ddp_lint.divergence.generation import own_tokens
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
 from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_extent, is_size, of_batches
 from ddp_lint.divergence.selections import (
@@ -77,6 +78,8 @@ def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
 
 def _compare(frame: Frame, node: ast.Compare) -> Value:
     values = [evaluate(frame, part) for part in (node.left, *node.comparators)]
+    if not any(value.by_rank for value in values) and (tokens := own_tokens(frame, node)) is not None:
+        return divergent(("compare", "tokens", _keys(values)), tokens)
     if len(node.ops) > 1:
         operators = tuple(type(op).__name__ for op in node.ops)
         return _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)

@@ -49,7 +49,7 @@ def handing_over(node: ast.ClassDef) -> dict[str, list[ast.Call]]:
 
 
 #: What a model is called that a function or a constructor is given.
-MODEL: Final = re.compile(r"(^|_)(model|net|network|engine)$")
+MODEL: Final = re.compile(r"(^|_)(model|net|network|engine|policy|actor|lm|llm|transformer)$")
 
 
 @kept_by_node(16384)
@@ -521,3 +521,13 @@ class _Round:
                 ends.append(inner)
         known |= set.intersection(*ends) if ends else set()
         return bool(ends)
+
+
+def calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in body:
+        yield from calls_within(statement)
+
+
+@kept_by_node(8192)
+def calls_within(statement: ast.stmt) -> tuple[ast.Call, ...]:
+    return tuple(child for child in children(statement) if isinstance(child, ast.Call))
