@@ -203,6 +203,27 @@ HANGING = {
         {},
         ("return None\n", "scores.append(0.0)\n"),
     ),
+    "boxes that one rank may have found none of, kept until they are gathered": (
+        """
+        class BoxEvaluator:
+            def __init__(self):
+                self.boxes = []
+
+            def process(self, outputs):
+                for box, score in outputs:
+                    if score > 0.5:
+                        self.boxes.append(box)
+
+            def evaluate(self):
+                if not self.boxes:
+                    return 0.0
+                gathered = [None] * dist.get_world_size()
+                dist.all_gather_object(gathered, self.boxes)  # !data-condition
+                return sum(b[2] * b[3] for part in gathered for b in part)
+        """,
+        {},
+        ("                if not self.boxes:\n                    return 0.0\n", ""),
+    ),
     "a download by rank 0, in one `try` with the barrier behind it": (
         """
         import os
@@ -243,3 +264,83 @@ def test_both_ranks_end(name: str, tmp_path: pathlib.Path) -> None:
     assert sum(text.count(old) for text in (program, *others.values())) == 1
     files = {other: text.replace(old, new) for other, text in others.items()}
     check(tmp_path, re.sub(MARK.pattern, "", program.replace(old, new), flags=re.MULTILINE), **files)
+
+
+SILENT = {
+    "two tests of a step that all ranks read from one file, and behind each of them work of rank 0 alone": """
+        from pathlib import Path
+        from accelerate import Accelerator
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        class Log:
+            def log(self, values, step=None, mode="train", key=None):
+                if mode not in {"train", "eval"}:
+                    raise ValueError(mode)
+                if step is None and key is None:
+                    raise ValueError("no step")
+
+        def whole(model):
+            if not is_sharded(model):
+                return model.state_dict()
+            return get_model_state_dict(model)
+
+        def publish(model):
+            whole(model)
+            dist.barrier()
+
+        def is_main():
+            return not dist.is_initialized() or dist.get_rank() == 0
+
+        def resume(path):
+            return load(path if Path(path).exists() else None)["step"]
+
+        def train(path, meters, every, often, keep, model, accelerator: Accelerator):
+            log = Log()
+            step = resume(path)
+            step += 1
+            is_log = every > 0 and step % every == 0
+            is_often = is_due(step, often)
+            if is_log:
+                for meter in meters.values():
+                    dist.all_reduce(meter)
+                if is_main():
+                    log.log({}, step=step, mode="eval")
+            if keep and is_often:
+                accelerator.wait_for_everyone()
+                if is_main():
+                    log.log({}, step, mode="eval")
+            publish(model)
+    """,
+    "a list of what is to be called, that all ranks fill alike and that is not gathered": """
+        class Buckets:
+            def __init__(self):
+                self.buckets, self.names = [], []
+
+            def add(self, bucket, name):
+                self.buckets.append(bucket)
+                self.names.append(name)
+
+            def reduce(self):
+                if not self.buckets:
+                    return
+                for bucket in self.buckets:
+                    dist.all_reduce(bucket)
+    """,
+    "tokens of a model of this rank alone, and those of one that each rank compares with its labels": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def generate(model, ids, eos, longest, x):
+            for _ in range(longest):
+                token = model(ids)[:, -1].argmax(-1)
+                ids = torch.cat([ids, token[:, None]], 1)
+                if (token == eos).all():
+                    break
+            dist.all_reduce(x)
+            return ids
+    """,
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_nobody_waits(name: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, SILENT[name])

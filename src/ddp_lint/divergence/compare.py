@@ -862,8 +862,10 @@ class Comparison:
     @staticmethod
     def _fork(one: Side, two: Side) -> Step | None:
         """The choice that set the two apart: the last that both made, each its own way, else the last that only one
-        made."""
+        made. Ranks that have made an open one each its own way are apart by that: had they made it alike, the test of
+        the rank behind it would be at fault by itself."""
         others: dict[int, Step] = {}
+        by_rank: Step | None = None
         # The choice is near the end, trails are long.
         rest = itertools.islice(two.trail.backwards(), _FAR_BACK) if two.trail else iter(())
         for step in itertools.islice(one.trail.backwards(), _FAR_BACK) if one.trail else ():
@@ -871,7 +873,11 @@ class Comparison:
                 others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))
             if other is not None and other.chosen != step.chosen and step.condition.varies is not None:
-                return step
+                if step.condition.open:
+                    return step
+                by_rank = by_rank or step
+        if by_rank is not None:
+            return by_rank
         for side, opposite in ((one, two), (two, one)):
             steps = itertools.islice(opposite.trail.backwards(), _FAR_BACK) if opposite.trail else ()
             alike = {(id(step.condition), step.chosen) for step in steps}

@@ -183,10 +183,10 @@ def _raising(function: FunctionNode, names: frozenset[str]) -> frozenset[str]:
     """The parameters by whose tests a function raises one of these exceptions."""
     found: set[str] = set()
     for node in inside(function):
-        raised = (part for part in getattr(node, "body", ()) if isinstance(part, ast.Raise) and part.exc is not None)
-        classes = {last_part(getattr(part.exc, "func", part.exc)) for part in raised}
-        if isinstance(node, ast.If) and classes & names:
-            found |= names_in(node.test)
+        if isinstance(node, ast.If):
+            raised = (part.exc for part in node.body if isinstance(part, ast.Raise) and part.exc is not None)
+            if not names.isdisjoint(last_part(getattr(of, "func", of)) for of in raised):
+                found |= names_in(node.test)
     made = {
         target.id: names_in(node.value)
         for node in inside(function)
