@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_wrapped
 from ddp_lint.divergence.definitions import MODEL, stores_in
 from ddp_lint.divergence.frame import span_of
+from ddp_lint.divergence.generation import fed_back
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
@@ -27,7 +28,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.project.uses import uses
-from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import parameters, walk
 
 #: Files and functions that a function is called in; beyond it, it is taken to be called in any way.
@@ -179,19 +180,21 @@ def may_run_on_some(function: FunctionRef) -> bool:
     models = {parameter.arg for parameter in parameters(function.node) if MODEL.search(parameter.arg)}
     if not models:
         return False
+    if not models.isdisjoint(fed_back(function.node)):
+        return True
     return _leaves(function.node, models) or any(_may_differ(node) for node in inside(function.node))
 
 
 def may_run_own_on_some(function: FunctionRef) -> bool:
     """Does a method test the rank, and use a model that its object holds, which may have been given wrapped? Or does it
-    go backward, which not all rounds or calls of it need do, or leave a loop or itself by a test?"""
+    go backward, which not all rounds or calls of it need do, or give the model what it has made of its output?"""
     models = _models_of(function.owner.node) if function.owner else None
     if not models:
         return False
     nodes = list(inside(function.node))
     if not any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes):
         return False
-    if _leaves(function.node, models):
+    if any(name.removeprefix("self.") in models for name in fed_back(function.node)):
         return True
     goes_backward = any(isinstance(node, ast.Call) and last_part(node.func) == "backward" for node in nodes)
     return goes_backward or any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
@@ -211,20 +214,12 @@ def _may_differ(node: ast.AST) -> bool:
     return False
 
 
-def _leaves(function: ast.AST, models: Collection[str]) -> bool:
-    """Is there a jump, but for a `return` at the end, in a function that calls one of its models, or a loop that a test
-    ends?"""
+def _leaves(function: ast.AST, models: set[str]) -> bool:
+    """Is there a jump, but for a `return` at the end, in a function that calls one of its models?"""
     below = list(inside(function))
-    runs = any(isinstance(n, ast.Call) and _model(n.func) in models for n in below)
-    if runs and any(isinstance(n, ast.While) and not isinstance(n.test, ast.Constant) for n in below):
-        return True
+    runs = any(isinstance(n, ast.Call) and getattr(n.func, "id", "") in models for n in below)
     tested = (n for n in below if runs and isinstance(n, (ast.If, ast.ExceptHandler)))
     return any(isinstance(n, (ast.Break, ast.Continue, ast.Return)) for test in tested for n in inside(test))
-
-
-def _model(called: ast.expr) -> str:
-    """What is called: ``model(x)``, ``self.model(x)``; '' for a method of it."""
-    return last_part(called) if dotted_ast(called) in (last_part(called), f"self.{last_part(called)}") else ""
 
 
 def _tests_rank(test: ast.expr) -> bool:

@@ -50,7 +50,7 @@ def handing_over(node: ast.ClassDef) -> dict[str, list[ast.Call]]:
 
 
 #: What a model is called that a function or a constructor is given.
-MODEL: Final = re.compile(r"(^|_)(model|net|network|engine|policy|actor|lm|llm|transformer)$")
+MODEL: Final = re.compile(r"(^|_)(model|net|network|engine|policy|lm)$")
 
 
 @kept_by_node(16384)

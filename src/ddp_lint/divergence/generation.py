@@ -24,7 +24,7 @@ def own_tokens(frame: Frame, node: ast.Compare) -> Variation | None:
     the token, in a loop that gives it back to the model. With data parallelism each rank writes its own text."""
     if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)) or not isinstance(frame.function, FunctionNode):
         return None
-    if not any(_is_chosen(frame, side) for side in (node.left, node.comparators[0])):
+    if not fed_back(frame.function) or not any(_is_chosen(frame, side) for side in (node.left, node.comparators[0])):
         return None
     origin = Label(frame.span(node), "the model has chosen these tokens for the texts of this rank")
     return Variation.of_data("tokens", origin, Confidence.MEDIUM)
@@ -35,17 +35,17 @@ def _is_chosen(frame: Frame, token: ast.expr) -> bool:
     if not any(last_part(function) in _CHOOSING for function in behind):
         return False
     assert isinstance(frame.function, FunctionNode)
-    written = {dotted(function) for function in behind} & _fed_back(frame.function)
+    written = {dotted(function) for function in behind} & fed_back(frame.function)
     return any(is_wrapped(held(frame, function)) for function in behind if dotted(function) in written)
 
 
 @kept_by_node(1024)
-def _fed_back(function: FunctionNode) -> frozenset[str]:
+def fed_back(function: ast.AST) -> frozenset[str]:
     """The functions that a loop calls with what follows from what they have returned, by name."""
     return frozenset(_of_loops(function))
 
 
-def _of_loops(function: FunctionNode) -> set[str]:
+def _of_loops(function: ast.AST) -> set[str]:
     found: set[str] = set()
     for loop in inside(function):
         if isinstance(loop, (ast.For, ast.While)):
