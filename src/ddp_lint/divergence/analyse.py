@@ -34,6 +34,7 @@ from ddp_lint.divergence.values import Symbol, Value, unknown
 from ddp_lint.divergence.witness import mismatch_of, needs_shards, wrong_arguments
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
+from ddp_lint.knowledge.communication import Condition
 from ddp_lint.knowledge.frameworks import caught
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Asked, Project
@@ -325,7 +326,7 @@ def _as_given(read: _Read, facts: ModuleFacts, summaries: Summaries, callers: Ca
     function = read.root.function
     if function is None or read.root.decorated or summaries.is_exhausted or not may_run_on_some(function):
         return read
-    reads = [_read(read.root, facts, summaries, env) for env in callers.with_wrapped(function)]
+    reads = [_read(read.root, facts, summaries, env, giver) for env, giver in callers.with_wrapped(function)]
     more = {(m.kind, m.span): m for each in reads for m in each.mismatches}
     added = tuple(mismatch for mismatch in more.values() if mismatch not in read.mismatches)
     communicates = read.communicates or any(each.communicates for each in reads)
@@ -363,14 +364,26 @@ def _read_once(root: Root, facts: ModuleFacts, summaries: Summaries) -> _Read:
     return found
 
 
-def _read(root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None) -> _Read:
+def _read(
+    root: Root,
+    facts: ModuleFacts,
+    summaries: Summaries,
+    env: dict[str, Value] | None = None,
+    giver: ModuleFacts | None = None,
+) -> _Read:
+    """`giver`: the file that gives the function the arguments in `env`."""
     found: list[Mismatch] = []
+    owner = root.function.owner if root.function is not None else None
+
+    def shown(when: Condition) -> bool:
+        evidence = summaries.evidence
+        return evidence.shows(facts, owner, when) or (giver is not None and evidence.shows(giver, None, when))
+
     try:
-        graph, start = graph_of(root, facts, summaries, env)
+        graph, start = graph_of(root, facts, summaries, env, shown)
         if not any(isinstance(node, EventNode) for node in graph.nodes):
             return _Read(root, communicates=False)
-        owner = root.function.owner if root.function is not None else None
-        sharded = functools.partial(summaries.evidence.shows, facts, owner, "sharded")
+        sharded = functools.partial(shown, "sharded")
         for mismatch in _mismatches(root, facts, graph, start, sharded, summaries.linker):
             found.append(mismatch)
     except (TooLarge, TooLong, RecursionError):
@@ -634,14 +647,19 @@ def _placed_at(mismatch: Mismatch, region: Span) -> Mismatch | None:
 
 
 def graph_of(
-    root: Root, facts: ModuleFacts, summaries: Summaries, env: dict[str, Value] | None = None
+    root: Root,
+    facts: ModuleFacts,
+    summaries: Summaries,
+    env: dict[str, Value] | None = None,
+    shown: Callable[[Condition], bool] = lambda when: False,
 ) -> tuple[EventGraph, Node]:
-    """The event graph of a root, for arguments unknown or for those in `env`. Raises TooLarge."""
+    """The event graph of a root, for arguments unknown or for those in `env`, where `shown` is known of the job. Raises
+    TooLarge."""
     graph = EventGraph()
     is_caught = _is_caught(root.function, summaries.linker)
     effects = _effects_of(root, facts, summaries, env)
     summaries.check()  # what was kept counts, too, and no statement may have been run since
-    return graph, build(effects, graph, caught=is_caught, whole=summaries.whole)
+    return graph, build(effects, graph, caught=is_caught, whole=summaries.whole, shown=shown)
 
 
 def _is_caught(function: FunctionRef | None, linker: Linker) -> bool:

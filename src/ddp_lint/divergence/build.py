@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+from collections.abc import Callable
 
 from ddp_lint.divergence.effects import (
     Attempt,
@@ -22,6 +23,7 @@ from ddp_lint.divergence.event_graph import Called, Event, EventGraph, Loop, Nod
 from ddp_lint.divergence.groups import of_object
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.findings import Span
+from ddp_lint.knowledge.communication import Condition as When
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -68,27 +70,35 @@ class Site:
         )  # fmt: skip
 
 
-def build(effects: list[Effect], graph: EventGraph, *, caught: bool = False, whole: bool = True) -> Node:
+def build(
+    effects: list[Effect],
+    graph: EventGraph,
+    *,
+    caught: bool = False,
+    whole: bool = True,
+    shown: Callable[[When], bool] = lambda when: False,
+) -> Node:
     """The event graph of a function. Raises TooLarge.
 
     `caught`: its callers catch all exceptions, so a handler that raises is one that returns; on what is raised under a
     test, the ranks have mostly agreed. `whole`: what makes the ranks diverge in a callee by itself is reported there,
-    else it is kept as it is.
+    else it is kept as it is. `shown`: what the files that lead to the function show of the job.
     """
     if not communicates(effects):
         return graph.end
     exits = Exits(graph.end, graph.error, graph.end, graph.end, graph.exit)
-    return _Builder(graph, caught, whole).sequence(effects, graph.end, exits, None)
+    return _Builder(graph, caught, whole, shown).sequence(effects, graph.end, exits, None)
 
 
 class _Builder:
     #: Effects that one graph may be made of, a generator's again at each place that it is inlined at.
     BOUND = 100_000
 
-    def __init__(self, graph: EventGraph, caught: bool, whole: bool) -> None:
+    def __init__(self, graph: EventGraph, caught: bool, whole: bool, shown: Callable[[When], bool]) -> None:
         self._graph = graph
         self._caught = caught
         self._whole = whole
+        self._shown = shown
         self._left = self.BOUND
         #: Branches on which the ranks diverge, around the effect at hand.
         self._apart = 0
@@ -103,7 +113,8 @@ class _Builder:
 
     def _one(self, effect: Effect, after: Node, exits: Exits, site: Site | None) -> Node:
         if isinstance(effect, EventStep):
-            return self._graph.emit(site.anchored(effect.event) if site else effect.event, after)
+            event = effect.event.where(self._shown)
+            return self._graph.emit(site.anchored(event) if site else event, after)
         if isinstance(effect, Leave):
             return _way_out(effect, exits)
         if isinstance(effect, Branch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_wrapped
 from ddp_lint.divergence.definitions import MODEL, stores_in
 from ddp_lint.divergence.frame import span_of
+from ddp_lint.divergence.generation import fed_back
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
@@ -91,13 +93,17 @@ class Callers(Generic[R]):
             }
         return tuple(mismatch for mismatch in found if _place(mismatch) in kept)
 
-    def with_wrapped(self, function: FunctionRef) -> Iterator[dict[str, Value]]:
-        """The arguments that callers give, where a wrapped model is among them."""
+    def with_wrapped(self, function: FunctionRef) -> Iterator[tuple[dict[str, Value], ModuleFacts]]:
+        """The arguments that callers give, where a wrapped model is among them, and the file of the caller."""
         callers = list(self._callers(function))
-        contexts = self._contexts(function, self._calls(function, callers)) if len(callers) <= _CALLERS else []
-        for _, given in contexts[:_CONTEXTS]:
+        giving = (
+            (given, facts)
+            for facts, caller in (callers if len(callers) <= _CALLERS else ())
+            for _, given in self._contexts(function, self._calls(function, [(facts, caller)]))
+        )
+        for given, facts in itertools.islice(giving, _CONTEXTS):
             if any(is_wrapped(value) for value in given.values()):
-                yield given
+                yield given, facts
 
     def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object] | None:
         """Where the ranks diverge in a function for some arguments; None where it is too large for one of them."""
@@ -174,18 +180,22 @@ def may_run_on_some(function: FunctionRef) -> bool:
     models = {parameter.arg for parameter in parameters(function.node) if MODEL.search(parameter.arg)}
     if not models:
         return False
+    if not models.isdisjoint(fed_back(function.node)):
+        return True
     return _leaves(function.node, models) or any(_may_differ(node) for node in inside(function.node))
 
 
 def may_run_own_on_some(function: FunctionRef) -> bool:
-    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped? Or goes
-    backward, which not all rounds or calls of it need do?"""
+    """Does a method test the rank, and use a model that its object holds, which may have been given wrapped? Or does it
+    go backward, which not all rounds or calls of it need do, or give the model what it has made of its output?"""
     models = _models_of(function.owner.node) if function.owner else None
     if not models:
         return False
     nodes = list(inside(function.node))
     if not any(isinstance(node, ast.Attribute) and node.attr in models for node in nodes):
         return False
+    if any(name.removeprefix("self.") in models for name in fed_back(function.node)):
+        return True
     goes_backward = any(isinstance(node, ast.Call) and last_part(node.func) == "backward" for node in nodes)
     return goes_backward or any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
 

@@ -46,6 +46,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
 from ddp_lint.project.parts import children, inside, kept_by_node
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, names_in
 
 #: Classes, one of which an object may be of.
@@ -76,7 +77,7 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     (``model.module.get_loss(batch)``), whose hooks wait for its own forward? No wrapped model takes part in it."""
     if not isinstance(node.func, ast.Attribute) or frame.function is None:
         return False
-    called = _functions_behind(frame, node.func.value)
+    called = functions_behind(frame, node.func.value)
     models = [(f.id, frame.env.get(f.id)) for f in called if isinstance(f, ast.Name)]
     if any(value is not None and is_wrapped(value) for _, value in models):
         return False
@@ -88,35 +89,37 @@ def is_of_wrapped_model(frame: Frame, node: ast.Call) -> bool:
     """Is it the backward of what a wrapped model returned that this function was given, or its object holds?"""
     if not isinstance(node.func, ast.Attribute) or frame.function is None:
         return False
-    return any(is_wrapped(_held(frame, function)) for function in _functions_behind(frame, node.func.value))
+    return any(is_wrapped(held(frame, function)) for function in functions_behind(frame, node.func.value))
 
 
-def _held(frame: Frame, function: ast.expr) -> Value:
+def held(frame: Frame, function: ast.expr) -> Value:
     """What a variable or an attribute holds that is called; nothing for what another call returns."""
     name = dotted(function)
-    return evaluate(frame, function) if name.count(".") == name.startswith("self.") else unknown(("behind", name))
+    variable = bool(name) and name.count(".") == name.startswith("self.")
+    return evaluate(frame, function) if variable else unknown(("behind", name))
 
 
-def _functions_behind(frame: Frame, loss: ast.expr) -> list[ast.expr]:
+def functions_behind(frame: Frame, loss: ast.expr) -> list[ast.expr]:
     """The functions that a value is made by, through what the function assigns."""
-    assigned = _made_by(frame.function, names_in(loss)) if frame.function is not None else ()
+    assigned = made_by(frame.function, names_in(loss)) if frame.function is not None else ()
     return [*(call.func for call in calls_below(loss)), *assigned]
 
 
 @kept_by_node(64)
-def _made_by(function: ast.AST, names: frozenset[str]) -> tuple[ast.expr, ...]:
+def made_by(function: ast.AST, names: frozenset[str]) -> tuple[ast.expr, ...]:
     """The functions, one of each dotted name, that variables of a function are made by: a script may have thousands of
     backward passes of one name."""
     values = collections.defaultdict(list)
     for node in children(function):
-        if isinstance(node, ast.Assign):
-            for name in {name for target in node.targets for name in _targets(target)}:
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for name in {name for target in targets for name in _targets(target)}:
                 values[name].append(node.value)
     found: dict[str, ast.expr] = {}
     seen, left = set(names), list(names)
     while left:
         for value in values[left.pop()]:
-            found |= {dotted(call.func): call.func for call in calls_below(value)}
+            found |= {dotted(call.func) or last_part(call.func): call.func for call in calls_below(value)}
             new = names_in(value) - seen
             seen |= new
             left += new

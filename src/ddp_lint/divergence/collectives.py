@@ -51,6 +51,8 @@ from ddp_lint.source.syntax import calls_below, parameters
 #: Files that a function is called in; beyond it, one of them may well have wrapped its model.
 _FILES = 8
 _GROUP = "group"
+#: What the file that sets up a job shows of it, and not that of each helper.
+_OF_JOB = ("sharded", "launched")
 _CONFIGURED = "the project's configuration"
 _WRAPS = re.compile(
     r"DataParallel$|\b(Distributed)?DDP$|\bFSDP$|fully_shard|prepare$|deepspeed\.initialize|parallelize"
@@ -81,14 +83,15 @@ def communicate(
         confidence = Confidence.LOW if entry.when and not evident else Confidence.MEDIUM
     elif entry.when:
         confidence = Confidence.MEDIUM if evident else Confidence.LOW
+    unproven = entry.when if entry.when in _OF_JOB and not evident else ""
     if entry.when == "sharded" and _is_sharded_later(frame, node):
-        confidence = Confidence.LOW
+        confidence, unproven = Confidence.LOW, ""
     group = group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
     if group.is_world and entry.scope != "world":
         group = Group(entry.scope, entry.scope)
     given = arguments.get(entry.group, entry.takes)
     if not group.is_world and (_may_be_no_member(frame, *given) or _is_kept_by_some(frame, *given)):
-        confidence = Confidence.LOW
+        confidence, unproven = Confidence.LOW, ""
     if entry.kind == "group":  # made by the whole world, or by the ranks of a mesh
         is_method = entry.name.rpartition(".")[0] in known().types and isinstance(node.func, ast.Attribute)
         group = named(frame.text(node.func.value)) if is_method and isinstance(node.func, ast.Attribute) else Group()
@@ -98,7 +101,7 @@ def communicate(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
         _own_number(entry, arguments), *_members(entry, arguments),
-        buffer=dotted(node.args[0]) if node.args else "",
+        buffer=dotted(node.args[0]) if node.args else "", unproven=unproven,
     )  # fmt: skip
     frame.effects.append(EventStep(event))
     for name in entry.uniform:

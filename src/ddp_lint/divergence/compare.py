@@ -159,7 +159,8 @@ class Comparison:
         """Where two ranks diverge as each chooses for itself: data, clocks, files, ranks that only the run knows."""
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         apart = self._in_places()
-        for node in self._graph.nodes:
+        # A place is shown with the choice that reaches it first: one in doubt must not stand before a surer one.
+        for node in sorted(self._graph.nodes, key=_in_doubt):
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
             if not here:  # left over from a loop that turned out to hold no events
@@ -861,8 +862,10 @@ class Comparison:
     @staticmethod
     def _fork(one: Side, two: Side) -> Step | None:
         """The choice that set the two apart: the last that both made, each its own way, else the last that only one
-        made."""
+        made. Ranks that have made an open one each its own way are apart by that: had they made it alike, the test of
+        the rank behind it would be at fault by itself."""
         others: dict[int, Step] = {}
+        by_rank: Step | None = None
         # The choice is near the end, trails are long.
         rest = itertools.islice(two.trail.backwards(), _FAR_BACK) if two.trail else iter(())
         for step in itertools.islice(one.trail.backwards(), _FAR_BACK) if one.trail else ():
@@ -870,7 +873,11 @@ class Comparison:
                 others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))
             if other is not None and other.chosen != step.chosen and step.condition.varies is not None:
-                return step
+                if step.condition.open:
+                    return step
+                by_rank = by_rank or step
+        if by_rank is not None:
+            return by_rank
         for side, opposite in ((one, two), (two, one)):
             steps = itertools.islice(opposite.trail.backwards(), _FAR_BACK) if opposite.trail else ()
             alike = {(id(step.condition), step.chosen) for step in steps}
@@ -890,6 +897,11 @@ class Comparison:
                 fork = self._fork(one, two)
                 return Difference(first, second, one, two, fork, "argument") if fork is not None else None
         return None
+
+
+def _in_doubt(node: Node) -> bool:
+    varies = node.condition.varies if isinstance(node, Choice) else None
+    return varies is not None and varies.confidence is Confidence.LOW
 
 
 def _own_question(side: Side, other: Side, fork: Step) -> bool:

@@ -10,10 +10,12 @@ from collections.abc import Hashable
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms
+from ddp_lint.divergence.collected import asks_for_collected
 from ddp_lint.divergence.definitions import counts_of
 from ddp_lint.divergence.effects import Branch, Effect
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
+from ddp_lint.divergence.generation import own_tokens
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
 from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_extent, is_size, of_batches
 from ddp_lint.divergence.selections import (
@@ -77,6 +79,8 @@ def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
 
 def _compare(frame: Frame, node: ast.Compare) -> Value:
     values = [evaluate(frame, part) for part in (node.left, *node.comparators)]
+    if not any(value.by_rank for value in values) and (tokens := own_tokens(frame, node)) is not None:
+        return divergent(("compare", "tokens", _keys(values)), tokens)
     if len(node.ops) > 1:
         operators = tuple(type(op).__name__ for op in node.ops)
         return _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)
@@ -302,10 +306,13 @@ def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Vari
 
 def _is_own_count(frame: Frame, node: ast.expr) -> bool:
     """``self.count``: does a method of the class add to it how many samples it is given, ``self.count += n``, and
-    this one has not set it yet?"""
-    if frame.owner is None or not isinstance(node, ast.Attribute) or dotted(node.value) != "self":
+    this one has not set it yet? Or is it a list that is gathered, ``self.rows``?"""
+    if frame.owner is None:
         return False
-    return dotted(node) not in frame.env and node.attr in counts_of(frame.owner.node)
+    if asks_for_collected(frame, node):
+        return True
+    counted = isinstance(node, ast.Attribute) and dotted(node.value) == "self" and dotted(node) not in frame.env
+    return counted and last_part(node) in counts_of(frame.owner.node)
 
 
 def _ends_a_loop(frame: Frame, node: ast.Compare) -> bool:

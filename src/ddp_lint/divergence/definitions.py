@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from ddp_lint.project.parts import (
     touch,
     unnoted,
 )
-from ddp_lint.source.imports import last_part
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     Definition,
     FunctionNode,
@@ -49,7 +50,7 @@ def handing_over(node: ast.ClassDef) -> dict[str, list[ast.Call]]:
 
 
 #: What a model is called that a function or a constructor is given.
-MODEL: Final = re.compile(r"(^|_)(model|net|network|engine)$")
+MODEL: Final = re.compile(r"(^|_)(model|net|network|engine|policy|lm)$")
 
 
 @kept_by_node(16384)
@@ -256,6 +257,32 @@ def counts_of(node: ast.ClassDef) -> frozenset[str]:
                 if isinstance(target, ast.Attribute) and added in given and _ADDED.search(added):
                     found.add(target.attr)
     return frozenset(found)
+
+
+@kept_by_class
+def collects(node: ast.ClassDef) -> dict[str, list[str]]:
+    """The attributes that are lists which methods make longer by what they are given, ``self.rows.append(row)``, each
+    with the names of those methods."""
+    found = collections.defaultdict[str, list[str]](list)
+    for method in node.body:
+        if not isinstance(method, FunctionNode) or method.name == "__init__" or not positional(method):
+            continue
+        this, *given = [parameter.arg for parameter in positional(method)]
+        for call in inside(method):
+            if isinstance(call, ast.Call) and last_part(call.func) in ("append", "extend") and call.args:
+                path = dotted_ast(call.func).split(".")
+                if path[0] == this and path[2:3] in (["append"], ["extend"]) and _follows(method, call.args[0], given):
+                    found[path[1]].append(method.name)
+    return dict(found)
+
+
+def _follows(method: FunctionNode, added: ast.expr, given: Sequence[str]) -> bool:
+    """Is it one of these, or an element of a loop over one?"""
+    names = set(given)
+    for loop in inside(method):
+        if isinstance(loop, ast.For) and names_in(loop.iter) & names:
+            names |= names_in(loop.target)
+    return bool(names_in(added) & names)
 
 
 #: What a method calls the batch that it is given.
@@ -521,3 +548,13 @@ class _Round:
                 ends.append(inner)
         known |= set.intersection(*ends) if ends else set()
         return bool(ends)
+
+
+def calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in body:
+        yield from calls_within(statement)
+
+
+@kept_by_node(8192)
+def calls_within(statement: ast.stmt) -> tuple[ast.Call, ...]:
+    return tuple(child for child in children(statement) if isinstance(child, ast.Call))

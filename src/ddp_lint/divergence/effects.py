@@ -202,7 +202,7 @@ def doubtful(effects: list[Effect], kinds: frozenset[str] = frozenset(), op: str
 
     def change(event: Event) -> Event:
         doubted = event.kind in kinds or event.op == op if kinds or op else True
-        return dataclasses.replace(event, confidence=Confidence.LOW) if doubted else event
+        return dataclasses.replace(event, confidence=Confidence.LOW, unproven="") if doubted else event
 
     return _with_events(effects, change)
 

@@ -8,7 +8,7 @@ two ranks are equal when their projections are (`Projection`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from ddp_lint.divergence import worlds
@@ -16,6 +16,7 @@ from ddp_lint.divergence.groups import Group, can_diverge, replicas_can_diverge
 from ddp_lint.divergence.values import Condition, Value, Variation
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.knowledge.communication import LEARNING_RATE
+from ddp_lint.knowledge.communication import Condition as When
 from ddp_lint.knowledge.communication import Kind as Effect
 
 #: The kind of the forward of a part of a sharded model.
@@ -75,6 +76,15 @@ class Event:
     buffer: str = ""
     #: It comes about only where something is sharded, as a test around the call says.
     sharded: bool = False
+    #: It is doubted for no other reason than that its file shows nothing of this: one that leads here may show it.
+    unproven: When = ""
+
+    def where(self, shown: Callable[[When], bool]) -> Event:
+        """The event as it is where a file that leads here shows whether it communicates."""
+        if not self.unproven or not shown(self.unproven):
+            return self
+        surer = max(self.confidence, Confidence.MEDIUM, key=CONFIDENCES.index)
+        return dataclasses.replace(self, evident=True, unproven="", confidence=surer)
 
     @property
     def stream(self) -> Hashable:

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.calls_by_name import is_collective_name, of_arms
+from ddp_lint.divergence.calls_by_name import of_arms
 from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.collectives import agree
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.definitions import made_anew, stores_of
+from ddp_lint.divergence.definitions import calls_in, made_anew, stores_of
 from ddp_lint.divergence.effects import (
     Attempt,
     Branch,
@@ -40,14 +40,15 @@ from ddp_lint.divergence.expressions import (
     unordered,
     with_agreed,
 )
+from ddp_lint.divergence.failures import may_fail, names_of, refuses_own, whether_raised
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, Returned, none, reference_of
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.iterators import iterator_by_class
-from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, equalised, padded_to
+from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, padded_to
 from ddp_lint.divergence.object_lists import is_counted, with_objects
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import sums_up_batches
-from ddp_lint.divergence.stop_iteration import own_end, own_refusal
+from ddp_lint.divergence.stop_iteration import own_refusal
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
     ARITHMETIC,
@@ -71,7 +72,6 @@ from ddp_lint.divergence.values import (
     unknown,
     world_size,
 )
-from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
@@ -80,25 +80,6 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
-#: Exceptions that one rank may get alone; others are mistakes that all ranks make.
-_LOCAL_ERRORS = frozenset(
-    {
-        "Exception", "BaseException", "OSError", "IOError", "FileNotFoundError", "PermissionError", "ConnectionError",
-        "TimeoutError", "StopIteration", "MemoryError", "EOFError", "OutOfMemoryError", "URLError", "HTTPError",
-        "RequestException", "JSONDecodeError", "UnpicklingError", "FileExistsError", "Timeout", "ClientError",
-    }
-)  # fmt: skip
-#: Calls that do not fail on one rank alone.
-_HARMLESS = frozenset(
-    {
-        "len", "print", "str", "int", "float", "isinstance", "getattr", "setattr", "hasattr", "range", "enumerate",
-        "zip", "list", "dict", "tuple", "set", "super", "min", "max", "info", "debug", "warning", "warn", "error",
-        "append", "format", "join", "items", "keys", "values", "get_rank", "get_world_size", "is_initialized",
-        "is_available", "zero_grad", "train", "eval", "synchronize", "empty_cache", "set_device", "update", "wait",
-    }
-)  # fmt: skip
-
-
 #: Calls that never return, as `NoReturn` says of functions of the project; those of them that end the process.
 _NO_RETURN: Final = frozenset(table("failures")["no_return"])
 _EXITING: Final = frozenset({"exit", "quit", "_exit", "abort"})
@@ -247,22 +228,12 @@ def _as_trained(effects: list[Effect], body: Sequence[ast.stmt], other: Sequence
     its own; and the ranks of the other arm take a step, too, where they do so with an optimizer that is not known."""
     if not effects:
         return effects
-    if any(keyword.arg == "process_group" for call in _calls_in(body) for keyword in call.keywords):
+    if any(keyword.arg == "process_group" for call in calls_in(body) for keyword in call.keywords):
         return doubtful(effects, _OF_REPLICAS)
-    stepping = (call.func for call in _calls_in(other) if isinstance(call.func, ast.Attribute))
+    stepping = (call.func for call in calls_in(other) if isinstance(call.func, ast.Attribute))
     if any(func.attr == "step" and _OPTIMIZER.search(dotted(func.value)) for func in stepping):
         return doubtful(effects, frozenset({"step"}))
     return effects
-
-
-def _calls_in(body: Sequence[ast.stmt]) -> Iterator[ast.Call]:
-    for statement in body:
-        yield from _calls_below(statement)
-
-
-@kept_by_node(8192)
-def _calls_below(statement: ast.stmt) -> tuple[ast.Call, ...]:
-    return tuple(child for child in children(statement) if isinstance(child, ast.Call))
 
 
 def _makes_once(frame: Frame, condition: ast.expr, body: Sequence[ast.stmt]) -> bool:
@@ -633,7 +604,8 @@ def _try(frame: Frame, node: ast.Try) -> None:
     entry = frame.env
     env, any_alive = body_env, alive
     for handler in node.handlers if _may_raise(node) else ():
-        condition = own_refusal(frame, handler, body) or _raised(frame, node, handler)
+        condition = own_refusal(frame, handler, body) or refuses_own(frame, node, handler)
+        condition = condition or whether_raised(frame, node, handler)
         test = Test("atom", atom=condition)
         frame.env = _join(frame, _round_test(frame, node), body_env, entry, node)
         if handler.name:
@@ -642,7 +614,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
         if _tells_parent(handler):
             effects, handler_alive = [Leave("raise")], False
         handlers.append((condition, effects))
-        caught.append(_names_of(handler))
+        caught.append(names_of(handler))
         if handler_alive:
             env = _join_flags(frame, condition, after, env, handler) if any_alive else after
             any_alive = True
@@ -656,7 +628,7 @@ def _try(frame: Frame, node: ast.Try) -> None:
 
 def _tells_parent(handler: ast.ExceptHandler) -> bool:
     """Does it put the traceback into a queue, for the process that has started this one and ends the others then?"""
-    calls = list(_calls_in(handler.body))
+    calls = list(calls_in(handler.body))
     put = (call for call in calls if getattr(call.func, "attr", "") in ("put", "put_nowait"))
     return any(last_part(inner.func) == "format_exc" for call in put for inner in _calls_of(call))
 
@@ -705,7 +677,7 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
     for statement in [*node.body, *node.orelse]:
         if not frame.alive:
             break
-        if boundary is None and _may_fail(frame, statement):
+        if boundary is None and may_fail(frame, statement):
             boundary = len(frame.effects)
         run(frame, [statement])
     effects, env, alive = frame.effects, frame.env, frame.alive
@@ -717,85 +689,6 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
     if not all(isinstance(effect, (EventStep, Inline)) for effect in prefix):
         return [], effects, env, alive
     return prefix, effects[boundary:], env, alive
-
-
-def _may_fail(frame: Frame, statement: ast.stmt) -> bool:
-    """Does the statement call something that can raise on one rank alone? Collectives fail on all ranks."""
-    own = frame.summaries.own
-    together = own.collectives.words if own is not None else frozenset[str]()
-    return any(
-        name not in _HARMLESS and name not in together and not is_collective_name(name)
-        for name in _called_in(statement)
-    )
-
-
-@kept_by_node(8192)
-def _called_in(statement: ast.stmt) -> frozenset[str]:
-    """The last parts of the names that a statement calls."""
-    calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
-    return frozenset(last_part(call.func) for call in calls)
-
-
-#: What lets one rank alone in where something else went wrong before: files lie where all ranks see them, mostly.
-_SHARED = ("exception", "file")
-
-
-def _raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler) -> Condition:
-    """ "The body raised": each rank for itself if it is an exception that may hit one rank alone."""
-    names = _names_of(handler)
-    key = ("raised", frame.key(handler))
-    text = f"except {', '.join(sorted(names))}".rstrip()
-    if (ends := own_end(frame, node, handler, names)) is not None:
-        return Condition((key,) * worlds.COUNT, text, ends, open=True)
-    if names == {"StopIteration"} and equalised(frame.linker.project, frame.facts):
-        return Condition((key,) * worlds.COUNT, text)
-    if _survives_lack_of_memory(handler, names) and not _makes_up_for(frame, handler):
-        origin = Label(frame.span(handler), "a rank that runs out of memory continues here")
-        description = "whether this rank has run out of memory"
-        return Condition(
-            (key,) * worlds.COUNT,
-            text,
-            Variation("memory", description, origin=origin, confidence=Confidence.MEDIUM),
-            True,
-        )
-    if names & _LOCAL_ERRORS and any(_may_fail(frame, statement) for statement in node.body):
-        origin = Label(frame.span(node.body[0]), "this may raise on one rank only")
-        description, cause = "an exception that only this rank may have raised", "exception"
-        if any(v.cause not in _SHARED for test in frame.path if (v := test.varying()) is not None):
-            description, cause = "whether the work of this rank has failed here", "failure"
-        varies = Variation(cause, description, origin=origin, confidence=Confidence.MEDIUM)
-        return Condition((key,) * worlds.COUNT, text, varies, open=True)
-    return Condition((key,) * worlds.COUNT, text)
-
-
-def _survives_lack_of_memory(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
-    """Is the handler there for a lack of memory, which hits the rank with the longest batch?"""
-    if "OutOfMemoryError" in names:
-        return True
-    texts = (node.value for statement in handler.body for node in walk(statement) if isinstance(node, ast.Constant))
-    return bool(names & {"RuntimeError", "Exception"}) and any(
-        isinstance(text, str) and "out of memory" in text.lower() for text in texts
-    )
-
-
-def _makes_up_for(frame: Frame, handler: ast.ExceptHandler) -> bool:
-    """Does the handler count what has failed, ``failed += 1``, and is a method of the object then given that number,
-    to run as many rounds again: ``if failed > 0: self.run_again(failed)``?"""
-    adding = (n for part in handler.body for n in (part, *children(part)) if isinstance(n, ast.AugAssign))
-    counters = {n.target.id for n in adding if isinstance(n.op, ast.Add) and isinstance(n.target, ast.Name)}
-    if not counters or frame.function is None or frame.owner is None:
-        return False
-    tests = (n for n in children(frame.function) if isinstance(n, ast.If) and counters & names_in(n.test))
-    calls = (call for test in tests for call in _calls_in(test.body) if dotted(call.func).startswith("self."))
-    again = (call for call in calls if last_part(call.func) in frame.linker.members(frame.owner))
-    return any(counters & names_in(argument) for call in again for argument in call.args)
-
-
-def _names_of(handler: ast.ExceptHandler) -> frozenset[str]:
-    if handler.type is None:
-        return frozenset({"Exception"})
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return frozenset(dotted(type_).rpartition(".")[2] for type_ in types)
 
 
 def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
@@ -828,8 +721,8 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
         _class_manager(frame, manager, reference, body, node)
     elif isinstance(call, ast.Call) and _suppresses(frame, call) and body:
         handler = _handler_of(call)
-        condition = _raised(frame, ast.Try(node.body, [], [], []), handler)
-        frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node), [_names_of(handler)]))
+        condition = whether_raised(frame, ast.Try(node.body, [], [], []), handler)
+        frame.effects.append(Attempt(body, [(condition, [])], [], frame.span(node), [names_of(handler)]))
         frame.alive = True
     else:
         replaced = _replaced(frame, call) if isinstance(call, ast.Call) else ""

@@ -52,7 +52,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
-from ddp_lint.project.parts import children, kept_by_node
+from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.project.uses import Use, constructions
 from ddp_lint.source.syntax import FunctionNode, first_name, names_in, parameters, positional, walk
 
@@ -538,8 +538,23 @@ def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
         made |= {
             _class_of(held) for call, place in unpacked_in(scope, argument.id) if (held := _item(frame, call, place))
         }
+        made |= {of for call in _calls_with(scope, argument.id) if (of := _turned(frame, call))}
     wrappers = {of for of in made if of and known().is_parallel(of)}
     return wrappers.pop() if len(wrappers) == 1 else None
+
+
+@kept_by_node(1024)
+def _calls_with(scope: ast.AST, name: str) -> tuple[ast.Call, ...]:
+    """The calls of a function that get a variable of its own as their first argument."""
+    calls = (node for node in inside(scope) if isinstance(node, ast.Call) and node.args)
+    return tuple(call for call in calls if getattr(call.args[0], "id", "") == name)
+
+
+def _turned(frame: Frame, call: ast.Call) -> str:
+    """The class that a call makes its first argument an object of, in place: ``fully_shard(model)``."""
+    callee = frame.linker.expression(frame.facts, call.func)
+    entry = known().collectives.get(callee.name) if isinstance(callee, ref.External) else None
+    return entry.turns.get(entry.takes[0], "") if entry is not None and entry.takes else ""
 
 
 def _item(frame: Frame, call: ast.Call, place: int) -> Value | None:

@@ -58,7 +58,7 @@ Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random
 
 #: What of a rank's own data a value follows from, where it matters: the batches themselves, how many one of them asks
 #: for, how many elements the rank's share of a collection has, whether it has any, whether its samples have a field.
-Aspect = Literal["", "batches", "count", "share", "emptiness", "modality", "gradients"]
+Aspect = Literal["", "batches", "count", "share", "emptiness", "modality", "gradients", "tokens"]
 
 #: How they read in a message, after "depends on".
 ASPECTS: Mapping[Aspect, str] = {
@@ -68,6 +68,7 @@ ASPECTS: Mapping[Aspect, str] = {
     "emptiness": "whether this rank's own data yields any elements",
     "modality": "whether this rank's own samples have it",
     "gradients": "whether this rank's own parameters have gradients",
+    "tokens": "the tokens that the model has chosen on this rank",
 }
 
 

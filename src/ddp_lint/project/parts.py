@@ -48,7 +48,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
 #: Likewise, what is worked out of all methods of a class and is small next to them (`kept_by_class`).
 DERIVED: Final[Mapping[str, tuple[str, str]]] = {
     name: ("ddp_lint.divergence.definitions", name)
-    for name in ("counts_of", "entering", "handing_over", "keyed_by_batches", "stores_in")
+    for name in ("collects", "counts_of", "entering", "handing_over", "keyed_by_batches", "stores_in")
 }
 #: What a function has that may bind names of its module.
 _REBINDS = "global "
