@@ -94,6 +94,8 @@ _WITHOUT_CONTEXT = (*_HARMLESS, "is_bf16_supported", "memory", "device")
 _ASKS_NOBODY = frozenset({*_WAIT, "device", "Event"})
 #: What queries the driver under another name, by the same measurement.
 _ASKS = frozenset({"torch.accelerator.is_available", "torch.backends.cudnn.version", "torch.cuda.amp.GradScaler"})
+#: Set to 1, it makes `torch.cuda.is_available` ask NVML instead, which settles nothing: measured likewise.
+_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 #: Files of the project that one import may lead to.
 _IMPORTS_READ = 60
 
@@ -257,6 +259,8 @@ def asks_driver(facts: ModuleFacts, call: ast.Call) -> bool:
     """Whether a call by itself queries the driver for its GPUs: from then on CUDA_VISIBLE_DEVICES is settled, and
     forked children cannot use CUDA."""
     name = facts.imports.resolve(dotted_ast(call.func)) or ""
+    if name == "torch.cuda.is_available" and facts.file.holds(_BY_NVML):
+        return False
     if name.startswith("torch.cuda.") and name not in _ASKS:
         parts = name.split(".")[2:]
         return _ASKS_NOBODY.isdisjoint(parts) and "memory" not in parts[0]

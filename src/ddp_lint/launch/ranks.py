@@ -22,7 +22,7 @@ from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.control_flow import conditions, conjuncts, exits_inside
+from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, function_at, statements, walk
@@ -513,7 +513,7 @@ def _is_set_on_first(module: Module, value: cst.BaseExpression, own: tuple[str, 
 def _is_made_on_one(module: Module, test: cst.BaseExpression, taken: bool, own: tuple[str, ...]) -> bool:
     """Whether a test asks for an object that the first rank alone has: ``if writer is not None`` after
     ``writer = Writer() if rank == 0 else None``, here or in all callers that hand it over."""
-    name, given = _asked_for(test, taken)
+    name, given = asked_for(test, taken)
     if not given or name is None:
         return False
     bound = module.bindings(name)
@@ -526,15 +526,6 @@ def _is_made_on_one(module: Module, test: cst.BaseExpression, taken: bool, own: 
         return len(stored) == 1 and stored[0].kind == "parameter" and _is_handed_by_one(module, stored[0])
     under = (any(first_rank_test(module.code(t), how, own) for t, how in conditions(module, v)) for v in made)
     return bool(made) and len(made) < len(values) and all(under)
-
-
-def _asked_for(test: cst.BaseExpression, taken: bool) -> tuple[cst.BaseExpression | None, bool]:
-    """What a test compares with None, or tests for its truth, and whether the outcome says that it is there."""
-    if isinstance(test, (cst.Name, cst.Attribute)):
-        return test, taken
-    if not isinstance(test, cst.Comparison) or dotted(test.comparisons[0].comparator) != "None":
-        return None, False
-    return test.left, taken == isinstance(test.comparisons[0].operator, (cst.IsNot, cst.NotEqual))
 
 
 def _is_handed_by_one(module: Module, parameter: Binding) -> bool:
@@ -604,9 +595,12 @@ _DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 
 
 def as_one_process(module: Module, node: cst.CSTNode) -> bool:
-    """Whether a test around `node` says that there is one process: ``if world_size < 2``, ``if not distributed``, ``if
-    rank is None``, ``if "RANK" not in os.environ``, the other branch of ``if args.parallel == "DDP"`` where a file
-    knows no other kind, ``if n_gpu > 1`` before DataParallel, or a setting for which the file makes no group."""
+    """Whether a test around `node`, or an `assert` above it, says that there is one process: ``if world_size < 2``,
+    ``if not distributed``, ``if rank is None``, ``if "RANK" not in os.environ``, the other branch of ``if
+    args.parallel == "DDP"`` where a file knows no other kind, ``if n_gpu > 1`` before DataParallel, or a setting for
+    which the file makes no group."""
+    if asserts_one_process(module, node):
+        return True
     for test, taken in conditions(module, node):
         for part in conjuncts(test) if taken else (test,):
             text = module.code(part)
@@ -616,10 +610,22 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
                 return True
             if not taken and _IS_DDP.fullmatch(text) and not module.file.shows(_OTHER_KINDS):
                 return True
-            several = text.startswith("not ") != taken if _SEVERAL.fullmatch(text) else not taken
-            if not several and (_SEVERAL.fullmatch(text) or _ALONE.fullmatch(text)):
+            if _is_of_one(text, taken):
                 return True
     return not module.file.shows(_OTHER_KINDS) and is_joined_elsewhere(module, node)
+
+
+def asserts_one_process(module: Module, node: cst.CSTNode) -> bool:
+    """Whether an `assert` above `node` says that there is one process: ``assert not cfg.distributed``."""
+    held = (part for test in asserted(module, node) for part in conjuncts(test))
+    return any(_is_of_one(module.code(part), True) for part in held)
+
+
+def _is_of_one(text: str, taken: bool) -> bool:
+    """Whether the outcome of a test of how many processes there are is that of one."""
+    if _SEVERAL.fullmatch(text):
+        return text.startswith("not ") == taken
+    return taken and _ALONE.fullmatch(text) is not None
 
 
 def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:

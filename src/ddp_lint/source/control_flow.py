@@ -65,6 +65,72 @@ def exits_inside(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExp
         below = up
 
 
+def asserted(module: Nodes, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """The tests of the `assert`s that have held where `node` runs: those above it in the blocks around it."""
+    below: cst.CSTNode = node
+    for up in module.ancestors(node):
+        if isinstance(up, (cst.IndentedBlock, cst.Module)):
+            statements = _statements(up)
+            place = statements.places.get(below, 0)
+            yield from (test for at, test in statements.asserts if at < place)
+        if isinstance(up, cst.FunctionDef):
+            return
+        below = up
+
+
+def absent(module: Nodes, node: cst.CSTNode) -> set[str]:
+    """The names that tests say are None, or false, where `node` runs: ``else`` of ``if self.wrapped is not None``."""
+    asked = (
+        asked_for(part, taken)
+        for test, taken in conditions(module, node)
+        for part in (conjuncts(test) if taken else (test,))
+    )
+    return {dotted(name) for name, there in asked if name is not None and there is False} - {""}
+
+
+def asked_for(test: cst.BaseExpression, taken: bool) -> tuple[cst.BaseExpression | None, bool | None]:
+    """What a test compares with None, or tests for its truth, and whether the outcome says that it is there; None for
+    any other test."""
+    if isinstance(test, (cst.Name, cst.Attribute)):
+        return test, taken
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        return asked_for(test.expression, not taken)
+    if not isinstance(test, cst.Comparison) or dotted(test.comparisons[0].comparator) != "None":
+        return None, None
+    return test.left, taken == isinstance(test.comparisons[0].operator, (cst.IsNot, cst.NotEqual))
+
+
+def ruled_out(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+    """Whether an `assert` above `first` says that what `first` and `second` run under does not hold at once: ``assert
+    not (gpus > 1) or not testing``. What an object keeps under the name of a parameter is taken for it."""
+    here, there = (
+        {_of_object(module, part) for test in holding(module, node) for part in conjuncts(test)}
+        for node in (first, second)
+    )
+    pairs = (pair for test in asserted(module, first) if (pair := _not_both(test)) is not None)
+    named = (tuple(_of_object(module, part) for part in pair) for pair in pairs)
+    return any((a in here and b in there) or (b in here and a in there) for a, b in named)
+
+
+def _not_both(test: cst.BaseExpression) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """The two tests that do not hold at once where this one holds: ``not a or not b``, ``not (a and b)``."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        left, right = _denied(test.left), _denied(test.right)
+        return (left, right) if left is not None and right is not None else None
+    both = _denied(test)
+    if isinstance(both, cst.BooleanOperation) and isinstance(both.operator, cst.And):
+        return both.left, both.right
+    return None
+
+
+def _denied(test: cst.BaseExpression) -> cst.BaseExpression | None:
+    return test.expression if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not) else None
+
+
+def _of_object(module: Nodes, test: cst.BaseExpression) -> str:
+    return module.code(test.with_changes(lpar=(), rpar=())).removeprefix("self.")
+
+
 def conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     """The parts of ``a and b``, all of which hold where it holds."""
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
@@ -84,11 +150,13 @@ def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> It
 
 class _Statements(NamedTuple):
     """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them, and
-    of ``if test: if other: return``; that of the first one that always leaves, which is the last one reached."""
+    of ``if test: if other: return``; those of the `assert`s, with their tests; that of the first one that always
+    leaves, which is the last one reached."""
 
     places: dict[cst.CSTNode, int]
     exits: tuple[tuple[int, cst.BaseExpression], ...]
     inner_exits: tuple[tuple[int, cst.BaseExpression, cst.BaseExpression], ...]
+    asserts: tuple[tuple[int, cst.BaseExpression], ...]
     last: int
 
 
@@ -99,7 +167,9 @@ def _statements(block: cst.IndentedBlock | cst.Module) -> _Statements:
     exits = ((place, test) for place, branch in branches for test in _failed_behind(branch))
     ends = (place for place, statement in enumerate(block.body) if _goes_no_further(statement))
     places: dict[cst.CSTNode, int] = {statement: place for place, statement in enumerate(block.body)}
-    return _Statements(places, tuple(exits), tuple(inner), next(ends, len(places)))
+    lines = ((place, s) for place, s in enumerate(block.body) if isinstance(s, cst.SimpleStatementLine))
+    asserts = ((place, s.test) for place, line in lines for s in line.body if isinstance(s, cst.Assert))
+    return _Statements(places, tuple(exits), tuple(inner), tuple(asserts), next(ends, len(places)))
 
 
 def _leaving(block: cst.BaseSuite) -> Iterator[cst.If]:

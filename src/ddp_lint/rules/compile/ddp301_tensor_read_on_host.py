@@ -7,7 +7,7 @@ from ddp_lint.rules.compile.host import COMPARISONS, HostRule, Place, read_by
 from ddp_lint.rules.compile.host_reads import avoidable, repeated
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.queries import line_around
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
@@ -84,11 +84,12 @@ class TensorReadOnHost(HostRule):
     set-up that only the first forward runs, methods that fill a memo once for each key, what a failed check of a tensor
     runs to say what is wrong in its error, in tests, under `torch.no_grad()`; buffers and attributes that are read
     without computation, since they may be on the host; loops of training scripts outside of forward; arguments that
-    every caller passes from the host (`self.assign(boxes.cpu())`), branches that no caller reaches. With
-    `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Only with `--preview`: a read outside of
-    compiled code, once per forward, whose value the host may need (the size of an allocation, the split sizes of an
-    all-to-all). The same read in a loop over layers or items, in a helper that several functions of one file call, or
-    of a value that is only used in arithmetic or reports, is always reported.
+    every caller passes from the host (`self.assign(boxes.cpu())`), branches that no caller reaches, single integers
+    (under a test of the dtype and of the shape). With `capture_scalar_outputs` or `fullgraph=True`, the reads that
+    are captured. Only with `--preview`: a read outside of compiled code, once per forward, whose value the host may
+    need (the size of an allocation, the split sizes of an all-to-all). The same read in a loop over layers or items,
+    in a helper that several functions of one file call, or of a value that is only used in arithmetic or reports, is
+    always reported.
 
     ## How to confirm
 
@@ -123,7 +124,7 @@ class TensorReadOnHost(HostRule):
         place = self.place(node)
         if place is None or not self.costs(read, place) or self._is_read_by_condition(node):
             return
-        if self._is_captured(node, place):
+        if self._is_captured(node, place) or self._is_count(read, node):
             return
         read_at = (self.module.span(node).line, self.module.code(node))
         if read_at not in self._reported:  # ``[x.item() + 1], x.item() + 1``
@@ -146,6 +147,15 @@ class TensorReadOnHost(HostRule):
         """Whether the branch that the read is in has read the same: ``if x.item() > 1: warn(x.item())``."""
         tests = [test for test, _ in conditions(self.module, node)]
         return any(node.deep_equals(n) for test in tests for n in subtree(test))
+
+    def _is_count(self, read: cst.BaseExpression, node: cst.Call) -> bool:
+        """Whether tests around the read say that it is of one integer: ``x.dtype == torch.int64 and not x.shape``. What
+        layers compute are floats; such a number is what a caller has put into a tensor."""
+        name = dotted(read)
+        held = {self.module.code(part) for test in holding(self.module, node) for part in conjuncts(test)}
+        whole = {f"{name}.dtype == torch.{kind}" for kind in ("int64", "long", "int32", "int", "bool")}
+        single = {f"not {name}.shape", f"{name}.ndim == 0", f"{name}.dim() == 0", f"{name}.shape == ()"}
+        return bool(name) and not held.isdisjoint(whole) and not held.isdisjoint(single)
 
     def _is_captured(self, node: cst.Call, place: Place) -> bool:
         """Whether the compiled graph takes the value up as a symbol."""

@@ -7,6 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.ranks import (
+    asserts_one_process,
     called_on_one_rank,
     comes_on_one_rank,
     first_rank_test,
@@ -99,8 +100,8 @@ class NoneOnOtherRanks(Rule):
     ## When it is silent
 
     Uses under a condition, except one that counts steps (`step % 10 == 0`); names that other code may assign; names
-    that are tested or asserted; attributes of objects; files that look for a run of wandb (`wandb.run`) or switch it
-    off (`WANDB_MODE`); tests.
+    that are tested or asserted; what is behind an `assert` that there is one process (`not cfg.distributed`);
+    attributes of objects; files that look for a run of wandb (`wandb.run`) or switch it off (`WANDB_MODE`); tests.
 
     ## How to confirm
 
@@ -277,6 +278,7 @@ class NoneOnOtherRanks(Rule):
                 and self.module.function_of(node) is function
                 and self.module.wraps.follows(node, made)
                 and not on_one_rank(self.module, node)
+                and not asserts_one_process(self.module, node)
                 and not self._is_caught(node)
                 and all(test in around or _counts_steps(test, name) for test, _ in conditions(self.module, node))
             ):

@@ -49,7 +49,8 @@ class EnvironmentSetTooLate(WriteRule):
     or the GPUs are not those that the script states. Measured: each of them is ignored after its point.
     `CUDA_VISIBLE_DEVICES` after `import torch`, even after `device_count()` or `manual_seed_all()`, is honoured, so
     that is not flagged; after `is_available()`, `set_device()` or `GradScaler()` it is not: the process uses the first
-    GPU of the machine (2 x H200, torch 2.11).
+    GPU of the machine, although `device_count()` counts by the new value (2 x H200, torch 2.11). With
+    `PYTORCH_NVML_BASED_CUDA_CHECK=1`, `is_available()` does not ask the driver, and the write after it is honoured.
 
     ## Example
 
@@ -86,7 +87,8 @@ class EnvironmentSetTooLate(WriteRule):
     ## When it is silent
 
     Writes for child processes (a copy of the environment, or a file that starts processes, which read it again),
-    writes after `import torch` of variables that are read later, other branches of an `if`, tests, and variables that
+    writes after `import torch` of variables that are read later, `is_available()` in a file that names
+    `PYTORCH_NVML_BASED_CUDA_CHECK`, other branches of an `if`, tests, and variables that
     are read on every use. Only with `--preview`: PYTHONHASHSEED.
 
     ## How to confirm

@@ -15,7 +15,7 @@ from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
-from ddp_lint.source.control_flow import conjuncts, exclusive, holding
+from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.contexts import without_gradient
@@ -103,7 +103,8 @@ class ForwardBypassesWrapper(Rule):
     Checkpoints, EMA, evaluation and everything else under `no_grad`, results that are detached or never reach a
     `backward()`, methods and parts that run in addition to a forward of the DDP model before the same `backward()`,
     also one in a function that gets the model (then the reduction is prepared), a wrapper class that calls its own
-    `self.module`, `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
+    `self.module`, calls where a test says that there is no wrapper (`else` of `if self.wrapped is not None`),
+    `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
     second object).
 
     ## How to confirm
@@ -219,6 +220,8 @@ class ForwardBypassesWrapper(Rule):
 
     def _twin(self, node: cst.Call, name: str) -> None:
         wrap = self._wraps.twin(name, node)
+        if wrap is not None and self._is_absent(wrap, node):
+            return
         if wrap is not None and wrap.kind != "fsdp2":
             backward = backward_of(self.module, node)
             if backward is not None:
@@ -237,6 +240,11 @@ class ForwardBypassesWrapper(Rule):
             return
         if "." in name:
             self._framework_twin(node, name)
+
+    def _is_absent(self, wrap: Wrap, node: cst.Call) -> bool:
+        """Whether a test around a call says that there is no wrapper; not one that the wrap itself is under, which
+        makes it where there was none."""
+        return wrap.outer in absent(self.module, node) - absent(self.module, wrap.call)
 
     def _unwrapped(self, node: cst.Call) -> bool:
         """A call of what was taken out of its wrapper: `net = model.module`, `accelerator.unwrap_model(model)`."""

@@ -16,7 +16,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import arms, exclusive
+from ddp_lint.source.control_flow import arms, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
@@ -144,9 +144,10 @@ class AttributeBehindWrapper(Rule):
 
     Attributes that the file, or a base of the class, sets on the wrapper itself, also by `add_module`; names that are
     assigned again after the wrap; code under a test of the type, of `hasattr`, or of whether the job is distributed, or
-    that catches the AttributeError; with accelerate also files that configure DeepSpeed or FSDP, which forward
-    attributes, and tests, which run in one process. A method that only the constructor calls, before it wraps. What a
-    function reads of a wrapped model that it is given is DDP627.
+    that catches the AttributeError, or under a test that an `assert` above the wrap excludes for several GPUs; with
+    accelerate also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which run in one
+    process. A method that only the constructor calls, before it wraps. What a function reads of a wrapped model that
+    it is given is DDP627.
 
     ## How to confirm
 
@@ -402,6 +403,8 @@ class AttributeBehindWrapper(Rule):
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
         """Whether a test around the use checks how the model is wrapped, or what the wrap is under; or the error is
         caught."""
+        if ruled_out(self.module, made[0], use):
+            return True
         there, wrapped_under = set(self.module.ancestors(made[0])), arms(self.module, made[0])
         here = arms(self.module, use)
         conditions = {name for up in there if isinstance(up, cst.If) for name in _names(up.test)}
