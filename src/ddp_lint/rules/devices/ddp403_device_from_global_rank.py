@@ -20,6 +20,7 @@ from ddp_lint.source.wraps import argument
 
 _DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")
 #: What a list of the GPUs of one node is called.
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _GPUS = re.compile(r"(^|[\W_])gpu(s|_?ids|_?list)?([\W_]|$)|CUDA_VISIBLE_DEVICES|device_ids")
 
 
@@ -32,7 +33,8 @@ class DeviceFromGlobalRank(Rule):
     arguments (`comm.get_rank()`), and variables with them, used as a device index: in `set_device`,
     `torch.device("cuda", rank)`, `f"cuda:{rank}"`, `DDP(device_ids=[rank])`, `barrier(device_ids=[rank])`,
     `.cuda(rank)`, and used to pick from a list of GPUs, `set_device(args.gpus[rank])`; in a file without any of these,
-    also the first `.to(rank)` or `torch.tensor(x, device=rank)`.
+    also the first `.to(rank)` or `torch.tensor(x, device=rank)`. The same of the number that a rank writes into
+    `CUDA_VISIBLE_DEVICES`, of its own environment or of a program that it starts.
 
     ## Why it breaks
 
@@ -102,6 +104,7 @@ class DeviceFromGlobalRank(Rule):
         "device_id",
         "barrier",
         "map_location",
+        "CUDA_VISIBLE_DEVICES",
         "to",
         "DistributedDataParallel",
         "FullyShardedDataParallel",
@@ -146,6 +149,12 @@ class DeviceFromGlobalRank(Rule):
             if not self._reported:
                 self._visit_index(value, where)
 
+    def visit_Assign(self, node: cst.Assign) -> None:
+        """``env["CUDA_VISIBLE_DEVICES"] = str(rank)``."""
+        targets = (each.target for each in node.targets)
+        if any(isinstance(each, cst.Subscript) and _key(each) == _VISIBLE for each in targets):
+            self._visit_index(_as_number(node.value), _VISIBLE)
+
     def visit_FormattedString(self, node: cst.FormattedString) -> None:
         parts = node.parts
         if len(parts) == 2 and isinstance(parts[1], cst.FormattedStringExpression):
@@ -181,7 +190,7 @@ class DeviceFromGlobalRank(Rule):
             labels=labels,
             confidence=Confidence.LOW if is_benchmark(self.module) else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',
-            fix=self._fix(value) if not picks else None,
+            fix=self._fix(value) if not picks and where != _VISIBLE else None,  # to count the GPUs there is too early
             cause=Cause(self.module.span(call)) if call is not None else None,
         )
 
@@ -211,6 +220,21 @@ class DeviceFromGlobalRank(Rule):
         text = f"{self.module.code(value)} % torch.cuda.device_count()"
         text = f"({text})" if joined else text
         return Fix("count the GPUs of the node", Applicability.UNSAFE, (replace(self.module, value, text),))
+
+
+def _key(target: cst.Subscript) -> str:
+    index = target.slice[0].slice
+    key = index.value if isinstance(index, cst.Index) else None
+    return literal_text(key) if isinstance(key, cst.SimpleString) else ""
+
+
+def _as_number(value: cst.BaseExpression) -> cst.BaseExpression:
+    """What a text is the number of: ``str(rank)``, ``f"{rank}"``."""
+    if isinstance(value, cst.Call) and dotted(value.func) == "str" and len(value.args) == 1:
+        return value.args[0].value
+    parts = value.parts if isinstance(value, cst.FormattedString) else ()
+    only = parts[0] if len(parts) == 1 else None
+    return only.expression if isinstance(only, cst.FormattedStringExpression) else value
 
 
 @functools.cache

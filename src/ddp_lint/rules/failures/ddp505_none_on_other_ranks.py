@@ -15,6 +15,7 @@ from ddp_lint.launch.ranks import (
     several_ranks,
 )
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.kept_by_objects import used_in_training
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, leaves
@@ -37,7 +38,9 @@ class NoneOnOtherRanks(Rule):
     Finds `x.method()`, `x.attribute` and `x[i]` on every rank, where `x` is `None` on all ranks but the first because
     of `x = make() if rank == 0 else None`, or `x = None` and an assignment under a test for the rank. Also a local name
     that is only assigned under a test for the rank, and is read on every rank; and `wandb.log` on every rank, where
-    only one calls `wandb.init`, or the WandbLogger of Lightning does.
+    only one calls `wandb.init`, or the WandbLogger of Lightning does. Of what an object has on the first rank alone
+    (`self.writer = make() if rank == 0 else None`) the uses in its methods that have a backward or a collective, also
+    in a function of the project that gets it there.
 
     ## Why it breaks
 
@@ -101,7 +104,8 @@ class NoneOnOtherRanks(Rule):
 
     Uses under a condition, except one that counts steps (`step % 10 == 0`); names that other code may assign; names
     that are tested or asserted; what is behind an `assert` that there is one process (`not cfg.distributed`);
-    attributes of objects; files that look for a run of wandb (`wandb.run`) or switch it off (`WANDB_MODE`); tests.
+    attributes of objects in other methods, and where a function that gets one asks for it or for the rank; files
+    that look for a run of wandb (`wandb.run`) or switch it off (`WANDB_MODE`); tests.
 
     ## How to confirm
 
@@ -199,6 +203,8 @@ class NoneOnOtherRanks(Rule):
         target = node.targets[0].target
         if len(node.targets) != 1:
             return
+        if dotted(target).startswith("self.") and isinstance(node.value, cst.IfExp):
+            self._check_kept(node, target)
         if isinstance(target, cst.Name) and self._is_of_first_rank(node, target):
             use = next(self._used(node, target.value), None)
             if isinstance(use, (cst.Attribute, cst.Subscript)) and several_ranks(self.module) is not None:
@@ -215,6 +221,23 @@ class NoneOnOtherRanks(Rule):
         for name in [target, *(element.value for element in elements)]:
             if isinstance(name, cst.Name) and self._is_left_unbound(node, name):
                 self._check_unbound(node, name.value)
+
+    def _check_kept(self, node: cst.Assign, target: cst.BaseAssignTargetExpression) -> None:
+        """``self.writer = make() if rank == 0 else None``, which a method that all ranks run uses."""
+        name = dotted(target)
+        if not isinstance(target, cst.Attribute) or not self._is_of_first_rank(node, target):
+            return
+        for use in used_in_training(self.module, node, name):
+            tests = (test for test, _ in conditions(self.module, use))
+            free = all(_counts_steps(test, name) for test in tests) and not self._is_caught(use)
+            if free and not comes_on_one_rank(self.module, use) and several_ranks(self.module) is not None:
+                self._report(
+                    use,
+                    f"`{name}` is None on all ranks but the first: this use of it raises there",
+                    (node, "None on the other ranks"),
+                    f"use it under `if {name} is not None:`",
+                )
+                return
 
     def _is_left_unbound(self, node: cst.Assign, name: cst.Name) -> bool:
         """Whether an assignment in a function is the first one of a name that one rank alone assigns."""
@@ -235,7 +258,7 @@ class NoneOnOtherRanks(Rule):
                 "give it a value on every rank, or use it on the first rank only",
             )
 
-    def _is_of_first_rank(self, node: cst.Assign, target: cst.Name) -> bool:
+    def _is_of_first_rank(self, node: cst.Assign, target: cst.Name | cst.Attribute) -> bool:
         """Whether an assignment, with what one rank alone assigns later, leaves None to the other ranks."""
         if (not isinstance(node.value, cst.IfExp) and dotted(node.value) != "None") or on_one_rank(self.module, node):
             return False

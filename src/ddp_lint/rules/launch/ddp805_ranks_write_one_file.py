@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import bisect
 import enum
+import functools
 import re
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import libcst as cst
 
 from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.locks import is_machine_lock
 from ddp_lint.launch.ranks import (
@@ -51,6 +52,12 @@ _TOGETHER = frozenset(
         "gather", "gather_object",
     )
 )  # fmt: skip
+#: Classes whose objects join the ranks when they are made, and prepare models.
+_JOINING = frozenset(
+    owner
+    for owner in (name.rpartition(".")[0] for name in PREPARING)
+    if owner.rpartition(".")[2] in frameworks.every(lambda each: each.launch.starts)
+)
 #: Calls behind a file that is emptied which are looked at.
 _LOOKED_AT = 200
 #: What no rank leaves before all have come.
@@ -103,12 +110,14 @@ class RanksWriteOneFile(Rule):
 
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
     calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for
-    the rank, in a function that every rank runs: it creates the process group or wraps the model, or the training
-    loop of its file calls it without such a test (with a path that it gets from there, if all ranks give it the same
-    one), or it calls `backward()` in a file that shows that several ranks run it. For folders and removals it is
-    enough that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function
-    of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path`
-    are read as well, and `download=True` of a data set of torchvision counts like the making of a folder.
+    the rank, in a function that every rank runs: it creates the process group or wraps the model, or makes accelerate's
+    `Accelerator` and keeps other calls to one rank, or the training loop of its file calls it without such a test (with
+    a path that it gets from there, if all ranks give it the same one), or it calls `backward()` in a file that shows
+    that several ranks run it. For folders and removals it is enough that a loop calls it beside the function that has
+    the backward, that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a
+    function of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a
+    `pathlib.Path` are read as well, and `download=True` of a data set of torchvision counts like the making of a
+    folder.
 
     ## Why it breaks
 
@@ -203,6 +212,7 @@ class RanksWriteOneFile(Rule):
             "get_rank",
             *(name.rpartition(".")[2] for name in sorted(_TOGETHER)),
             *(name.rpartition(".")[2] for name in PREPARING),
+            *sorted(name.rpartition(".")[2] for name in _JOINING),
             "makedirs",
             "mkdir",
             *(name.partition(".")[0] for name in _DATA_SETS),
@@ -228,13 +238,15 @@ class RanksWriteOneFile(Rule):
         calls = list(calls_in(node.body))
         if not any(self._written(call) is not None for call in calls):
             return
-        every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
+        every = next((c for c in calls if self._is_run_by_every_rank(c)), None) or self._joins_them(calls)
         given: set[str] = set()  # names whose values a caller decides, the rank perhaps among them
         if every is None:
             every = self._called_by_every_rank(node)
             written = {name for call in calls if (path := self._written(call)) is not None for name in names_in(path)}
             given = self._open_parameters(node, written)
         shows = next((c for c in calls if every is None and self._shows_ranks(c)), None)
+        if every is None and shows is None and self._backward(calls) is None:
+            shows = self._called_beside_training(node)
         if shows is not None and not on_one_rank(self.module, shows):
             every, calls = shows, [c for c in calls if self._outcome(c) is not _Outcome.WRITTEN]
             given = set() if called(shows) in _PREPARING_METHODS else given  # who prepares the models is the program
@@ -302,6 +314,12 @@ class RanksWriteOneFile(Rule):
         listed = self.module.listed("wrappers", call) or self.module.listed("collectives", call)
         return self.module.qualified(call.func) in _EVERY_RANK or bool(listed)
 
+    def _joins_them(self, calls: list[cst.Call]) -> cst.Call | None:
+        """The call that makes the object through which a framework joins the ranks (``Accelerator()``), in a function
+        that keeps other calls to one rank: a program that counts on several."""
+        joined = next((c for c in calls if self.module.qualified(c.func) in _JOINING), None)
+        return joined if joined is not None and any(on_one_rank(self.module, c) for c in calls) else None
+
     def _shows_ranks(self, call: cst.Call) -> bool:
         """Whether a function that makes the call runs on several ranks, by itself or with what a framework wraps: it
         reads its rank, communicates, or calls ``accelerator.prepare(model)``."""
@@ -320,12 +338,22 @@ class RanksWriteOneFile(Rule):
 
     def _called_by_every_rank(self, function: cst.FunctionDef) -> cst.Call | None:
         """The call of a function in the training loop of this file, where no call of it is kept to one rank."""
-        if several_ranks(self.module) is None:
-            return None
-        calls = self._calls_of(function)
-        if not calls or any(on_one_rank(self.module, c) for c in calls):
-            return None
+        calls = self._calls_on_all(function)
         return next((c for c in calls if self._trains(self.module.function_of(c))), None)
+
+    def _called_beside_training(self, function: cst.FunctionDef) -> cst.Call | None:
+        """The same of a loop that calls the function with the backward, in a file that shows several ranks itself. A
+        decorator may keep the function to one rank."""
+        evidence = several_ranks(self.module)
+        calls = self._calls_on_all(function) if evidence is not None and evidence.own else []
+        if function.decorators:
+            return None
+        return next((c for c in calls if self._calls_training(self.module.function_of(c))), None)
+
+    def _calls_on_all(self, function: cst.FunctionDef) -> list[cst.Call]:
+        """The calls of a function in a file that several ranks run, if none of them is kept to one rank."""
+        calls = self._calls_of(function) if several_ranks(self.module) is not None else []
+        return [] if any(on_one_rank(self.module, c) for c in calls) else calls
 
     def _open_parameters(self, function: cst.FunctionDef, written: set[str]) -> set[str]:
         """The parameters in what is written of which the calls in this file do not show that all ranks get the same."""
@@ -349,6 +377,19 @@ class RanksWriteOneFile(Rule):
 
     def _trains(self, function: cst.FunctionDef | None) -> bool:
         return function is not None and any(called(c) == "backward" for c in calls_in(function.body))
+
+    def _calls_training(self, function: cst.FunctionDef | None) -> bool:
+        """Whether a function calls one of its file or class that has the backward."""
+        owner = self.module.class_of(function) if function is not None else None
+        calls = calls_in(function.body) if function is not None else ()
+        return any((dotted(call.func), owner if _is_own(call) else None) in self._training for call in calls)
+
+    @functools.cached_property
+    def _training(self) -> frozenset[tuple[str, cst.ClassDef | None]]:
+        """The functions of the file that have a backward, as their callers write them, each method with its class."""
+        found = (self.module.function_of(c) for c in self.module.of_type(cst.Call) if called(c) == "backward")
+        named = ((f.name.value, self.module.class_of(f)) for f in dict.fromkeys(found) if f is not None)
+        return frozenset((f"self.{name}" if owner is not None else name, owner) for name, owner in named)
 
     def _written(self, call: cst.Call) -> cst.BaseExpression | None:
         """The path that a call writes, makes and fails on when it exists, or removes and fails on when it does not."""
@@ -512,6 +553,10 @@ class RanksWriteOneFile(Rule):
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
+
+
+def _is_own(call: cst.Call) -> bool:
+    return dotted(call.func).startswith("self.")
 
 
 def _taken(held: cst.BaseExpression) -> cst.BaseExpression:

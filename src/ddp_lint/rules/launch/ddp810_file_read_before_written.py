@@ -12,7 +12,9 @@ from ddp_lint.launch.file_access import Accesses
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.joining import is_before_fit
 from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, first_rank_test, on_one_rank, own_ranks, several_ranks
+from ddp_lint.launch.single_process import on_one_node
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.launch.temporary_folders import MAKERS, shared_folder
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, leaves, opposed
@@ -73,12 +75,15 @@ class FileReadBeforeWritten(Rule):
     Finds caches that every rank builds as well: a function that writes a path where it is missing and reads it where it
     exists, and that a program of several ranks calls (or makes an object whose constructor does so), on all ranks.
 
+    And `tempfile.mkdtemp()` on rank 0 alone whose name the function broadcasts: a folder on the first node.
+
     ## Why it breaks
 
     Rank 1 does not take the branch and is at the read while rank 0 still writes: it raises `FileNotFoundError`, or
     reads the first half of a checkpoint (`PytorchStreamReader failed reading zip archive`), or uses an older file if
     there is one. Whether this happens depends on milliseconds and on the file system: a network drive shows a new file
-    late on other nodes. Of ranks that build a cache, the first one writes while a later one finds that the file exists.
+    late on other nodes, and `/tmp` of the first node is not there at all. Of ranks that build a cache, the first one
+    writes while a later one finds that the file exists.
 
     ## Example
 
@@ -137,7 +142,9 @@ class FileReadBeforeWritten(Rule):
     written in the same way; reads on the same rank; code without evidence of several ranks; tests; a file that is
     written only where it is there and read only where it is missing. For caches also locks, `main_process_first` and
     the like, in the function or around its call; what Lightning's `prepare_data` builds, and what a program of
-    Lightning that no launcher starts does above `trainer.fit()`, where the other ranks start.
+    Lightning that no launcher starts does above `trainer.fit()`, where the other ranks start. A temporary folder with
+    `dir=`, of the first rank of each node, or whose name goes to a group; files that say that all ranks are on one
+    node.
 
     ## How to confirm
 
@@ -175,6 +182,8 @@ class FileReadBeforeWritten(Rule):
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if node not in self._parting and node not in self._looking:
             return
+        if node in self._parting and any(name.rpartition(".")[2] in self.module.code(node) for name in MAKERS):
+            self._visit_folder(node)
         branches = self._parting.get(node, [])
         inside = [node.body] if any(leaves(branch.body) for branch in branches) else branches
         written = dict(self._written(call for part in inside for call in calls_in(part)))
@@ -196,6 +205,17 @@ class FileReadBeforeWritten(Rule):
                     help="call dist.barrier() between the two, on all ranks",
                 )
                 return
+
+    def _visit_folder(self, function: cst.FunctionDef) -> None:
+        found = shared_folder(self.module, function, list(calls_in(function.body)))
+        if found is not None and not on_one_node(self.module):
+            made, sharing = found
+            self.report(
+                made,
+                "rank 0 makes this folder in the /tmp of its own node: on the second node there is none of that name",
+                labels=[(sharing, "all ranks get its name here")],
+                help="make it on a file system that the nodes share: tempfile.mkdtemp(dir=...)",
+            )
 
     def _visit_cache(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
         """Report what a function reads where it is there, and else writes, on all ranks."""

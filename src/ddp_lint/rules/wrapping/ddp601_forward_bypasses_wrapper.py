@@ -18,7 +18,7 @@ from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.wraps import Wrap
-from ddp_lint.tensors.contexts import without_gradient
+from ddp_lint.tensors.contexts import evaluation_only, without_gradient
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
@@ -33,8 +33,8 @@ class ForwardBypassesWrapper(Rule):
     ## What it does
 
     Finds training forwards that call `model.module(x)`, a method of `.module`, the unwrapped original of a wrapped
-    model, or the result of `unwrap_model` or of a helper of the project, if the output is used in a loss whose
-    `backward()` is called or that a trainer's loss method returns.
+    model, or the result of `unwrap_model`, of a helper of the project or of a property that takes the wrapper off, if
+    the output is used in a loss whose `backward()` is called or that a trainer's loss method returns.
 
     ## Why it breaks
 
@@ -253,7 +253,7 @@ class ForwardBypassesWrapper(Rule):
             return False
         backward = backward_of(self.module, node)
         end = backward or loss_of(self.module, node)
-        if end is None:
+        if end is None or (backward is None and evaluation_only(self.module, node)):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found

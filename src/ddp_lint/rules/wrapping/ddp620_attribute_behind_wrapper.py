@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -52,6 +53,10 @@ class _Asked:
     made: cst.CSTNode
     how: str
     confidence: Confidence
+
+
+#: What registers a function that runs when a checkpoint is loaded.
+_FOR_RESUMING = frozenset({"register_load_state_pre_hook", "register_load_state_dict_pre_hook"})
 
 
 class AttributeBehindWrapper(Rule):
@@ -230,11 +235,24 @@ class AttributeBehindWrapper(Rule):
         the line that wraps it. Or a base of the class around does so, in another file."""
         here = self.module.function_of(made)
         in_file = any(
-            holder != name or self.module.function_of(node) is not here or self.module.wraps.follows(node, made)
+            not self._is_for_resuming(node)
+            and (holder != name or self.module.function_of(node) is not here or self.module.wraps.follows(node, made))
             for holder, node in self._set.get(attribute, ())
         )
         owner = self.module.class_of(made) if name.startswith("self.") else None
         return in_file or (owner is not None and attribute in self._set_above(owner, name))
+
+    def _is_for_resuming(self, node: cst.CSTNode) -> bool:
+        """Whether a line is in a function that is registered for the loading of checkpoints: it does not run before."""
+        function = self.module.function_of(node)
+        if function is None or not any(isinstance(up, cst.FunctionDef) for up in self.module.ancestors(function)):
+            return False
+        return function.name.value in self._registered
+
+    @functools.cached_property
+    def _registered(self) -> frozenset[str]:
+        calls = (call for call in self.module.of_type(cst.Call) if called(call) in _FOR_RESUMING)
+        return frozenset(dotted(arg.value) for call in calls for arg in call.args)
 
     def _set_above(self, owner: cst.ClassDef, name: str) -> frozenset[str]:
         """What the methods of the project's bases of a class set on an attribute of the object; not their constructors,

@@ -8,16 +8,19 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.project.facts import ClassFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import exclusive
-from ddp_lint.source.imports import last_part
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
+from ddp_lint.source.syntax import FunctionNode
 
 #: Names of functions and methods that return the module inside a wrapper.
 UNWRAPPING = frozenset((*table("wrappers")["unwrapping"], *frameworks.every(lambda each: each.unwrapping)))
 _DEPTH = 4
 _HELPER = 12  # lines
 _TESTS = frozenset({"isinstance", "type", "hasattr", "getattr", "len", "list", "tuple", "range", "zip"})
+_CASTS = frozenset({"cast", "typing.cast"})
 
 _LEAVING = (cst.Return, cst.Raise, cst.Continue, cst.Break)
 
@@ -30,6 +33,7 @@ class Unwrapping:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._strips: dict[str, bool] = {}
+        self._properties: dict[tuple[cst.ClassDef, str], str] = {}
 
     def source(self, expression: cst.BaseExpression, depth: int = _DEPTH) -> Source | None:
         """The wrapper that `expression` is the inside of, or a part of the inside; None when it is not."""
@@ -45,7 +49,8 @@ class Unwrapping:
             owner = dotted(expression.value)
             if expression.attr.value == "module":
                 return (owner, expression) if owner not in ("self", "") else None
-            return self.source(expression.value, depth - 1)
+            wrapper = self._of_property(expression) if owner == "self" else ""
+            return (wrapper, expression) if wrapper else self.source(expression.value, depth - 1)
         if isinstance(expression, cst.Subscript):
             return self.source(expression.value, depth - 1)
         return None
@@ -66,6 +71,33 @@ class Unwrapping:
     def _of_name(self, name: cst.Name, depth: int) -> Source | None:
         sources = (self.source(b.value, depth - 1) for b in self._last_bindings(name) if b.value is not None)
         return next(filter(None, sources), None)
+
+    def _of_property(self, attribute: cst.Attribute) -> str:
+        """The wrapper that a property of the class around, or of a base, returns the inside of; "" if none does."""
+        owner, project, name = self._module.class_of(attribute), self._module.project, attribute.attr.value
+        if owner is None or project is None:
+            return ""
+        if (owner, name) not in self._properties:
+            bases = map(project.class_facts, project.lineage(self._module.name_of(owner)))
+            found = ((facts, facts.methods[name]) for facts in bases if facts is not None and name in facts.methods)
+            facts, method = next(found, (None, None))
+            given = _property_of(method) if method is not None else None
+            wrapper = self._inside(facts, given) if facts is not None and given is not None else ""
+            self._properties[owner, name] = wrapper
+        return self._properties[owner, name]
+
+    def _inside(self, facts: ClassFacts, value: ast.expr) -> str:
+        """The attribute of the object whose inside a value is: ``self._net.module``, ``unwrap(self._net)``."""
+        if isinstance(value, ast.IfExp):
+            return self._inside(facts, value.body) or self._inside(facts, value.orelse)
+        if isinstance(value, ast.Attribute) and value.attr == "module":
+            return _own(value.value)
+        if isinstance(value, ast.Call) and value.args:
+            project = self._module.project
+            helper = project.meaning(facts.module, value.func) if project is not None else ""
+            strips = last_part(value.func) in UNWRAPPING or self._takes_off(helper)
+            return _own(value.args[0]) if strips else ""
+        return ""
 
     def _last_bindings(self, name: cst.Name) -> Iterator[Binding]:
         """The last assignment before a use, and those in the other arms of its `if`; those in arms that leave before
@@ -92,13 +124,29 @@ class Unwrapping:
 
     def _is_stripped_by(self, call: cst.Call) -> bool:
         """Whether a call hands its argument to a function of the project that takes the wrapper off."""
-        name = self._module.callee(call) if call.args else ""
+        return self._takes_off(self._module.callee(call) if call.args else "")
+
+    def _takes_off(self, name: str) -> bool:
         if name and name not in self._strips:
             project = self._module.project
             found = project.definition(project.canonical(name)) if project is not None else None
             definition = found[1] if found is not None else None
             self._strips[name] = isinstance(definition, ast.FunctionDef) and _takes_wrapper_off(definition)
         return bool(name) and self._strips[name]
+
+
+def _property_of(method: FunctionNode) -> ast.expr | None:
+    """What a property returns, if it does nothing else."""
+    if not any(dotted_ast(each) == "property" for each in method.decorator_list):
+        return None
+    last = method.body[-1]
+    said = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in method.body[:-1])
+    return last.value if said and isinstance(last, ast.Return) else None
+
+
+def _own(value: ast.expr) -> str:
+    name = dotted_ast(value)
+    return name if name.startswith("self.") else ""
 
 
 def _takes_wrapper_off(function: ast.FunctionDef) -> bool:
@@ -112,7 +160,7 @@ def _takes_wrapper_off(function: ast.FunctionDef) -> bool:
     tested = [last_part(part) for call in calls if last_part(call.func) == "isinstance" for part in _alternatives(call)]
     if tested and all("DataParallel" in name and "Distributed" not in name for name in tested):
         return False  # of one process with all GPUs
-    return all(isinstance(call.func, ast.Name) and call.func.id in _TESTS for call in calls) and any(
+    return all(dotted_ast(call.func) in _TESTS | _CASTS for call in calls) and any(
         isinstance(node, ast.Return) and node.value is not None for node in nodes
     )
 
