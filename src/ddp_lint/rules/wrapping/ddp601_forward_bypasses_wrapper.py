@@ -18,7 +18,8 @@ from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.wraps import Wrap
-from ddp_lint.tensors.contexts import evaluation_only, without_gradient
+from ddp_lint.tensors.contexts import without_gradient
+from ddp_lint.tensors.operations import names, words_of
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
@@ -253,7 +254,7 @@ class ForwardBypassesWrapper(Rule):
             return False
         backward = backward_of(self.module, node)
         end = backward or loss_of(self.module, node)
-        if end is None or (backward is None and evaluation_only(self.module, node)):
+        if end is None or (backward is None and self._evaluates(node)):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
@@ -277,6 +278,11 @@ class ForwardBypassesWrapper(Rule):
             cause=Cause(taken),
         )
         return True
+
+    def _evaluates(self, node: cst.Call) -> bool:
+        """Whether the function around is named after evaluation: ``get_eval_loss``."""
+        function = self.module.function_of(node)
+        return function is not None and bool(words_of(function.name.value) & names("branches", "evaluation"))
 
     def _framework_twin(self, node: cst.Call, name: str) -> None:
         """`self.raw.x(...)` where the framework wraps `self.wrapped.x` (`frameworks.Twins`)."""
