@@ -79,6 +79,15 @@ def test_the_doubt_is_told(check: Check, project: pathlib.Path) -> None:
     assert rows[1].endswith("` may be the same on all ranks of the group")
 
 
+def test_what_other_files_ask_of_a_file_is_told_apart(check: Check, project: pathlib.Path) -> None:
+    helper = "import torch.distributed as dist\n\ndef sync(x):\n" + "    x = x + 1\n" * 500 + "    dist.all_reduce(x)\n"
+    (project / "b.py").write_text(helper)
+    (project / "a.py").write_text("import torch.distributed as dist\nfrom b import sync\n\ndef f(x):\n    sync(x)\n")
+    rows = [row for row in check("-v", "a.py").stderr.splitlines() if "CPU s" in row]
+    told = {row.split()[3].rstrip(","): row.endswith(" of them for other files that use it") for row in rows}
+    assert told["b.py"] and not told["a.py"]
+
+
 def test_what_is_held_back_in_a_test_says_so(check: Check, project: pathlib.Path) -> None:
     (project / "test_m.py").write_text(SOURCE)
     said = "`dist.broadcast` is not reported: findings in a test are shown only with --preview"

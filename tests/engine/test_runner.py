@@ -55,10 +55,15 @@ def test_what_can_communicate_is_asked_where_much_of_a_project_can(
 
 
 def test_work_on_another_file_is_charged_to_that_file(tmp_path: pathlib.Path) -> None:
-    helper = "import torch.distributed as dist\n\ndef sync(x):\n" + "    x = x + 1\n" * 500 + "    dist.all_reduce(x)\n"
+    helper = (
+        "import torch.distributed as dist\n\ndef sync(x):\n" + "    x = x + 1\n" * 3000 + "    dist.all_reduce(x)\n"
+    )
     user = "import torch.distributed as dist\nfrom b import sync\nif dist.get_rank() == 0:\n    sync(1)\n"
     write(tmp_path, {"b.py": helper, "a.py": user, "unread.py": helper})
-    charged = check(tmp_path, "a.py").statistics.charged
+    done = check(tmp_path, "a.py").statistics
+    charged = done.charged
+    assert done.for_others[str(tmp_path / "b.py")] == charged[str(tmp_path / "b.py")]
+    assert str(tmp_path / "a.py") not in done.for_others
     assert {path.rpartition("/")[2] for path in charged} <= {"a.py", "b.py", ""}
     assert charged[str(tmp_path / "b.py")] > charged[str(tmp_path / "a.py")] > 0
 

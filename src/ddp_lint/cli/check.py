@@ -492,4 +492,6 @@ def _say_work(outcome: _Outcome, options: _Options) -> None:
         options.color,
     )
     for path, seconds in done.slowest[:3]:
-        say(f"  {seconds:6.2f} CPU s  {path or 'the project as a whole'}", options.color)
+        others = done.for_others.get(path, 0.0) if path else 0.0
+        shared = f", {others:.2f} of them for other files that use it" if others > seconds / 2 else ""
+        say(f"  {seconds:6.2f} CPU s  {path or 'the project as a whole'}{shared}", options.color)

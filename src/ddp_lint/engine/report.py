@@ -49,6 +49,8 @@ class Statistics:
     cached: int = 0
     #: CPU seconds by file, '' for the project as a whole. Not wall: what else runs must not change them.
     charged: dict[str, float] = dataclasses.field(default_factory=dict)
+    #: What of these was spent on a file while others were checked, which call what is in it.
+    for_others: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def slowest(self) -> list[tuple[str, float]]:
@@ -75,6 +77,7 @@ class Report:
                 parsed=sum(r.statistics.parsed for r in parts),
                 cached=sum(r.statistics.cached for r in parts),
                 charged=_added(charge for r in parts for charge in r.statistics.charged.items()),
+                for_others=_added(charge for r in parts for charge in r.statistics.for_others.items()),
             ),
         )
 
@@ -88,6 +91,7 @@ class Report:
                 parsed=sum(r.parsed for r in results),
                 cached=sum(r.cached for r in results),
                 charged=_added(charge for result in results for charge in result.charges),
+                for_others=_added((of, s) for result in results for of, s in result.charges if of != result.path),
             ),
         )
 
