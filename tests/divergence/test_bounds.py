@@ -160,33 +160,6 @@ def test_what_a_few_functions_do_again_and_again_ends_before_the_bound_of_a_larg
     assert project.effort.whole.steps < 8_000
 
 
-@pytest.mark.parametrize(("first", "second"), [("g", "h"), ("(p0, g)", "(p1, h)"), ("dist.get_rank() == 0", "p0")])
-def test_roots_that_repeat_too_much_leave_less_to_the_others_of_their_file(
-    first: str, second: str, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "a.py").write_text(f"{_doubling(40, first, second)}\ndef own(x):\n{RANK}")
-    project = Project(tmp_path)
-    skipped = [name for _, name in result_of(_facts(project, tmp_path / "a.py"), project).skipped]
-    assert {"f0", "f1", "f2", "own"} <= {*skipped}
-    assert project.effort.whole.steps < 8_000
-
-
-def test_one_root_that_repeats_too_much_leaves_the_others_of_its_file(tmp_path: pathlib.Path) -> None:
-    """Near miss: others may still repeat what programs do."""
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "a.py").write_text(_doubling(20, "g", "h"))
-    many = "".join(f"    several(x, {n}, 0)\n" for n in range(10))
-    lines = "    log(a)\n" * 40
-    several = f"def several(x, a, b):\n{lines}    return a\n\ndef some(x):\n{many}\n"
-    odd = "def odd(x):\n    a.f0(x, *range(8))\n\n"
-    (tmp_path / "b.py").write_text(f"{HEAD}import a\n\n{odd}{several}\ndef own(x):\n    some(x)\n{RANK}")
-    project = Project(tmp_path)
-    result = result_of(_facts(project, tmp_path / "b.py"), project)
-    assert [name for _, name in result.skipped] == ["odd"]
-    assert len(result.mismatches) == 1
-
-
 def test_a_large_program_may_take_as_many_steps_where_it_repeats_few(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

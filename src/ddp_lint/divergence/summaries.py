@@ -121,9 +121,6 @@ class Summaries:
     #: Of these, what functions may take again and again, beyond a multiple of their size: for one root, and for all of
     #: a file, which has more for each of its lines. Roots of real trainers on top of Megatron were seen to take 10,000.
     REPEATED, REPEATED_OF_FILE = 12_000, 18_000
-    #: What a root that repeats too many takes from what the others of its file may repeat. Three such roots are seen in
-    #: no program: where functions call each other with argument lists that double, each of them is one.
-    REPEATED_LESS = 6_000
     #: What evaluates each kind of expression.
     handlers: ClassVar[Handlers] = {
         **expressions.HANDLERS, **conditions.HANDLERS, **iteration.HANDLERS, **targets.HANDLERS, ast.Call: call,
@@ -141,8 +138,6 @@ class Summaries:
         self.effort = project.effort
         self._bound = Bound(self.BOUND, self.REPEATED)
         self._bound_of_file = Bound(self.BOUND_OF_FILE, self.REPEATED_OF_FILE)
-        #: Whether the root repeats too many steps, and whether one of the file did.
-        self._repeats = self._one_repeats = False
         #: The keys that each running evaluation has asked for, by function; the first is for what is asked outside.
         self._asked: list[dict[ast.AST, set[Key]]] = [{}]
         #: By key: the deciding arguments that the summary under that key alone was made for.
@@ -182,12 +177,6 @@ class Summaries:
 
     def check(self) -> None:
         """Raises TooLarge where the root takes more than its bound."""
-        if self.effort.part.outweighs(self._bound.repeated):
-            if not self._repeats:
-                self._repeats = self._one_repeats = True
-                steps, repeated = self._bound_of_file
-                self._bound_of_file = Bound(steps, repeated - self.REPEATED_LESS)
-            raise TooLarge
         if self.effort.part.exceeds(self._bound):
             raise TooLarge
 
@@ -196,7 +185,6 @@ class Summaries:
         self.effort.start_whole()
         more = self.BOUND_OF_LINE * lines
         self._bound_of_file = Bound(self.BOUND_OF_FILE + more, self.REPEATED_OF_FILE + more)
-        self._one_repeats = False
 
     @property
     def is_exhausted(self) -> bool:
@@ -205,8 +193,7 @@ class Summaries:
 
     @property
     def is_half_exhausted(self) -> bool:
-        """Whether they have taken more than half of that, or as much of it was taken from them."""
-        return self._one_repeats or self.effort.whole.exceeds_half(self._bound_of_file)
+        return self.effort.whole.exceeds_half(self._bound_of_file)
 
     @contextlib.contextmanager
     def watching(self, node: ast.AST) -> Iterator[list[Given]]:
@@ -527,7 +514,6 @@ class Summaries:
         self._memory.forget()
         self.effort.start_part()
         self._bound = Bound(self.BOUND + own, self.REPEATED)
-        self._repeats = False
 
     def names_after(self, function: FunctionRef) -> dict[str, Value] | None:
         """The names that a function leaves, evaluated for arguments unknown; None while it is running."""

@@ -13,10 +13,6 @@ _MOST = 10**9
 #: How many times the steps of its own size one function may take before more of them are repeated ones. In four
 #: engines a root takes up to six times what the functions that it runs have together.
 _TIMES = 16
-#: How many times its size functions take at most in programs, but for a few steps (130 times in trainers on top of
-#: Megatron): what many argument lists reach. Where one takes more, they double from call to call, and each further step
-#: weighs as much as so many.
-_MOST_TIMES, _WEIGHT = 128, 8
 
 
 class Bound(NamedTuple):
@@ -50,8 +46,6 @@ class Count:
     def __init__(self) -> None:
         #: Those that were counted so far.
         self.steps = self.repeated = 0
-        #: The repeated steps by their weight.
-        self.weight = 0
         self._most = 0
         self._counted: set[Work] = set()
         self._left: list[Work] = []
@@ -63,13 +57,6 @@ class Count:
             return False
         self._add_what_is_left()
         return self.steps > bound.steps or self.repeated > bound.repeated
-
-    def outweighs(self, most: int) -> bool:
-        """Whether the repeated steps weigh more."""
-        if self._most <= most // _WEIGHT:
-            return False
-        self._add_what_is_left()
-        return self.weight > most
 
     def exceeds_half(self, bound: Bound) -> bool:
         """Whether this, with another one of which it is false, may exceed the bound: steps of a function which both
@@ -100,9 +87,8 @@ class Count:
         if work.of is not None:
             before, size = self._taken.get(work.of, (0, work.size))
             self._taken[work.of] = before + steps, size
-            repeated = _beyond(before, steps, _TIMES * size)
-            self.repeated += repeated
-            self.weight += repeated + (_WEIGHT - 1) * _beyond(before, steps, _MOST_TIMES * size)
+            allowed = _TIMES * size
+            self.repeated += max(before + steps - allowed, 0) - max(before - allowed, 0)
 
     def made(self, work: Work) -> None:
         """Its steps were counted one by one."""
@@ -112,11 +98,6 @@ class Count:
         if work not in self._counted:
             self._left.append(work)
             self._most += work.most
-
-
-def _beyond(before: int, steps: int, allowed: int) -> int:
-    """How many of some steps are too many, after others that were taken before."""
-    return max(before + steps - allowed, 0) - max(before - allowed, 0)
 
 
 class Effort:
