@@ -24,6 +24,8 @@ def own_tokens(frame: Frame, node: ast.Compare) -> Variation | None:
     the token, in a loop that gives it back to the model. With data parallelism each rank writes its own text."""
     if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)) or not isinstance(frame.function, FunctionNode):
         return None
+    if not any(map(frame.facts.file.holds, _CHOOSING)):  # most files: their functions need not be looked through
+        return None
     if not fed_back(frame.function) or not any(_is_chosen(frame, side) for side in (node.left, node.comparators[0])):
         return None
     origin = Label(frame.span(node), "the model has chosen these tokens for the texts of this rank")
@@ -41,7 +43,11 @@ def _is_chosen(frame: Frame, token: ast.expr) -> bool:
 
 @kept_by_node(1024)
 def fed_back(function: ast.AST) -> frozenset[str]:
-    """The functions that a loop calls with what follows from what they have returned, by name."""
+    """The functions that a loop calls with what follows from what they have returned, by name. Only of a function that
+    chooses tokens: what follows from what is worked out for each call of each loop."""
+    calls = (node for node in inside(function) if isinstance(node, ast.Call))
+    if not any(last_part(call.func) in _CHOOSING for call in calls):
+        return frozenset()
     return frozenset(_of_loops(function))
 
 

@@ -182,7 +182,7 @@ class FileReadBeforeWritten(Rule):
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if node not in self._parting and node not in self._looking:
             return
-        if node in self._parting and any(name.rpartition(".")[2] in self.module.code(node) for name in MAKERS):
+        if node in self._parting and any(self.module.file.holds(name.rpartition(".")[2]) for name in MAKERS):
             self._visit_folder(node)
         branches = self._parting.get(node, [])
         inside = [node.body] if any(leaves(branch.body) for branch in branches) else branches
