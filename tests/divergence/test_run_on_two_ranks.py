@@ -1,5 +1,6 @@
-"""Trainers of several fields, each of which was run by two processes: as it stands, one of them waits for ever; with
-the change beside it, both come to their end."""
+"""Short forms of trainers of several fields that two processes ran: as a program stands, one of the processes waits for
+ever; with the change beside it, both come to their end. Those with DeepSpeed or accelerate, and what is silent, were
+not run."""
 
 from __future__ import annotations
 

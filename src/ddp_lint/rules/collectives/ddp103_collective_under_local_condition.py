@@ -11,9 +11,10 @@ class CollectiveUnderLocalCondition(MismatchRule):
 
     Finds collectives, also implicit ones, whose condition does not mention the rank but differs between ranks: a value
     of this rank's batch (`loss.item()`, `isnan`, an empty selection, `masks.numel() == 0`, missing images), the wall
-    clock, a future that has finished on some ranks only, free memory, an exception in work that only this rank does,
-    or a barrier only for the ranks that found a file missing which one of them creates. Other conditions on files are
-    DDP111, other exceptions DDP112.
+    clock, a future that has finished on some ranks only, free memory, an exception that this rank's own data raises
+    (`except ValueError: continue`), a list that is gathered unless this rank has put nothing into it, or a barrier only
+    for the ranks that found a file missing which one of them creates. Other conditions on files are DDP111, other
+    exceptions DDP112.
 
     ## Why it breaks
 

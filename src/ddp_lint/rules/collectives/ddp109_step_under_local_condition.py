@@ -11,7 +11,7 @@ class StepUnderLocalCondition(MismatchRule):
 
     Finds `optimizer.step()`, `scheduler.step()`, `scaler.update()`, gradient clipping and `loss.backward()` that only
     some ranks run: under a rank test, under a test of this rank's own loss or data, or in a `try` whose handler skips
-    a batch and continues. Also `ReduceLROnPlateau.step(loss)` with each rank's own loss.
+    a batch that raised an exception and continues. Also `ReduceLROnPlateau.step(loss)` with each rank's own loss.
 
     ## Why it breaks
 

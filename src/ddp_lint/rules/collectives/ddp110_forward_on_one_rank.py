@@ -12,7 +12,8 @@ class ForwardOnOneRank(MismatchRule):
     Finds calls of a model that is wrapped in DDP, FSDP or a DeepSpeed engine on one side of a rank test: an evaluation
     or sample generation on rank 0 with the training wrapper. Also in a loop that each rank leaves by itself, and a part
     of a sharded model (`fully_shard`, a wrap policy, ZeRO-3) that `forward` runs under a condition of the rank's own
-    batch: a vision tower behind `if pixel_values is not None`, experts without tokens.
+    batch: a vision tower behind `if pixel_values is not None`, experts without tokens. And the loop in which a sharded
+    model writes text, where it ends as soon as the texts of this rank are complete (`if done.all(): break`).
 
     ## Why it breaks
 
