@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 
@@ -9,31 +8,21 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.cuda import Initialiser, surely_cuda
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.search import importers
-from ddp_lint.project.facts import ModuleFacts, parse_expression
+from ddp_lint.launch.loader_workers import METHODS, SAMPLES, loaders_use_workers, makes_samples
+from ddp_lint.project.facts import parse_expression
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
-from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import constructions
 
-_METHODS = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn", "collate", "collater", "__call__")
-_SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
-_DATASET = "torch.utils.data.Dataset"
-_WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
 _DEVICES = re.compile(r"cuda|device", re.IGNORECASE)
-_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_CONTEXT = re.compile(
-    r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
-)
 
 
 class CudaInDatasetWorker(Rule):
@@ -117,7 +106,7 @@ class CudaInDatasetWorker(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers(*_METHODS, file=("torch",))
+    triggers = Triggers(*METHODS, file=("torch",))
     oracles = ("exception", "device")
     needs_cuda = True
 
@@ -125,18 +114,13 @@ class CudaInDatasetWorker(Rule):
         self._workers: bool | None = None
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if not makes_samples(self.module, node):
+            return
         owner = self.module.parent(self.module.parent(node) or node)
-        if node.name.value not in _METHODS:
-            return
-        if isinstance(owner, cst.ClassDef):
-            if not self._is_dataset(owner):
-                return
-        elif not node.name.value.startswith("collate"):
-            return
         for call, what in (*self._on_gpu(node), *self._through_functions(node)):
             if self._runs_in_worker(call):
                 self._report(call, what, (node.name, "runs in the workers"))
-        if isinstance(owner, cst.ClassDef) and node.name.value in _SAMPLES:
+        if isinstance(owner, cst.ClassDef) and node.name.value in SAMPLES:
             for call, read in self._kept_on_gpu(owner, node):
                 if self._runs_in_worker(call):
                     self._report(call, "puts on a GPU what is read", (read, "read in the workers"))
@@ -175,12 +159,6 @@ class CudaInDatasetWorker(Rule):
             if isinstance(up, cst.BaseStatement):
                 break
         return ""
-
-    def _is_dataset(self, owner: cst.ClassDef) -> bool:
-        names = {dotted(base.value).rpartition(".")[2] for base in owner.bases}
-        methods = {s.name.value for s in owner.body.body if isinstance(s, cst.FunctionDef)}
-        by_name = any(name.endswith("Dataset") for name in names) or {"__getitem__", "__len__"} <= methods
-        return self.module.is_subclass(owner, _DATASET) or (by_name and "Dataset" in owner.name.value)
 
     def _on_gpu(self, function: cst.FunctionDef) -> Iterator[tuple[cst.Call, str]]:
         for node in descendants(function.body):
@@ -243,16 +221,8 @@ class CudaInDatasetWorker(Rule):
             if "worker_info" in self.module.code(test) or "is_available" in self.module.code(test):
                 return False
         if self._workers is None:
-            self._workers = self._loaders_use_workers()
+            self._workers = loaders_use_workers(self.module, forked=True)
         return self._workers
-
-    def _loaders_use_workers(self) -> bool:
-        """Whether a DataLoader of this file, else of a file that imports it, starts workers."""
-        own = _uses_workers(self.module.facts) if self.module.facts is not None else None
-        if own is not None or self.module.project is None or not self.module.name:
-            return bool(own)
-        users = importers(self.module.project, self.module.name, holding=("DataLoader",))
-        return any(map(_uses_workers, users))
 
     def _report(self, call: cst.Call, what: str, label: tuple[cst.CSTNode, str]) -> None:
         fix = None
@@ -267,22 +237,3 @@ class CudaInDatasetWorker(Rule):
             help="keep samples on the CPU; move the batch in the training loop, with pin_memory and non_blocking",
             fix=fix,
         )
-
-
-def _uses_workers(facts: ModuleFacts) -> bool | None:
-    """Whether a DataLoader of a file starts workers; None when the file makes none."""
-    text = _COMMENT.sub("", facts.file.text)
-    if _CONTEXT.search(text):
-        return False
-    loaders = [n for n in calls_below(facts.tree) if last_part(n.func) == "DataLoader"]
-    if not loaders:
-        return None
-    return any(_asks_for_workers(loader, text) for loader in loaders)
-
-
-def _asks_for_workers(loader: ast.Call, text: str) -> bool:
-    given = next((k.value for k in loader.keywords if k.arg == "num_workers"), None)
-    if given is not None:
-        return not (isinstance(given, ast.Constant) and given.value in (0, None))
-    elsewhere = _WORKERS.search(text) if any(k.arg is None for k in loader.keywords) else None
-    return elsewhere is not None and elsewhere["value"] not in ("0", "None")

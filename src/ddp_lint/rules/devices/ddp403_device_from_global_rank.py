@@ -19,8 +19,8 @@ from ddp_lint.source.queries import literal_text
 from ddp_lint.source.wraps import argument
 
 _DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")
-#: What a list of the GPUs of one node is called.
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: What a list of the GPUs of one node is called.
 _GPUS = re.compile(r"(^|[\W_])gpu(s|_?ids|_?list)?([\W_]|$)|CUDA_VISIBLE_DEVICES|device_ids")
 
 

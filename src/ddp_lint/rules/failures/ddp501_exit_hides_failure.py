@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.loader_workers import loaders_use_workers, makes_samples
 from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.launch.single_process import one_process
 from ddp_lint.rules.base import Rule
@@ -96,9 +97,11 @@ class ExitHidesFailure(Rule):
     A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
-    KeyboardInterrupt. Only with `--preview`: a branch that reports a failure in a file without evidence of several
-    ranks (a tool that converts one model), a handler in code that serves or deploys a model, in a program or a project
-    without evidence of several ranks, unless the handler takes any exception of a program that trains.
+    KeyboardInterrupt; methods of datasets and collate functions where loaders have workers: the exit ends a worker,
+    and the rank gets an exception (measured). Only with `--preview`: a branch that reports a failure in a file without
+    evidence of several ranks (a tool that converts one model), a handler in code that serves or deploys a model, in a
+    program or a project without evidence of several ranks, unless the handler takes any exception of a program that
+    trains.
 
     ## How to confirm
 
@@ -135,6 +138,8 @@ class ExitHidesFailure(Rule):
             return
         if function is not None and function.name.value in self._initializers:
             return
+        if function is not None and makes_samples(self.module, function) and loaders_use_workers(self.module):
+            return  # it ends a worker, after which the loader raises in the rank
         if self._in_finally(node) or in_forked_child(self.module, node) or self._is_killed_before(node):
             return
         if any(

@@ -1,0 +1,67 @@
+"""Which code the worker processes of a DataLoader run, and not the rank itself."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from ddp_lint.launch.search import importers
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below
+
+#: Methods of a dataset that make samples, and all functions that make samples or batches of them.
+SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
+METHODS = (*SAMPLES, "collate_fn", "collate", "collater", "__call__")
+_DATASET = "torch.utils.data.Dataset"
+_WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_CONTEXT = re.compile(
+    r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
+)
+
+
+def makes_samples(module: Module, function: cst.FunctionDef) -> bool:
+    """Whether a loader calls a function for its samples or batches: a method of a dataset, or a collate function."""
+    if function.name.value not in METHODS:
+        return False
+    owner = module.parent(module.parent(function) or function)
+    if isinstance(owner, cst.ClassDef):
+        return _is_dataset(module, owner)
+    return function.name.value.startswith("collate")
+
+
+def _is_dataset(module: Module, owner: cst.ClassDef) -> bool:
+    names = {dotted(base.value).rpartition(".")[2] for base in owner.bases}
+    methods = {s.name.value for s in owner.body.body if isinstance(s, cst.FunctionDef)}
+    by_name = any(name.endswith("Dataset") for name in names) or {"__getitem__", "__len__"} <= methods
+    return module.is_subclass(owner, _DATASET) or (by_name and "Dataset" in owner.name.value)
+
+
+def loaders_use_workers(module: Module, *, forked: bool = False) -> bool:
+    """Whether a DataLoader of this file, else of a file that imports it, starts workers. `forked`: by a fork."""
+    own = _uses_workers(module.facts, forked) if module.facts is not None else None
+    if own is not None or module.project is None or not module.name:
+        return bool(own)
+    users = importers(module.project, module.name, holding=("DataLoader",))
+    return any(_uses_workers(user, forked) for user in users)
+
+
+def _uses_workers(facts: ModuleFacts, forked: bool) -> bool | None:
+    """Whether a DataLoader of a file starts workers; None when the file makes none."""
+    text = _COMMENT.sub("", facts.file.text)
+    if forked and _CONTEXT.search(text):
+        return False
+    loaders = [n for n in calls_below(facts.tree) if last_part(n.func) == "DataLoader"]
+    if not loaders:
+        return None
+    for loader in loaders:
+        given = next((k.value for k in loader.keywords if k.arg == "num_workers"), None)
+        if given is not None and getattr(given, "value", given) not in (0, None):
+            return True
+        elsewhere = _WORKERS.search(text) if given is None and any(k.arg is None for k in loader.keywords) else None
+        if elsewhere is not None and elsewhere["value"] not in ("0", "None"):
+            return True
+    return False
