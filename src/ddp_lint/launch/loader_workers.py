@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import libcst as cst
@@ -17,7 +18,6 @@ SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 METHODS = (*SAMPLES, "collate_fn", "collate", "collater", "__call__")
 _DATASET = "torch.utils.data.Dataset"
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
-_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _CONTEXT = re.compile(
     r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
 )
@@ -51,17 +51,17 @@ def loaders_use_workers(module: Module, *, forked: bool = False) -> bool:
 
 def _uses_workers(facts: ModuleFacts, forked: bool) -> bool | None:
     """Whether a DataLoader of a file starts workers; None when the file makes none."""
-    text = _COMMENT.sub("", facts.file.text)
-    if forked and _CONTEXT.search(text):
+    if forked and facts.file.shows(_CONTEXT):
         return False
     loaders = [n for n in calls_below(facts.tree) if last_part(n.func) == "DataLoader"]
     if not loaders:
         return None
-    for loader in loaders:
-        given = next((k.value for k in loader.keywords if k.arg == "num_workers"), None)
-        if given is not None and getattr(given, "value", given) not in (0, None):
-            return True
-        elsewhere = _WORKERS.search(text) if given is None and any(k.arg is None for k in loader.keywords) else None
-        if elsewhere is not None and elsewhere["value"] not in ("0", "None"):
-            return True
-    return False
+    return any(_asks_for_workers(loader, facts) for loader in loaders)
+
+
+def _asks_for_workers(loader: ast.Call, facts: ModuleFacts) -> bool:
+    given = next((k.value for k in loader.keywords if k.arg == "num_workers"), None)
+    if given is not None:
+        return not (isinstance(given, ast.Constant) and given.value in (0, None))
+    elsewhere = _WORKERS.search(facts.file.code) if any(k.arg is None for k in loader.keywords) else None
+    return elsewhere is not None and elsewhere["value"] not in ("0", "None")
