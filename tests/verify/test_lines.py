@@ -96,6 +96,33 @@ def test_counts_guards_and_swallowed_exceptions(tmp_path: pathlib.Path) -> None:
     assert [(event.type, event.where) for event in events.of(trace.Raised)] == [("ValueError", "caught")]
 
 
+BESIDE = """
+import threading, time
+emit, started, written = lines.recorder.emit, threading.Event(), threading.Event()
+def late(*args, **kwargs):
+    if threading.current_thread() is not threading.main_thread():
+        started.set()
+        written.wait(0.3)
+    emit(*args, **kwargs)
+    written.set()
+lines.recorder.emit = late
+watchdog = threading.Thread(target=lines.flush)
+watchdog.start()
+started.wait()
+watched.run(5)
+"""
+
+
+def test_the_last_counts_are_written_last(tmp_path: pathlib.Path) -> None:
+    """The watchdog writes them every second, at any time: what it has read may be older than what the end writes."""
+    path = tmp_path / "watched.py"
+    path.write_text(WATCHED)
+    program = PROGRAM.replace("watched.run(5)\n", BESIDE)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(path)], check=True)
+    events = [event.counts[str(path)][4] for event in trace.Trace.load(tmp_path, 0).of(trace.Lines)]
+    assert events == [1, 3]
+
+
 ASKING = """
 import statistics
 class Stop:

@@ -673,12 +673,14 @@ class Writer:
         self.path = path
         self._file: io.TextIOWrapper = path.open("a", encoding="utf-8")
         self.pid = os.getpid()
-        self._lock = threading.RLock()
+        #: Held while an event is written. Who writes an excerpt of what other threads change too holds it from the
+        #: excerpt on: else an older one may be written after a newer one.
+        self.lock = threading.RLock()
         self.written = 0
 
     def write(self, event: Event) -> int:
         """Number, stamp and flush the event; returns its number."""
-        with self._lock:
+        with self.lock:
             number = self.written
             self.written += 1
             kind = type(event).__name__

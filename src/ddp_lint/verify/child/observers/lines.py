@@ -247,10 +247,13 @@ class Lines(Observer):
         )
 
     def flush(self) -> None:
-        """Write the counts when they have changed since the last time."""
-        if not self._changed:
-            return
-        self._changed = False
+        """Write the counts when they have changed since the last time. The main thread and the watchdog call this."""
+        with self.recorder.writer.lock:
+            if self._changed:
+                self._changed = False
+                self._write()
+
+    def _write(self) -> None:
         self.recorder.emit(
             trace.Lines,
             frames=(),
