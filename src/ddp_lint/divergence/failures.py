@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
@@ -14,27 +15,15 @@ from ddp_lint.divergence.lengths import equalised
 from ddp_lint.divergence.stop_iteration import own_end
 from ddp_lint.divergence.values import ELEMENT, Condition, Variation, unknown
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge import table
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import FunctionNode, names_in, parameters, positional, walk
 
 #: Exceptions that one rank may get alone; others are mistakes that all ranks make.
-_LOCAL_ERRORS = frozenset(
-    {
-        "Exception", "BaseException", "OSError", "IOError", "FileNotFoundError", "PermissionError", "ConnectionError",
-        "TimeoutError", "StopIteration", "MemoryError", "EOFError", "OutOfMemoryError", "URLError", "HTTPError",
-        "RequestException", "JSONDecodeError", "UnpicklingError", "FileExistsError", "Timeout", "ClientError",
-    }
-)  # fmt: skip
+_LOCAL_ERRORS: Final = frozenset(table("failures")["local_exceptions"])
 #: Calls that do not fail on one rank alone.
-_HARMLESS = frozenset(
-    {
-        "len", "print", "str", "int", "float", "isinstance", "getattr", "setattr", "hasattr", "range", "enumerate",
-        "zip", "list", "dict", "tuple", "set", "super", "min", "max", "info", "debug", "warning", "warn", "error",
-        "append", "format", "join", "items", "keys", "values", "get_rank", "get_world_size", "is_initialized",
-        "is_available", "zero_grad", "train", "eval", "synchronize", "empty_cache", "set_device", "update", "wait",
-    }
-)  # fmt: skip
+_HARMLESS: Final = frozenset(table("failures")["safe_calls"])
 
 
 def may_fail(frame: Frame, statement: ast.stmt) -> bool:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Final
 
+from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, parameters, walk, yields
 
 _DEPTH = 3
-#: Calls below torch.cuda that wait for the first use of a GPU, or do nothing before it.
-_WAIT = ("device_count", "is_initialized", "amp", "nvtx", "manual_seed", "manual_seed_all", "seed", "seed_all",
-         "empty_cache")  # fmt: skip
-#: And those that query the driver for nothing that a forked child could not query as well.
-_HARMLESS = (*_WAIT, "is_available", "GradScaler", "autocast")
+#: What below torch.cuda does nothing before the first use of a GPU, and what makes no context there.
+_WAIT: Final = frozenset(table("devices")["cuda"]["wait"])
+_NO_WORK: Final = _WAIT | frozenset(table("devices")["cuda"]["no_work"])
+_WITHOUT_CONTEXT: Final = _NO_WORK | frozenset(table("devices")["cuda"]["without_context"])
+#: What does not query the driver, and what does under another name.
+_ASKS_NOBODY: Final = _WAIT | frozenset(table("devices")["cuda"]["ask_nobody"])
+_ASKS: Final = frozenset(table("devices")["cuda"]["ask_driver"])
+#: Set to 1, it makes `torch.cuda.is_available` ask NVML instead, which settles nothing.
+_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = _DEPTH) -> ast.AST | None:
@@ -57,7 +63,7 @@ def touches_cuda(facts: ModuleFacts, node: ast.AST, around: FunctionNode | None 
         return True
     name = facts.imports.resolve(dotted_ast(node.func)) or ""
     if name.startswith("torch.cuda."):
-        return not any(part in _HARMLESS for part in name.split("."))
+        return not any(part in _NO_WORK for part in name.split("."))
     if name == "torch.distributed.init_process_group":
         return any(_is_text(a, "nccl") for a in (*node.args, *(k.value for k in node.keywords)))
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -87,15 +93,6 @@ def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[Modul
     return project.definition(project.canonical(name)) if name else None
 
 
-#: Calls below torch.cuda that do not make a context on a GPU.
-_WITHOUT_CONTEXT = (*_HARMLESS, "is_bf16_supported", "memory", "device")
-#: Calls below torch.cuda after which CUDA_VISIBLE_DEVICES still counts and a forked child may use CUDA: measured on
-#: 2 x H200 with torch 2.11, where `is_available` and all others that were tried query the driver, and settle both.
-_ASKS_NOBODY = frozenset({*_WAIT, "device", "Event"})
-#: What queries the driver under another name, by the same measurement.
-_ASKS = frozenset({"torch.accelerator.is_available", "torch.backends.cudnn.version", "torch.cuda.amp.GradScaler"})
-#: Set to 1, it makes `torch.cuda.is_available` ask NVML instead, which settles nothing: measured likewise.
-_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 #: Files of the project that one import may lead to.
 _IMPORTS_READ = 60
 
