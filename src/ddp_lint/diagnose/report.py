@@ -127,7 +127,8 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
-    return f"{found.what[:300]}: the code at that line failed on the data or state of this rank.", found.sure
+    what = found.what[:300].rstrip(".")
+    return f"{what}: the code at that line failed on the data or state of this rank.", found.sure
 
 
 def _fix(found: Diagnosis) -> str:
