@@ -52,6 +52,16 @@ CASES = {
     " def forward(self, batch): return self.e(batch['input_ids']) * batch['attention_mask'].unsqueeze(-1)\n",
     "a tuple": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 3)\n"
     " def forward(self, batch):\n  x, y = batch\n  return nn.functional.cross_entropy(self.l(x), y)\n",
+    "a list of samples": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 3)\n"
+    " def forward(self, xs, labels):\n  y = torch.cat([self.l(x[None]) for x in xs])\n"
+    "  return nn.functional.cross_entropy(y, torch.stack(labels))\n",
+    "records of samples": "class M(nn.Module):\n def __init__(self):\n  super().__init__()\n"
+    "  self.c = nn.Linear(6, 3); self.b = nn.Linear(6, 4)\n"
+    " def forward(self, xs, targets=None):\n  if targets is None: return self.c(xs)\n  loss = 0.0\n"
+    "  for i, (x, t) in enumerate(zip(xs, targets)):\n"
+    "   loss = loss + (self.b(x).expand_as(t['boxes']) - t['boxes']).abs().mean()\n"
+    "   loss = loss + nn.functional.cross_entropy(self.c(x).expand(len(t['labels']), -1), t['labels'])\n"
+    "  return {'loss': loss}\n",
     "keywords only": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 3)\n"
     " def forward(self, *, pixel_values): return self.l(pixel_values)\n",
     "example_input_array": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 2)\n"
@@ -127,6 +137,16 @@ def test_optional_inputs_that_reach_more_of_the_model(tmp_path: pathlib.Path) ->
     recipe, _ = _recipe(tmp_path, OPTIONAL.format(use="context", more=""))
     assert list(recipe["keywords"]) == ["context"] and "left_out" not in recipe  # type: ignore[call-overload]
     assert recipe["described"] == ("forward(float32[4, 6], context=float32[4, 4]), loss: the mean square of the output")
+
+
+def test_records_of_samples_are_joined_by_sample(tmp_path: pathlib.Path) -> None:
+    recipe, builder = _recipe(tmp_path, CASES["records of samples"])
+    assert recipe["described"] == (
+        "forward(float32[4, 6], [4 x {labels: int64[8], boxes: float32[8, 4]}]), loss: the output's `loss`"
+    )
+    joined = builder.full_batch(0, 2)
+    assert joined is not None
+    assert joined.args[0].shape == (8, 6) and [record["boxes"].shape for record in joined.args[1]] == [(8, 4)] * 8
 
 
 def test_what_only_the_guess_leaves_out_is_frozen(tmp_path: pathlib.Path) -> None:

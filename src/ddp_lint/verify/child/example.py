@@ -10,6 +10,7 @@ from typing import Any
 
 from ddp_lint.verify.child import shapes
 from ddp_lint.verify.child.arguments import construct, needed, parameters, required, syntax
+from ddp_lint.verify.child.arrangements import arrangements
 
 EXAMPLE = "ddp_lint_example"
 
@@ -69,9 +70,9 @@ def left_open(function: Any) -> int:
 
 
 def _likely(name: str, model: Any) -> shapes.Spec:
-    shape = shapes.arrangements(name, model.forward)[0]
-    found = [[*shapes.named_candidates(leaf, model), *shapes.candidates(model)][0] for leaf in shape.leaves]
-    return shape.filled(tuple(found))
+    way = arrangements(name, model.forward)[0]
+    found = [[*shapes.named_candidates(leaf, model), *shapes.candidates(model)][0] for leaf in way.leaves]
+    return way.filled(tuple(found))
 
 
 def _asked(cls: Any) -> list[str]:

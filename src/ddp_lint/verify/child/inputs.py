@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from ddp_lint.verify.child import loss, shapes
-from ddp_lint.verify.child.arguments import CannotBuild, construct, named, needed, parameters, required
+from ddp_lint.verify.child.arguments import BATCH, CannotBuild, construct, named, needed, parameters, required
+from ddp_lint.verify.child.arrangements import Arrangement, arrangements
 from ddp_lint.verify.child.dispatch import changed
 from ddp_lint.verify.child.example import advice, left_open
 from ddp_lint.verify.child.loss import loss_of
@@ -167,17 +168,29 @@ class Builder:
     def full_batch(self, step: int, world: int) -> Batch | None:
         """The batches of all ranks as one, None when they cannot be joined (no tensor has a batch dimension)."""
         batches = [self.batch(step, rank) for rank in range(world)]
-        flat = [_tensors(batch) for batch in batches]
-        sizes = [tensor.shape[0] for tensor in flat[0] if tensor.dim()]
+        sizes = [tensor.shape[0] for tensor in _tensors(batches[0]) if tensor.dim()]
         if not sizes:
             return None
-        joined = iter(
-            [
-                torch.cat(row) if row[0].dim() and row[0].shape[0] == sizes[0] else row[0]
-                for row in zip(*flat, strict=True)
-            ]
-        )
-        return batches[0].map(lambda _: next(joined))
+        guessed = self._example is None
+        size = BATCH if guessed else sizes[0]
+        args, kwargs = _joined([(batch.args, dict(batch.kwargs)) for batch in batches], size, of_samples=guessed)
+        return Batch(args, kwargs, batches[0].method)
+
+
+def _joined(values: Sequence[Any], size: int, *, of_samples: bool) -> Any:
+    """The values of several batches of `size` samples as that of one. `of_samples`: a list has one value for each
+    sample; else it has tensors that have a batch dimension, as a tuple does."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _joined([value[key] for value in values], size, of_samples=of_samples) for key in first}
+    if isinstance(first, list) and of_samples:
+        return [sample for value in values for sample in value]
+    if isinstance(first, list | tuple) and not hasattr(first, "_fields"):
+        rows = zip(*values, strict=True)
+        return type(first)(_joined(row, size, of_samples=of_samples) for row in rows)
+    if isinstance(first, torch.Tensor) and first.dim() and first.shape[0] == size:
+        return torch.cat(list(values))
+    return first
 
 
 # ---- finding a recipe
@@ -272,7 +285,10 @@ def _shown(value: Any) -> str:
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
+        shown = [_shown(item) for item in value]
+        return f"[{len(shown)} x {shown[0]}]" if len(shown) > 1 and len(set(shown)) == 1 else f"[{', '.join(shown)}]"
+    if isinstance(value, tuple):
         return "(" + ", ".join(map(_shown, value)) + ")"
     return repr(value)[:40]
 
@@ -363,19 +379,19 @@ class _Search:
         """Specifications for these arguments, the likely ones first, each way of taking them apart in its turn."""
         ways = [self._ways(name) for name in names]
         for chosen in itertools.islice(itertools.product(*ways), 8):
-            leaves = [leaf for shape in chosen for leaf in shape.leaves]
+            leaves = [leaf for way in chosen for leaf in way.leaves]
             columns = [self._candidates(leaf) for leaf in leaves]
             for row in itertools.islice(shapes.in_order(columns), _TRIALS // max(len(ways), 1)):
                 rest = iter(row)
                 yield {
-                    name: shape.filled(tuple(itertools.islice(rest, len(shape.leaves))))
-                    for name, shape in zip(names, chosen, strict=True)
+                    name: way.filled(tuple(itertools.islice(rest, len(way.leaves))))
+                    for name, way in zip(names, chosen, strict=True)
                 }
 
-    def _ways(self, name: str) -> list[shapes.Shape]:
+    def _ways(self, name: str) -> list[Arrangement]:
         if name == "batch_idx":
-            return [shapes.Shape("tensor", (name,))]
-        return shapes.arrangements(name, self._function)
+            return [Arrangement("tensor", (name,))]
+        return arrangements(name, self._function)
 
     def _candidates(self, leaf: str) -> list[dict[str, Any]]:
         if leaf == "batch_idx":
@@ -419,7 +435,7 @@ class _Search:
         self, specs: dict[str, shapes.Spec], trial: Trial, parameter: inspect.Parameter
     ) -> tuple[dict[str, shapes.Spec], Trial] | None:
         """With one more argument, when that works and reaches more (a target: when it works)."""
-        for spec in itertools.islice(self._optional(parameter), _MORE_TRIALS):
+        for spec in self._optional(parameter):
             more = {**specs, parameter.name: spec}
             with contextlib.suppress(CannotBuild):
                 found = _try(Builder(self._module, self._name, self._with(more)), self._name)
@@ -429,11 +445,13 @@ class _Search:
                     return more, found
         return None
 
-    def _optional(self, parameter: inspect.Parameter) -> Iterator[dict[str, Any]]:
+    def _optional(self, parameter: inspect.Parameter) -> Iterator[shapes.Spec]:
         if isinstance(parameter.default, bool):
             yield {"kind": "value", "value": not parameter.default}
         elif parameter.default is None:
-            yield from self._candidates(parameter.name)
+            for way in self._ways(parameter.name):
+                rows = shapes.in_order([self._candidates(leaf) for leaf in way.leaves])
+                yield from map(way.filled, itertools.islice(rows, _MORE_TRIALS * len(way.leaves)))
             yield {"kind": "value", "value": True}
 
 

@@ -1,12 +1,11 @@
 """What a tensor that a model takes may look like: from the model's layers and from the name of the argument.
 
 A specification is plain JSON: `kind` float, int (below `high`), ones (integers) or bool (all true) with a `shape`; dict
-and tuple with `items`; value with a `value` that is no tensor.
+and tuple with `items`; list with `count` times `item`, one for each sample; value with a `value` that is no tensor.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -15,13 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddp_lint.verify.child.arguments import BATCH, SIZE, syntax
+from ddp_lint.verify.child.arguments import BATCH, SIZE
 
 Spec = Mapping[str, Any]
 
 _LENGTH = 8
 _TARGETS = ("target", "label", "y", "tgt_ids", "targets", "labels")
 _MASKS = ("mask",)
+_BOXES = {"box", "boxes", "bbox", "bboxes"}
 _IDS = ("ids", "idx", "id", "tokens", "token", "input", "indices", "index")
 #: Candidates of one input that are tried.
 _CANDIDATES = 12
@@ -95,11 +95,17 @@ def named_candidates(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
     ]
     if is_target(name):
         high = heads[-1] if heads else 2
-        yield from (integers(high, BATCH), integers(high, BATCH, _LENGTH), floats(BATCH, high))
+        yield from (integers(high, BATCH), integers(high, BATCH, _LENGTH))
+        low = min((n for n in heads if n > 1), default=high)
+        if low < high:
+            yield from (integers(low, BATCH), integers(low, BATCH, _LENGTH))
+        yield floats(BATCH, high)
     elif any(word in name for word in _MASKS):
         yield from (ones(BATCH, _LENGTH), {**ones(BATCH, _LENGTH), "kind": "ones"}, ones(_LENGTH, _LENGTH))
     elif name in ("t", "timestep", "timesteps"):
         yield from (integers(100, BATCH), floats(BATCH))
+    elif words & _BOXES:
+        yield floats(BATCH, _LENGTH, 4)
     elif "edge" in words:
         yield integers(BATCH, 2, _LENGTH)
     elif alike:
@@ -127,12 +133,25 @@ def ones(*shape: int) -> dict[str, Any]:
     return {"shape": list(shape), "kind": "bool"}
 
 
+def samples(spec: Spec) -> dict[str, Any]:
+    """A list that has one value for each sample of the batch that `spec` describes."""
+    return {"kind": "list", "count": BATCH, "item": _sample(spec)}
+
+
+def _sample(spec: Spec) -> Spec:
+    if spec["kind"] == "dict":
+        return {**spec, "items": {key: _sample(item) for key, item in spec["items"].items()}}
+    return {**spec, "shape": spec["shape"][1:]}
+
+
 def make(spec: Spec, generator: torch.Generator) -> Any:
     """A value of that specification."""
     if spec["kind"] == "dict":
         return {key: make(item, generator) for key, item in spec["items"].items()}
     if spec["kind"] == "tuple":
         return tuple(make(item, generator) for item in spec["items"])
+    if spec["kind"] == "list":
+        return [make(spec["item"], generator) for _ in range(spec["count"])]
     if spec["kind"] == "value":
         return spec["value"]
     if spec["kind"] == "int":
@@ -148,6 +167,8 @@ def source(spec: Spec) -> str:
         return "{" + ", ".join(f"{key!r}: {source(item)}" for key, item in spec["items"].items()) + "}"
     if spec["kind"] == "tuple":
         return "(" + "".join(f"{source(item)}, " for item in spec["items"]).rstrip(" ") + ")"
+    if spec["kind"] == "list":
+        return f"[{source(spec['item'])} for _ in range({spec['count']})]"
     if spec["kind"] == "value":
         return repr(spec["value"])
     shape = ", ".join(map(str, spec["shape"]))
@@ -164,55 +185,6 @@ def words(spec: Spec) -> str:
         return "{" + ", ".join(f"{key}: {words(item)}" for key, item in spec["items"].items()) + "}"
     if spec["kind"] == "tuple":
         return "(" + ", ".join(map(words, spec["items"])) + ")"
+    if spec["kind"] == "list":
+        return f"list of {spec['count']} {words(spec['item'])}"
     return repr(spec["value"]) if spec["kind"] == "value" else f"{spec['kind']} {list(spec['shape'])}"
-
-
-# ---- arguments that hold several tensors
-
-
-class Shape:
-    """How the tensors of one argument are arranged: `leaves` are their names, `filled` puts specifications there."""
-
-    def __init__(self, kind: str, leaves: tuple[str, ...]) -> None:
-        self.kind = kind
-        self.leaves = leaves
-
-    def filled(self, specs: tuple[Spec, ...]) -> Spec:
-        if self.kind == "dict":
-            return {"kind": "dict", "items": dict(zip(self.leaves, specs, strict=True))}
-        if self.kind == "tuple":
-            return {"kind": "tuple", "items": list(specs)}
-        return specs[0]
-
-
-def arrangements(name: str, function: Any) -> list[Shape]:
-    """The ways in which the function takes apart its argument, by its source; one tensor is always the last of them."""
-    keys: dict[str, None] = {}
-    unpacked: list[tuple[str, ...]] = []
-    numbers = 0
-    for node in ast.walk(syntax(function)):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == name:
-            index = node.slice.value if isinstance(node.slice, ast.Constant) else None
-            if isinstance(index, str):
-                keys[index] = None
-            elif isinstance(index, int):
-                numbers = max(numbers, index + 1)
-        elif isinstance(node, ast.Assign | ast.For) and _reads(node, name):
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(target, ast.Tuple) and isinstance(node, ast.Assign):
-                unpacked.append(tuple(item.id if isinstance(item, ast.Name) else "x" for item in target.elts))
-    found = []
-    if keys:
-        found.append(Shape("dict", tuple(keys)))
-    found += [Shape("tuple", names) for names in unpacked[:1]]
-    whole = Shape("tensor", (name,))
-    if "edge" in name:
-        return [whole, *found]
-    if numbers > 1 and not found:
-        return [whole, Shape("tuple", tuple(f"{name}{n}" for n in range(numbers)))]
-    return [*found, whole]
-
-
-def _reads(node: ast.Assign | ast.For, name: str) -> bool:
-    value = node.value if isinstance(node, ast.Assign) else node.iter
-    return isinstance(value, ast.Name) and value.id == name
