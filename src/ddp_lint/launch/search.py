@@ -36,13 +36,12 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
     if not wanted:
         return
     seen = {name}
-    for home in (name, *_passed_on_by(project, name)):
+    for home in homes(project, name):
         package, _, last = home.rpartition(".")
         word = last or package
         found = [p for p in project.holding(word) if p in wanted] if word else []
         for path in found[:_READ_LIMIT]:
-            imported = project.remember(("words of imports", path), functools.partial(_words_of_imports, project, path))
-            if word not in imported:
+            if word not in words_of_imports(project, path):
                 continue
             facts = project.facts_of(path)
             if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
@@ -50,8 +49,15 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
                 yield facts
 
 
-def _words_of_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
+def words_of_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
     """The words of the lines of a file that import something."""
+    found: frozenset[str] = project.remember(
+        ("words of imports", path), functools.partial(_read_imports, project, path)
+    )
+    return found
+
+
+def _read_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
     return frozenset(word for line in _IMPORT_LINE.findall(project.text(path) or "") for word in _WORD.findall(line))
 
 
@@ -65,14 +71,14 @@ def programs(project: Project, name: str, *, holding: tuple[str, ...]) -> Iterat
             yield from importers(project, facts.name, holding=holding)
 
 
-def _passed_on_by(project: Project, name: str) -> tuple[str, ...]:
-    """The packages around a module whose `__init__` imports from it, or from a package that does."""
-    homes = [name]
+def homes(project: Project, name: str) -> tuple[str, ...]:
+    """A module, and the packages around it whose `__init__` imports from it or from a package that does."""
+    found = [name]
     for package in _packages(name):
         facts = project.facts(package)
-        if facts is not None and any(imports_module(facts, home) for home in homes):
-            homes.append(package)
-    return tuple(homes[1:])
+        if facts is not None and any(imports_module(facts, home) for home in found):
+            found.append(package)
+    return tuple(found)
 
 
 def _packages(name: str) -> Iterator[str]:

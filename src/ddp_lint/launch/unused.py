@@ -6,20 +6,24 @@ import ast
 import bisect
 import collections
 import itertools
+import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.uses import uses
 from ddp_lint.source import Module
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, walk
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
 _FILES = 25
+#: Files that hold it as a word only which are read for whether they may mean it.
+_WORD_FILES = 200
 #: How code finds a definition by a name that it has as a string.
 _BY_NAME = ("getattr(", "__dict__", "globals(", "eval(", "sys.modules")
 #: Words of projects whose settings name classes and functions of any module.
@@ -30,7 +34,8 @@ _SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
-_OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|(?<![\w.])eval\(|sys\.modules\[__name__\]")
+#: What an object has, as in ``eval('self.decoder_' + n)``, is no definition of the file.
+_OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]")
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MODULE = "torch.nn.Module"
@@ -110,7 +115,7 @@ def _is_left(
         return False
     if not _is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
-    paths = project.holding(name)
+    paths = _mentioning_files(project, facts, name)
     if len(paths) > _FILES or (not above and _is_found_by_name(project, facts, among)):
         return False
     above |= {(facts.name, name)}
@@ -125,6 +130,23 @@ def _is_left(
             if (user.name, place) not in above and not (place and _is_left(project, user, place, above, among)):
                 return False
     return True
+
+
+def _mentioning_files(project: Project, facts: ModuleFacts, name: str) -> Sequence[pathlib.Path]:
+    """The files that hold the name of a definition. Where it is a word that many hold, as `training` is, those of them
+    that may mean the definition: its own, what imports it or a package that passes it on, and what has the string."""
+    paths = project.holding(name)
+    if not _FILES < len(paths) <= _WORD_FILES:
+        return paths
+    words = {home.rpartition(".")[2] for home in homes(project, facts.name)}
+    as_string = re.compile(rf"[\"'](?:[\w.]*\.)?{name}[\"']")
+
+    def may_mean(path: pathlib.Path) -> bool:
+        text = project.text(path) or ""
+        imported = words_of_imports(project, path)
+        return text == facts.file.text or not words.isdisjoint(imported) or as_string.search(text) is not None
+
+    return [path for path in paths if may_mean(path)]
 
 
 def _is_in_use(project: Project, facts: ModuleFacts) -> bool:
@@ -181,9 +203,13 @@ def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> 
 
 
 def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attribute, definition: ast.AST) -> bool:
-    """Whether a name is that of a module, and leads to another definition of the project."""
+    """Whether a name is what an object has, as in ``model.train()``, or what a module has that leads to another
+    definition of the project."""
     if not isinstance(node, ast.Attribute):
         return False
+    root = dotted_ast(node).partition(".")[0]
+    if root and facts.imports.resolve(root) is None and not any(map(facts.file.holds, _IMPORTS)):
+        return True
     found = project.definition(project.meaning(facts, node))
     return found is not None and found[1] is not definition
 
