@@ -164,6 +164,37 @@ def logging_only(module: Module, node: cst.CSTNode, *, by_name: bool = True) -> 
     return function is not None and bool(words_of(function.name.value) & names("branches", "logging"))
 
 
+#: Steps from which on what runs once in so many costs nothing.
+_SELDOM = 50
+
+
+def runs_seldom(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the function leaves before the line in most calls, by ``if self.calls % self.interval != 0: return``,
+    or ``if self.calls % 500 == 0`` is around it."""
+    return any(_is_seldom(module, test, taken) for test, taken in conditions(module, node))
+
+
+def _is_seldom(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
+    test, negated = _without_not(test)
+    taken = taken != negated
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And) == taken:
+        return _is_seldom(module, test.left, taken) or _is_seldom(module, test.right, taken)
+    remainder: cst.BaseExpression = test
+    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        operator = test.comparisons[0].operator
+        if not isinstance(operator, cst.Equal if taken else cst.NotEqual):
+            return False
+        remainder = test.left
+    elif taken:
+        return False
+    if not isinstance(remainder, cst.BinaryOperation) or not isinstance(remainder.operator, cst.Modulo):
+        return False
+    every = remainder.right
+    if isinstance(every, cst.Integer):
+        return every.evaluated_value >= _SELDOM
+    return bool(_words(every) & names("branches", "intervals"))
+
+
 def first_forward_only(module: Module, node: cst.CSTNode) -> bool:
     """Whether the line runs until the object has what it computes: ``if self.grid is None: ..; self.grid = grid``."""
     for up in module.ancestors(node):

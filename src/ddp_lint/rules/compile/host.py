@@ -26,6 +26,7 @@ from ddp_lint.tensors.contexts import (
     inside_graphs,
     logging_only,
     outside_of_graphs,
+    runs_seldom,
     without_gradient,
 )
 from ddp_lint.tensors.operations import names
@@ -203,7 +204,7 @@ class HostRule(Rule):
         in_training = not without_gradient(self.module, node) and (reached is None or reached.gradient)
         if not place.surely_compiled and not in_training:
             return None
-        return None if self._is_never_reached(node, function) else place
+        return None if runs_seldom(self.module, node) or self._is_never_reached(node, function) else place
 
     def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
         """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""
