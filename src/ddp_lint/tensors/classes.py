@@ -114,6 +114,17 @@ class ModuleClass:
         made = (getattr(a.value, "keywords", ()) for attributes in self.attributes.values() for a in attributes)
         return any(keyword.arg == "inplace" for keywords in made for keyword in keywords)
 
+    def freezes(self, name: str) -> bool:
+        """Whether the constructor switches off the gradients of ``self.codes.weight``, or of a layer that has it, in
+        every case: ``self.codes.weight.requires_grad = False``. It is registered like a parameter, trained like a
+        buffer."""
+        return any(f"{name}.".startswith(f"{frozen}.") for frozen in self._frozen)
+
+    @functools.cached_property
+    def _frozen(self) -> tuple[str, ...]:
+        constructors = [self.methods[name][1] for name in ("__init__",) if name in self.methods]
+        return tuple(n for function in constructors for step in function.body for n in _switched_off(step))
+
     @functools.cached_property
     def methods(self) -> dict[str, tuple[ModuleClass, ast.FunctionDef]]:
         """Method name to the class that defines it and the definition, by Python's order of bases: ``size.setter`` to
@@ -438,6 +449,24 @@ def _attribute(value: ast.expr, method: str, cls: ModuleClass) -> Attribute | No
     if layer_kind(maker) or (last[:1].isupper() and written and not written.startswith("self.")):
         return Attribute(Role.LAYER, maker, value, method, cls.facts)
     return None
+
+
+def _switched_off(statement: ast.stmt) -> Iterator[str]:
+    """What a statement takes the gradients from: a parameter, or the layer over whose parameters it loops."""
+    if isinstance(statement, ast.For):
+        over = dotted_ast(statement.iter.func) if isinstance(statement.iter, ast.Call) else ""
+        layer, _, method = over.rpartition(".")
+        variable = dotted_ast(statement.target)
+        if method == "parameters" and any(variable in _switched_off(step) for step in statement.body):
+            yield layer
+    elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+        names_set = (dotted_ast(target).rpartition(".") for target in statement.targets)
+        yield from (owner for owner, _, last in names_set if last == "requires_grad" and statement.value.value is False)
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        owner, _, last = dotted_ast(statement.value.func).rpartition(".")
+        flags = [*statement.value.args, *(keyword.value for keyword in statement.value.keywords)]
+        if last == "requires_grad_" and any(isinstance(flag, ast.Constant) and flag.value is False for flag in flags):
+            yield owner
 
 
 def is_frozen(call: ast.Call) -> bool:

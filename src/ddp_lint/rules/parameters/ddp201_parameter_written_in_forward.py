@@ -4,7 +4,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.parameters.in_place import InPlaceRule, is_moving_average
 from ddp_lint.rules.parameters.replicas import Replicas
-from ddp_lint.tensors import Code, Kind, Reached, Write
+from ddp_lint.tensors import Code, Kind, Reached, TensorFile, Write
 
 
 class ParameterWrittenInForward(InPlaceRule):
@@ -69,12 +69,12 @@ class ParameterWrittenInForward(InPlaceRule):
     ## When it is silent
 
     Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made
-    with `requires_grad=False`, evaluation branches. The moving average of a momentum encoder in `forward`, which is
-    correct under DDP (FSDP loses it). In a project that uses DDP and never mentions FSDP, writes that are the same on
-    all ranks: clamps, a norm that is set to 1, a value that a function of the project computes from the parameter
-    only; in a project that mentions FSDP, these need `--preview` if the file does not mention it. Writes that raise at
-    once (a leaf with gradients on) are DDP205. A `training_step` that calls its optimizers by itself (manual
-    optimization).
+    with `requires_grad=False` or that the constructor freezes in every case, evaluation branches. The moving average of
+    a momentum encoder in `forward`, which is correct under DDP (FSDP loses it). In a project that uses DDP and never
+    mentions FSDP, writes that are the same on all ranks: clamps, a norm that is set to 1, a value that a function of
+    the project computes from the parameter only; in a project that mentions FSDP, these need `--preview` if the file
+    does not mention it. Writes that raise at once (a leaf with gradients on) are DDP205. A `training_step` that calls
+    its optimizers by itself (manual optimization).
 
     ## How to confirm
 
@@ -97,6 +97,9 @@ class ParameterWrittenInForward(InPlaceRule):
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         value = write.value
         if not value.name or reached is None or value.kind is Kind.LAYER:
+            return
+        owner = TensorFile.of(self.module).owner(function)
+        if owner is not None and owner.freezes(value.name):
             return
         raises_at_once = write.gradient and reached.gradient and not value.detached
         if raises_at_once or is_moving_average(self.module, write, function):
