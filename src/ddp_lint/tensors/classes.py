@@ -115,15 +115,17 @@ class ModuleClass:
         return any(keyword.arg == "inplace" for keywords in made for keyword in keywords)
 
     def freezes(self, name: str) -> bool:
-        """Whether the constructor switches off the gradients of ``self.codes.weight``, or of a layer that has it, in
-        every case: ``self.codes.weight.requires_grad = False``. It is registered like a parameter, trained like a
-        buffer."""
-        return any(f"{name}.".startswith(f"{frozen}.") for frozen in self._frozen)
+        """Whether the methods that make ``self.codes`` switch off the gradients of ``self.codes.weight``, or of all of
+        it, in every case: ``self.codes.weight.requires_grad = False``. It is registered like a parameter, trained like
+        a buffer."""
+        made = {attribute.method for attribute in self.attributes.get(name.split(".")[1] if "." in name else "", ())}
+        frozen = (self._frozen_in.get(method, ()) for method in made)
+        return bool(made) and all(any(f"{name}.".startswith(f"{each}.") for each in names) for names in frozen)
 
     @functools.cached_property
-    def _frozen(self) -> tuple[str, ...]:
-        constructors = [self.methods[name][1] for name in ("__init__",) if name in self.methods]
-        return tuple(n for function in constructors for step in function.body for n in _switched_off(step))
+    def _frozen_in(self) -> dict[str, tuple[str, ...]]:
+        methods = ((name, method.body) for name, (_, method) in self.methods.items())
+        return {name: tuple(n for step in body for n in _switched_off(step)) for name, body in methods}
 
     @functools.cached_property
     def methods(self) -> dict[str, tuple[ModuleClass, ast.FunctionDef]]:

@@ -69,7 +69,7 @@ class ParameterWrittenInForward(InPlaceRule):
     ## When it is silent
 
     Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made
-    with `requires_grad=False` or that the constructor freezes in every case, evaluation branches. The moving average of
+    with `requires_grad=False` or that are frozen where they are made, evaluation branches. The moving average of
     a momentum encoder in `forward`, which is correct under DDP (FSDP loses it). In a project that uses DDP and never
     mentions FSDP, writes that are the same on all ranks: clamps, a norm that is set to 1, a value that a function of
     the project computes from the parameter only; in a project that mentions FSDP, these need `--preview` if the file
