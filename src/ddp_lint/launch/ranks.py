@@ -61,7 +61,10 @@ def runs_alone(module: Module, node: cst.CSTNode | None = None) -> bool:
     facts, project = module.facts, module.project
     if facts is None or project is None:
         return False
-    line = module.span(node).line if node is not None else None
+    return _comes_alone(facts, project, module.span(node).line if node is not None else None)
+
+
+def _comes_alone(facts: ModuleFacts, project: Project, line: int | None) -> bool:
     alone: bool = project.remember(("alone", line), lambda: run_alone(facts, project, line, _evidence), facts.kept)
     return alone
 
@@ -71,10 +74,12 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
     return _run_by(module.project, programs(module.project, module.name, holding=joining_words(module.project)))
 
 
-def program_of_ranks(facts: ModuleFacts, project: Project) -> Evidence | None:
-    """Evidence that several ranks run a file: in it, else in a file that imports it."""
+def program_of_ranks(facts: ModuleFacts, project: Project, line: int | None = None) -> Evidence | None:
+    """Evidence that several ranks run a file: in it, else in a file that imports it. None where all programs that come
+    to it, or to a line of it, are one process."""
     users = importers(project, facts.name, holding=joining_words(project)) if facts.name else iter(())
-    return evidence_in(facts, project) or _run_by(project, users)
+    found = evidence_in(facts, project) or _run_by(project, users)
+    return None if found is None or _comes_alone(facts, project, line) else found
 
 
 def _run_by(project: Project, users: Iterator[ModuleFacts]) -> Evidence | None:
@@ -699,7 +704,7 @@ _CALLS_ABOVE = 3
 
 def all_ranks_call(site: CallSite, project: Project) -> bool:
     """Whether all ranks of a program come by a call, none of them before the others, nor what starts them."""
-    if site.around is None or program_of_ranks(site.facts, project) is None:
+    if site.around is None or program_of_ranks(site.facts, project, site.node.lineno) is None:
         return False
     if is_before_ranks(site.facts, project, site.node, site.around):
         return False
