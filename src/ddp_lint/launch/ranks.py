@@ -284,6 +284,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 words = _wordy().get(name.partition(".")[0])
                 if foreign and words is not None and words.search(in_use()) is None:
                     continue  # it has a function that sets seeds, say
+                if _only_asked_for(name, node, nodes) and not _is_wrapped_elsewhere(facts, project):
+                    continue
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
@@ -367,6 +369,25 @@ def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str], n
     if alias.asname is None and isinstance(imported, ast.Import):
         return True
     return (alias.asname or alias.name) in used
+
+
+def _only_asked_for(name: str, imported: ast.Import | ast.ImportFrom, nodes: list[ast.AST]) -> bool:
+    """Whether all that is done with what an import brings is to ask whether objects are of that class:
+    ``isinstance(model, DDP)``."""
+    alias = next((a for a in imported.names if name.endswith(a.name)), None)
+    if alias is None or isinstance(imported, ast.Import):
+        return False
+    bound = alias.asname or alias.name
+    asks = (n for n in nodes if isinstance(n, ast.Call) and _last(n.func) == "isinstance" and len(n.args) > 1)
+    asked = {id(part) for ask in asks for part in walk(ask.args[1])}
+    return all(id(n) in asked for n in nodes if isinstance(n, ast.Name) and n.id == bound)
+
+
+def _is_wrapped_elsewhere(facts: ModuleFacts, project: Project) -> bool:
+    """Whether another file of the project may wrap models for several ranks, make a group or learn of a launcher: else
+    who asks for a wrapper may do so for code that was left behind."""
+    found = (path for word in ("LOCAL_RANK", *joining_words(project)) for path in project.holding(word))
+    return any(project.inside(path) != facts.source.inside for path in found)
 
 
 def _in_use(facts: ModuleFacts, nodes: list[ast.AST], used: set[str]) -> str:

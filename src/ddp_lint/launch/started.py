@@ -204,7 +204,12 @@ def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> S
     processes = [option["value"] for option in _options(launcher["processes"]).finditer(before)]
     nodes = [option["value"] for option in _options(launcher["nodes"]).finditer(before)]
     open_ = re.search(r"(?:^|(?<!\S)(?!-)\S+ +|=\S+ +)\$", before.strip()) is not None
-    alone = processes == ["1"] and nodes in ([], ["1"]) and not open_ and not _multiplies(command[: found.start()])
+    alone = (
+        processes in (["1"], ["1x1"])
+        and nodes in ([], ["1"])
+        and not open_
+        and not _multiplies(command[: found.start()])
+    )
     return Start(_file_of(target[0]), "one" if alone else "several")
 
 
