@@ -96,6 +96,25 @@ PARTING = {
                 dist.all_reduce(x)  # !data-condition
                 return x
     """,
+    "what a communicator of MPI gives one rank": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def mean(x, comm):
+            x = x / comm.size
+            comm.Reduce(MPI.IN_PLACE, x, MPI.SUM)
+            return x
+
+        def train(net, loader, optimizer, scheduler, comm):
+            model, total = DDP(net), 0.0
+            for batch in loader:
+                loss = model(batch).mean()
+                loss.backward()
+                optimizer.step()
+                total += loss.item()
+            total = mean(torch.tensor(total), comm)
+            if total > 1.0:
+                dist.barrier()  # !data-condition
+    """,
     "a list that one arm alone makes longer": """
         def main(mask, count, longest):
             masks = []
@@ -1608,6 +1627,25 @@ EQUAL = {
                 x = self.student(view1, view2)
                 dist.all_reduce(x)
                 return x
+    """,
+    "what a communicator of MPI has given all ranks": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def mean(x, comm):
+            x = x / comm.size
+            comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM)
+            return x
+
+        def train(net, loader, optimizer, scheduler, comm):
+            model, total = DDP(net), 0.0
+            for batch in loader:
+                loss = model(batch).mean()
+                loss.backward()
+                optimizer.step()
+                total += loss.item()
+            total = mean(torch.tensor(total), comm)
+            if total > 1.0:
+                dist.barrier()
     """,
     "an attribute with a key for each loss": """
         from collections import defaultdict
