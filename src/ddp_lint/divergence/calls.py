@@ -90,7 +90,18 @@ def call(frame: Frame, node: ast.Call) -> Value:
             value = arguments.positional[index] if isinstance(index, int) else arguments.keywords[index]
             if is_new_container(value):
                 fill(frame, dotted(argument), argument, passed_on(frame, node, arguments.values).varies)
+    place = _filled(node.func.attr) if isinstance(node.func, ast.Attribute) else None
+    if place is not None and place < len(node.args):  # ``comm.Allreduce(MPI.IN_PLACE, loss)``
+        agree(frame, node.args[place])
     return result
+
+
+@functools.cache
+def _filled(name: str) -> int | None:
+    """Which argument of a method, whosever it is, holds one value on all ranks after the call."""
+    return next(
+        (place for place, what in enumerate(("first", "second")) if known().is_uniform(what, f"*.{name}")), None
+    )
 
 
 def invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call) -> Value:
@@ -586,8 +597,8 @@ def _unresolved(
     sure = distinctive(frame, name, arguments) if is_method else None
     if sure is not None:
         return communicate(frame, sure[0], arguments, node, confidence=sure[1])
-    if is_method and _fills(frame, name, node, arguments):
-        return unknown(key)
+    if is_method and name in _METERING:
+        _meter(frame, node, arguments.values)
     by_object = is_method and not foreign and not _is_super(function)
     if by_object and (made := _of_some_object(frame, name, text, arguments, node)) is not None:
         return made
@@ -604,26 +615,6 @@ def _unresolved(
     _hand_over(frame, arguments, node)
     change(frame, name, node, arguments)
     return by_name(frame, name, parts, node, key)
-
-
-def _fills(frame: Frame, name: str, node: ast.Call, arguments: Arguments) -> bool:
-    """Does a method of some object give all ranks one value in an argument, ``comm.Allreduce(IN_PLACE, loss)``? What
-    takes in one more number to average is noted."""
-    if name in _METERING:
-        _meter(frame, node, arguments.values)
-    filled = _filled(name)
-    if filled is None or filled >= len(node.args):
-        return False
-    agree(frame, node.args[filled])
-    return True
-
-
-@functools.cache
-def _filled(name: str) -> int | None:
-    """Which argument of a method, whosever it is, holds one value on all ranks after the call."""
-    return next(
-        (place for place, what in enumerate(("first", "second")) if known().is_uniform(what, f"*.{name}")), None
-    )
 
 
 def _rank_in(frame: Frame, rank: Rank, arguments: Arguments, node: ast.Call) -> Value:

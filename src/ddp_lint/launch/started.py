@@ -34,7 +34,7 @@ _ENTRY = re.compile(r"\n[ \t]*- +(?=[\w\"'./$-])")
 _BETWEEN = re.compile(r";|&&|\|\|?|`|\n")
 _QUOTES = str.maketrans("\"'[],()", "       ")
 _PYTHON = re.compile(
-    r"(?<![\w.-])(?:\S{0,200}/)?python[\d.]*(?: +-[A-Za-z]+(?<!-m))* +(?P<target>-m +\S+|\S+\.py(?=\s|$))"
+    r"(?<![\w./-])(?:\S{0,200}/)?python[\d.]*(?: +-[A-Za-z]+(?<!-m))* +(?P<target>-m +\S+|\S+\.py(?=\s|$))"
 )
 _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 
@@ -231,4 +231,4 @@ def _options(names: str) -> re.Pattern[str]:
 @functools.cache
 def _launchers() -> tuple[tuple[dict[str, str], re.Pattern[str]], ...]:
     known = table("launch")["starts"]["launchers"]
-    return tuple((each, re.compile(rf"(?<![\w.-])(?:\S{{0,200}}/)?{each['command']}(?=\s|$)")) for each in known)
+    return tuple((each, re.compile(rf"(?<![\w./-])(?:\S{{0,200}}/)?{each['command']}(?=\s|$)")) for each in known)
