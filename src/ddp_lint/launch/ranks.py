@@ -13,10 +13,11 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.alone import run_alone
+from ddp_lint.launch.alone import MAY_JOIN, run_alone
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
 from ddp_lint.launch.search import importers, programs, returned_by
+from ddp_lint.launch.unused import is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import assigned_to
@@ -274,7 +275,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         if isinstance(node, _NAMED):
             name = _identifier(node)
             is_listed = name in known["identifiers"] or (name in own_words and _goes_by(project, facts, node))
-            if is_listed and not _is_idle(node, idle):
+            if is_listed and not _is_idle(node, idle) and not _is_distribution(facts, node, name):
                 yield name, node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
@@ -293,6 +294,13 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             yield from ((_last(b), node) for b in bases)
         elif isinstance(node, ast.Constant) and node.value in known["environment"] and node not in spare:
             yield str(node.value), node
+
+
+def _is_distribution(facts: ModuleFacts, node: ast.AST, name: str) -> bool:
+    """Whether a name that functions have which make a group is one of a variable: ``init_dist = Normal(0, 1)``."""
+    if not isinstance(node, ast.Name) or MAY_JOIN.fullmatch(name) is None:
+        return False
+    return is_variable(node, function_at(facts.tree, node.lineno))
 
 
 def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
