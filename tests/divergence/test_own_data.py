@@ -37,6 +37,84 @@ PARTING = {
             if seen:
                 dist.all_reduce(x)  # !data-condition
     """,
+    "a stream that hands on one that ends with the data of a rank": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Lines(IterableDataset):
+            def __init__(self, lines, repeat=True):
+                self.lines, self.repeat = lines, repeat
+
+            def __iter__(self):
+                mine = self.lines[dist.get_rank()::dist.get_world_size()]
+                yield from mine
+
+        class Mapped(IterableDataset):
+            def __init__(self, source, function):
+                self.source = source
+                self.function = function
+
+            def __iter__(self):
+                return self.function(iter(self.source))
+
+        def make(lines, decode, shuffle):
+            dataset = Lines(lines)
+            dataset = Mapped(dataset, decode)
+            return Mapped(dataset, shuffle)
+
+        def main(net, lines, decode, shuffle, steps):
+            model = DDP(net)
+            for number, batch in enumerate(DataLoader(make(lines, decode, shuffle), batch_size=4)):
+                model(batch).mean().backward()  # !loop-count
+                if number + 1 == steps:
+                    break
+    """,
+    "images that a rank's samples have beside the text, or lack": """
+        class Beside(nn.Module):
+            def forward(self, tokens=None, images=None):
+                if images is not None:
+                    return self.teacher(tokens, images)
+                if tokens is None:
+                    raise ValueError("tokens")
+                x = self.student(tokens)
+                dist.all_reduce(x)  # !data-condition
+                return x
+
+        class Used(nn.Module):
+            def forward(self, tokens=None, images=None):
+                if images is None:
+                    return self.text(tokens)
+                x = self.vision(images)
+                dist.all_reduce(x)  # !data-condition
+                return x
+
+        class Free(nn.Module):
+            def forward(self, tokens=None, images=None):
+                if images is not None:
+                    return self.vision(images)
+                x = self.text(tokens)
+                dist.all_reduce(x)  # !data-condition
+                return x
+    """,
+    "what a communicator of MPI gives one rank": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def mean(x, comm):
+            x = x / comm.size
+            comm.Reduce(MPI.IN_PLACE, x, MPI.SUM)
+            return x
+
+        def train(net, loader, optimizer, scheduler, comm):
+            model, total = DDP(net), 0.0
+            for batch in loader:
+                loss = model(batch).mean()
+                loss.backward()
+                optimizer.step()
+                total += loss.item()
+            total = mean(torch.tensor(total), comm)
+            if total > 1.0:
+                dist.barrier()  # !data-condition
+    """,
     "a list that one arm alone makes longer": """
         def main(mask, count, longest):
             masks = []
@@ -1495,6 +1573,79 @@ EQUAL = {
             model = DDP(net)
             for batch in DataLoader(Shards(files, 1000), batch_size=4):
                 model(batch).mean().backward()
+    """,
+    "a stream that hands on one that begins again, and as many steps on all ranks": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Lines(IterableDataset):
+            def __init__(self, lines, repeat=True):
+                self.lines, self.repeat = lines, repeat
+
+            def __iter__(self):
+                mine = self.lines[dist.get_rank()::dist.get_world_size()]
+                while True:
+                    yield from mine
+
+        class Mapped(IterableDataset):
+            def __init__(self, source, function):
+                self.source = source
+                self.function = function
+
+            def __iter__(self):
+                return self.function(iter(self.source))
+
+        def make(lines, decode, shuffle):
+            dataset = Lines(lines)
+            dataset = Mapped(dataset, decode)
+            return Mapped(dataset, shuffle)
+
+        def main(net, lines, decode, shuffle, steps):
+            model = DDP(net)
+            for number, batch in enumerate(DataLoader(make(lines, decode, shuffle), batch_size=4)):
+                model(batch).mean().backward()
+                if number + 1 == steps:
+                    break
+    """,
+    "a parameter that a caller gives instead of those for training": """
+        class Method(nn.Module):
+            def forward(self, views=None, local_views=None, images=None):
+                if images is not None:
+                    return self.teacher(images)
+                if not views:
+                    raise ValueError("views or images")
+                x = self.student(torch.cat(views), local_views)
+                dist.all_reduce(x)
+                return x
+
+        class Masked(nn.Module):
+            def forward(self, view1=None, view2=None, images=None):
+                if images is not None or (view1 is not None and view2 is None):
+                    return self.teacher(images if images is not None else view1)
+                if view1 is None or view2 is None:
+                    raise ValueError("view1 and view2, or images")
+                x = self.student(view1, view2)
+                dist.all_reduce(x)
+                return x
+    """,
+    "what a communicator of MPI has given all ranks": """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def mean(x, comm):
+            x = x / comm.size
+            comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM)
+            return x
+
+        def train(net, loader, optimizer, scheduler, comm):
+            model, total = DDP(net), 0.0
+            for batch in loader:
+                loss = model(batch).mean()
+                loss.backward()
+                optimizer.step()
+                total += loss.item()
+            total = mean(torch.tensor(total), comm)
+            if total > 1.0:
+                dist.barrier()
     """,
     "an attribute with a key for each loss": """
         from collections import defaultdict

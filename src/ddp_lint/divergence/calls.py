@@ -23,7 +23,7 @@ from ddp_lint.divergence.calls_by_name import (
     sized,
     ways,
 )
-from ddp_lint.divergence.collectives import communicate, group_among, group_of, happens, together
+from ddp_lint.divergence.collectives import agree, communicate, group_among, group_of, happens, together
 from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.draws import draws_its_own
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
@@ -90,7 +90,18 @@ def call(frame: Frame, node: ast.Call) -> Value:
             value = arguments.positional[index] if isinstance(index, int) else arguments.keywords[index]
             if is_new_container(value):
                 fill(frame, dotted(argument), argument, passed_on(frame, node, arguments.values).varies)
+    place = _filled(node.func.attr) if isinstance(node.func, ast.Attribute) else None
+    if place is not None and place < len(node.args):  # ``comm.Allreduce(MPI.IN_PLACE, loss)``
+        agree(frame, node.args[place])
     return result
+
+
+@functools.cache
+def _filled(name: str) -> int | None:
+    """Which argument of a method, whosever it is, holds one value on all ranks after the call."""
+    return next(
+        (place for place, what in enumerate(("first", "second")) if known().is_uniform(what, f"*.{name}")), None
+    )
 
 
 def invoke(frame: Frame, function: Value, arguments: Arguments, node: ast.Call) -> Value:

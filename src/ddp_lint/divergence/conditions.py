@@ -21,6 +21,7 @@ from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_e
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     asks_for_any,
+    is_instead,
     may_be_empty,
     may_be_lacking,
     may_be_missing,
@@ -295,7 +296,7 @@ def _lacking(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Vari
     if own or left.agreed or left.constant is not None:
         return None
     asks = operation in (ast.Is, ast.IsNot) and right.constant == Known(None)
-    if asks and may_be_missing(node.left) and not _ends_a_loop(frame, node):
+    if asks and may_be_missing(node.left) and not _ends_a_loop(frame, node) and not is_instead(frame, node.left):
         return own_modality(frame, node.left)
     if _asks_for_any(operation, right) and (
         may_be_empty(frame, node.left) or (left.varies is None and may_select_nothing(frame, node.left))

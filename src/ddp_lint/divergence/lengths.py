@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, TypeGuard
 
 from ddp_lint.divergence import references as ref
@@ -16,9 +16,9 @@ from ddp_lint.divergence.values import FIELD, GROWN, Known, Symbol, Value, Varia
 from ddp_lint.findings import Confidence, Label, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
-from ddp_lint.project.parts import children, inside, kept_by_node
+from ddp_lint.project.parts import assigned_to, children, inside, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, names_in, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, names_in, walk
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
@@ -204,7 +204,55 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     if frame.linker.method(reference.of, "__len__") is not None:  # known beforehand, mostly rounded for all ranks
         return False
     method = frame.linker.method(reference.of, "__iter__")
-    return method is not None and not _endless(method.node) and not _copes(frame.linker.project, reference.of.facts)
+    if method is None or _endless(method.node) or _copes(frame.linker.project, reference.of.facts):
+        return False
+    return not _hands_on_endless(frame, reference.of, method.node)
+
+
+def _hands_on_endless(frame: Frame, of: ref.ClassRef, method: ast.AST) -> bool:
+    """Does a dataset hand on what another one gives, which begins again once its data end, as the file of its class
+    makes it: ``data = Lines(paths)``, ``data = Mapped(data, decode)``?"""
+    project, init = frame.linker.project, frame.linker.method(of, "__init__")
+    if init is None:
+        return False
+
+    def found() -> bool:
+        given = (value for name in _sources(method, init.node) for value in _given(of, init, name))
+        names = (project.meaning(of.facts, value.func) for value in given if isinstance(value, ast.Call))
+        iterating = (project.method(name, "__iter__") for name in names if name)
+        return any(each is not None and _endless(each[1]) for each in iterating)
+
+    endless: bool = project.remember(("hands on an endless one", of.node.name), found, of.facts.kept)
+    return endless
+
+
+def _sources(method: ast.AST, init: ast.AST) -> frozenset[str]:
+    """The parameters of a constructor that hold what the object's ``__iter__`` goes through: ``self.source``."""
+    calls = (n for n in inside(method) if isinstance(n, ast.Call) and dotted_ast(n.func) == "iter" and n.args)
+    loops = (n.iter for n in inside(method) if isinstance(n, ast.For))
+    passed = {dotted_ast(node) for node in (*(call.args[0] for call in calls), *loops)}
+    stored = (n for n in inside(init) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Name))
+    return frozenset(
+        dotted_ast(n.value)
+        for n in stored
+        for target in n.targets
+        if isinstance(target, ast.Attribute) and dotted_ast(target) in passed
+    )
+
+
+def _given(of: ref.ClassRef, init: ref.FunctionRef, name: str) -> Iterator[ast.expr]:
+    """What the file of a class gives a parameter of its constructor; for a name, all that it is assigned there."""
+    parameters = init.node.args
+    positions = [parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args)][1:]
+    tree = of.facts.tree
+    for call in calls_below(tree):
+        if dotted_ast(call.func) != of.node.name:
+            continue
+        by_name = [keyword.value for keyword in call.keywords if keyword.arg == name]
+        by_place = [arg for place, arg in zip(positions, call.args, strict=False) if place == name]
+        for value in (*by_name, *by_place):
+            scope = function_at(tree, call.lineno) or tree
+            yield from assigned_to(value.id, scope) if isinstance(value, ast.Name) else (value,)
 
 
 @kept_by_node(1024)

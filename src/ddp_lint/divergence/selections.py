@@ -15,9 +15,9 @@ from ddp_lint.divergence.lengths import assigned_once, is_loader_name, of_batche
 from ddp_lint.divergence.values import Value, Variation, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
-from ddp_lint.project.parts import assigned_to, inside
+from ddp_lint.project.parts import assigned_to, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, walk
+from ddp_lint.source.syntax import FunctionNode, defaults, names_in, walk
 
 SELECTION: Final = ref.SELECTION
 SIZED: Final = ref.SIZED
@@ -302,6 +302,48 @@ def may_be_lacking(field: ast.expr, of: ast.expr) -> bool:
     name = last_part(of)
     named_so = isinstance(field, ast.Constant) and isinstance(field.value, str) and field.value in MODALITIES
     return named_so and name in _KNOWN["batches"]
+
+
+def is_instead(frame: Frame, node: ast.expr) -> bool:
+    """``images is None``: is it a parameter that a caller gives instead of others, which the function demands where it
+    has not left with this one? Which of the two all ranks of a step give is a matter of the call."""
+    return isinstance(node, ast.Name) and frame.function is not None and node.id in _instead(frame.function)
+
+
+@kept_by_node(1024)
+def _instead(function: ast.AST) -> frozenset[str]:
+    if not isinstance(function, FunctionNode):
+        return frozenset()
+    optional = frozenset(parameter.arg for parameter, value in defaults(function.args) if _is_none(value))
+    found = set[str]()
+    for place, branch in enumerate(function.body):
+        if not isinstance(branch, ast.If) or branch.orelse or not isinstance(branch.body[-1], (ast.Return, ast.Raise)):
+            continue
+        elsewhere = [*function.body[:place], *function.body[place + 1 :]]
+        used = frozenset[str]().union(*map(names_in, elsewhere))
+        demanded = frozenset[str]().union(*map(_demanded, function.body[place + 1 :])) & optional
+        here = optional & names_in(branch.test) - used
+        if demanded:
+            found |= {name for name in here if demanded.isdisjoint(_names_beside(branch.body, name))}
+    return frozenset(found)
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _demanded(statement: ast.stmt) -> frozenset[str]:
+    """The names without which a function raises an exception: ``if not views: raise ValueError()``."""
+    raises = isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Raise)
+    return names_in(statement.test) if raises and isinstance(statement, ast.If) else frozenset()
+
+
+def _names_beside(body: list[ast.stmt], name: str) -> frozenset[str]:
+    """The names that some statements use, but for what they take in the place of one: ``a if a is not None else b``."""
+    parts = [part for statement in body for part in walk(statement)]
+    chosen = [n for n in parts if isinstance(n, ast.IfExp) and name in names_in(n.test)]
+    apart = {id(part) for choice in chosen for part in walk(choice)}
+    return frozenset(n.id for n in parts if isinstance(n, ast.Name) and id(n) not in apart)
 
 
 def own_modality(frame: Frame, node: ast.AST) -> Variation:

@@ -106,7 +106,7 @@ class Snapshot:
                 return False
         if kind in ("find", "locate"):
             return NO_SOURCES.isdisjoint(rest.split(".")) and "\N{MIDDLE DOT}" not in rest
-        return kind in ("file", "holding", "own", "reach", "uses") or kind in OF_FILE
+        return kind in ("file", "holding", "named", "own", "reach", "uses") or kind in OF_FILE
 
     def add_words(self, found: Iterable[tuple[str, Iterable[str]]]) -> None:
         """Words that were searched for, with the files that hold them."""

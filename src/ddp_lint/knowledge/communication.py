@@ -208,10 +208,11 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """A value that is the same on all ranks although its name or its arguments suggest otherwise."""
+    """A value that is the same on all ranks although its name or its arguments suggest otherwise. "first" and "second":
+    it is that argument of a method which holds such a value afterwards, ``comm.Allreduce(MPI.IN_PLACE, loss)``."""
 
     name: str
-    what: Literal["call", "method", "attribute", "name"]
+    what: Literal["call", "method", "attribute", "name", "first", "second"]
     evidence: str = ""
 
 

@@ -1,5 +1,5 @@
-"""Programs that are one process, in a project whose other programs make the process group themselves: the names that
-they share with those (``args.distributed``, a sampler) show no ranks."""
+"""Programs that are one process, in a project whose other programs make the process group themselves, or are started by
+its scripts with several: the names that they share with those (``args.distributed``, a sampler) show no ranks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
+from ddp_lint.launch.started import started_alone, starts_several
 from ddp_lint.launch.unused import does_something, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -32,14 +33,19 @@ _WRAPS = frozenset(
 )
 #: Classes of other packages whose objects start the ranks, or join them, without a word of it in the program.
 _RUNNERS = re.compile(r"\w*(Trainer|TrainingArguments|Strategy|Runner|Engine|Accelerator|Fabric)(_\w+)?")
+#: How a program starts other processes.
+_STARTS_ITSELF = re.compile(
+    r"\bspawn\(|start_processes|notebook_launcher|\bsubprocess\b|os\.system\(|\w*Process\(|\w*launch\w*\("
+)
 #: How a program comes to modules that it does not import by their names.
 _BY_NAME = re.compile(r"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|\bglobals\(\)|Fire\(\)")
 
 
 def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
     """Whether each program that comes to a file, or to a line of it, is one process. False where no program is seen, or
-    where the project makes no group itself: then whatever starts the ranks is not seen."""
-    if not facts.name or not joining_functions(project):
+    where the project neither makes a group itself nor starts its programs: then whatever starts the ranks is not
+    seen."""
+    if not facts.name or not (joining_functions(project) or starts_several(project)):
         return False
     programs = project.remember(("programs above", facts.name), lambda: _programs(facts, project))
     if line is not None:
@@ -72,7 +78,24 @@ def _modules(project: Project, program: ModuleFacts) -> frozenset[str]:
 
 
 def _is_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
-    return project.remember(("alone", program.name), lambda: _shows_nothing(project, program, shown))
+    def found() -> bool:
+        return _is_started_alone(project, program, shown) or (
+            bool(joining_functions(project)) and _shows_nothing(project, program, shown)
+        )
+
+    return project.remember(("alone", program.name), found)
+
+
+def _is_started_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
+    """Whether the project's scripts start a program as one process. One that is started without a launcher may start
+    ranks itself, and one that shows ranks may be started by a launcher as well."""
+    how = started_alone(project, program.source.inside)
+    if how != "plain":
+        return how == "one"
+    if next(shown(program, project), None) is not None:
+        return False
+    through = [facts for name in _modules(project, program) if (facts := project.facts(name)) is not None]
+    return not any(f.file.shows(_STARTS_ITSELF) or f.file.shows(_BY_NAME) or has_runner(f, project) for f in through)
 
 
 def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool:

@@ -13,10 +13,11 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.alone import run_alone
+from ddp_lint.launch.alone import MAY_JOIN, run_alone
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
 from ddp_lint.launch.search import importers, programs, returned_by
+from ddp_lint.launch.unused import is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import assigned_to
@@ -61,7 +62,10 @@ def runs_alone(module: Module, node: cst.CSTNode | None = None) -> bool:
     facts, project = module.facts, module.project
     if facts is None or project is None:
         return False
-    line = module.span(node).line if node is not None else None
+    return _comes_alone(facts, project, module.span(node).line if node is not None else None)
+
+
+def _comes_alone(facts: ModuleFacts, project: Project, line: int | None) -> bool:
     alone: bool = project.remember(("alone", line), lambda: run_alone(facts, project, line, _evidence), facts.kept)
     return alone
 
@@ -71,10 +75,12 @@ def _imported_by_ranks(module: Module) -> Evidence | None:
     return _run_by(module.project, programs(module.project, module.name, holding=joining_words(module.project)))
 
 
-def program_of_ranks(facts: ModuleFacts, project: Project) -> Evidence | None:
-    """Evidence that several ranks run a file: in it, else in a file that imports it."""
+def program_of_ranks(facts: ModuleFacts, project: Project, line: int | None = None) -> Evidence | None:
+    """Evidence that several ranks run a file: in it, else in a file that imports it. None where all programs that come
+    to it, or to a line of it, are one process."""
     users = importers(project, facts.name, holding=joining_words(project)) if facts.name else iter(())
-    return evidence_in(facts, project) or _run_by(project, users)
+    found = evidence_in(facts, project) or _run_by(project, users)
+    return None if found is None or _comes_alone(facts, project, line) else found
 
 
 def _run_by(project: Project, users: Iterator[ModuleFacts]) -> Evidence | None:
@@ -269,7 +275,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
         if isinstance(node, _NAMED):
             name = _identifier(node)
             is_listed = name in known["identifiers"] or (name in own_words and _goes_by(project, facts, node))
-            if is_listed and not _is_idle(node, idle):
+            if is_listed and not _is_idle(node, idle) and not _is_distribution(facts, node, name):
                 yield name, node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
@@ -279,6 +285,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 words = _wordy().get(name.partition(".")[0])
                 if foreign and words is not None and words.search(in_use()) is None:
                     continue  # it has a function that sets seeds, say
+                if _only_asked_for(name, node, nodes) and not _is_wrapped_elsewhere(facts, project):
+                    continue
                 if foreign or name.rpartition(".")[2] in known["identifiers"]:
                     yield name, node
         elif isinstance(node, ast.ClassDef):
@@ -286,6 +294,13 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             yield from ((_last(b), node) for b in bases)
         elif isinstance(node, ast.Constant) and node.value in known["environment"] and node not in spare:
             yield str(node.value), node
+
+
+def _is_distribution(facts: ModuleFacts, node: ast.AST, name: str) -> bool:
+    """Whether a name that functions have which make a group is one of a variable: ``init_dist = Normal(0, 1)``."""
+    if not isinstance(node, ast.Name) or MAY_JOIN.fullmatch(name) is None:
+        return False
+    return is_variable(node, function_at(facts.tree, node.lineno))
 
 
 def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
@@ -362,6 +377,25 @@ def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str], n
     if alias.asname is None and isinstance(imported, ast.Import):
         return True
     return (alias.asname or alias.name) in used
+
+
+def _only_asked_for(name: str, imported: ast.Import | ast.ImportFrom, nodes: list[ast.AST]) -> bool:
+    """Whether all that is done with what an import brings is to ask whether objects are of that class:
+    ``isinstance(model, DDP)``."""
+    alias = next((a for a in imported.names if name.endswith(a.name)), None)
+    if alias is None or isinstance(imported, ast.Import):
+        return False
+    bound = alias.asname or alias.name
+    asks = (n for n in nodes if isinstance(n, ast.Call) and _last(n.func) == "isinstance" and len(n.args) > 1)
+    asked = {id(part) for ask in asks for part in walk(ask.args[1])}
+    return all(id(n) in asked for n in nodes if isinstance(n, ast.Name) and n.id == bound)
+
+
+def _is_wrapped_elsewhere(facts: ModuleFacts, project: Project) -> bool:
+    """Whether another file of the project may wrap models for several ranks, make a group or learn of a launcher: else
+    who asks for a wrapper may do so for code that was left behind."""
+    found = (path for word in ("LOCAL_RANK", *joining_words(project)) for path in project.holding(word))
+    return any(project.inside(path) != facts.source.inside for path in found)
 
 
 def _in_use(facts: ModuleFacts, nodes: list[ast.AST], used: set[str]) -> str:
@@ -699,7 +733,7 @@ _CALLS_ABOVE = 3
 
 def all_ranks_call(site: CallSite, project: Project) -> bool:
     """Whether all ranks of a program come by a call, none of them before the others, nor what starts them."""
-    if site.around is None or program_of_ranks(site.facts, project) is None:
+    if site.around is None or program_of_ranks(site.facts, project, site.node.lineno) is None:
         return False
     if is_before_ranks(site.facts, project, site.node, site.around):
         return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -160,6 +162,13 @@ class Layout:
         """The folders that `files` were searched in."""
         self.files()
         return self._searched
+
+    def named(self, patterns: str) -> tuple[str, ...]:
+        """The files in these folders that have a name like one of the patterns (between spaces, in lower case),
+        sorted."""
+        is_one = re.compile("|".join(map(fnmatch.translate, patterns.split()))).match
+        places = ((folder, name) for folder in self.folders() for name in self.entries(folder).others)
+        return tuple(sorted(os.path.join(folder, name) for folder, name in places if is_one(name.lower())))
 
     def has_links(self) -> bool:
         """Whether one of these folders holds a link to a folder: what lies behind it was not searched."""

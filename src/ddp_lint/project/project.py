@@ -463,6 +463,13 @@ class Project:
         self.answers_of_parts.update(answers)
         self._answers.update(answers)
 
+    def named(self, patterns: str) -> tuple[str, ...]:
+        """The files that lie in the folders of the project's Python files, or around them, and have a name like one of
+        the patterns (between spaces, in lower case): their paths below the root, sorted."""
+        found = tuple(map(self._relative, self._layout.named(patterns)))
+        self._ask(f"named:{patterns}", hashlib.sha256("\n".join(found).encode("utf-8", "surrogatepass")).hexdigest())
+        return found
+
     def prepare_search(self) -> None:
         """Read all files, for a run that is going to search them for many words."""
         self._words.prepare()
@@ -961,6 +968,8 @@ class Project:
                 self.holding(rest)
             elif kind == "own":
                 self._is_own(rest)
+            elif kind == "named":
+                self.named(rest)
             elif kind == "uses":
                 self.uses_frameworks(rest)
             elif kind == "reach":

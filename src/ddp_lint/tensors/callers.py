@@ -18,7 +18,7 @@ from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters, walk
 from ddp_lint.source.tree import parameters_of, positional_of
-from ddp_lint.tensors.operations import is_factory, names
+from ddp_lint.tensors.operations import is_factory, names, words_of
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
@@ -68,6 +68,17 @@ def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:
         return tuple(CallSite(facts, call, use.around, bound=True) for facts, use, call in uses_of_class)
 
     return project.remember(("constructions", name), found)
+
+
+def made_for_evaluation(module: Module, owner: cst.ClassDef) -> bool:
+    """Whether functions named after evaluation alone make objects of a class, and nothing in the project inherits from
+    it or hands it on: a metric, which no training step runs."""
+    project, name = module.project, owner.name.value
+    if project is None or any(project.holding(text) for text in (f"({name})", f"({name},", f", {name}):")):
+        return False
+    around = [site.around for site in constructions(module, owner)]
+    words = names("branches", "evaluation")
+    return bool(around) and all(each is not None and words & words_of(each.name) for each in around)
 
 
 def sites_of(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:

@@ -18,7 +18,7 @@ from ddp_lint.source.queries import compared_with_none
 from ddp_lint.source.syntax import FunctionNode, parameters
 from ddp_lint.source.tree import descendants, names_in, parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
-from ddp_lint.tensors.callers import call_sites, constant_arguments, host_arguments
+from ddp_lint.tensors.callers import call_sites, constant_arguments, host_arguments, made_for_evaluation
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
     evaluation_only,
@@ -202,9 +202,14 @@ class HostRule(Rule):
         if compiled is None and reached is None:
             return None
         in_training = not without_gradient(self.module, node) and (reached is None or reached.gradient)
-        if not place.surely_compiled and not in_training:
+        if not place.surely_compiled and not (in_training and not self._is_of_metric(function)):
             return None
         return None if runs_seldom(self.module, node) or self._is_never_reached(node, function) else place
+
+    def _is_of_metric(self, function: cst.FunctionDef) -> bool:
+        """Whether the function is of a class whose objects only evaluations make."""
+        owner = self.module.class_of(function)
+        return owner is not None and made_for_evaluation(self.module, owner)
 
     def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
         """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""

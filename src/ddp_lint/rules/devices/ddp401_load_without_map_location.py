@@ -128,7 +128,8 @@ class LoadWithoutMapLocation(Rule):
     Tests, packages that export models, and files in which one process loads the parts of all ranks in a loop; a
     `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank only, or in a function that
     only one rank calls; files without evidence of several ranks, or that only programs come to which make no group
-    while others of the project make theirs (a setting `args.distributed` is no evidence then), or whose Lightning
+    while others of the project make theirs (a setting `args.distributed` is no evidence then), or that its scripts
+    start with one process (`torchrun --nproc_per_node 1`) and others with several, or whose Lightning
     Trainers have one device; programs that show themselves one GPU (`CUDA_VISIBLE_DEVICES`) and that no launcher starts
     for each rank; files that wrap for GPU 0 on every rank (`device_ids=[0]`), or that give all GPUs to one process
     (`DataParallel`) and read their rank with a number to fall back on; schedulers, vocabularies, statistics and other

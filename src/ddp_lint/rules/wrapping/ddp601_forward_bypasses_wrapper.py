@@ -7,7 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.arming import runs_forward
@@ -183,6 +183,8 @@ class ForwardBypassesWrapper(Rule):
             return
         if self._may_replicate(wrap, node) and self._is_armed(node, head, backward):
             return
+        if runs_alone(self.module, node):
+            return
         labels: list[tuple[cst.CSTNode | Span, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
             labels.insert(0, (wrap.place, f"`{head}` is wrapped here"))
@@ -225,7 +227,7 @@ class ForwardBypassesWrapper(Rule):
             return
         if wrap is not None and wrap.kind != "fsdp2":
             backward = backward_of(self.module, node)
-            if backward is not None:
+            if backward is not None and not runs_alone(self.module, node):
                 self.report(
                     node,
                     f"`{name}(...)` bypasses its wrapper `{wrap.outer}`: its gradients are not averaged",
@@ -254,7 +256,7 @@ class ForwardBypassesWrapper(Rule):
             return False
         backward = backward_of(self.module, node)
         end = backward or loss_of(self.module, node)
-        if end is None or (backward is None and self._evaluates(node)):
+        if end is None or (backward is None and self._evaluates(node)) or runs_alone(self.module, node):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found

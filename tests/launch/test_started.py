@@ -1,0 +1,138 @@
+"""With how many processes the scripts of a project start its programs."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import pytest
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
+from ddp_lint.launch.started import started_alone
+from ddp_lint.project import Project
+
+FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/devices/DDP401_started_alone"
+OTHER = "torchrun --nproc_per_node=8 train.py\n"
+
+
+def how(root: pathlib.Path, files: dict[str, str], program: str = "tools/x.py") -> str:
+    for name, text in {"tools/x.py": "", "train.py": "", "train.sh": OTHER, **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return started_alone(Project(root), program)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc_per_node 1 tools/x.py",
+        "torchrun --nproc-per-node=1 --nnodes=1 -m tools.x --lr 1",
+        "python -m torch.distributed.launch --nproc_per_node 1 --master_port $PORT tools/x.py",
+        "python3 -m torch.distributed.run --nproc_per_node=1 ./tools/x.py",
+        "deepspeed --num_gpus 1 tools/x.py --deepspeed ds.json",
+        "accelerate launch --num_processes 1 tools/x.py",
+        "torchx run -s local_cwd dist.ddp -j 1x1 --gpu 1 --script tools/x.py -- --lr 1",
+        'N=1\ntorchrun --nproc_per_node "$N" tools/x.py',
+        'ARGS=(\n  --nproc_per_node 1\n  --nnodes 1\n)\ntorchrun "${ARGS[@]}" \\\n  tools/x.py',
+        "cd tools && torchrun --nproc_per_node 1 x.py",
+        "cd tools\ntorchrun --nproc_per_node 1 x.py",
+        "torchrun --nproc_per_node 1 $ROOT/tools/x.py",
+    ],
+)
+def test_one_process(tmp_path: pathlib.Path, command: str) -> None:
+    assert how(tmp_path, {"run.sh": f"#!/bin/bash\n{command}\n"}) == "one"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun tools/x.py --nproc_per_node 1",
+        "torchrun --nproc_per_node 2 tools/x.py",
+        "torchrun --nproc_per_node 1 --nnodes 2 tools/x.py",
+        "torchrun --nproc_per_node 1 $EXTRA tools/x.py",
+        "torchrun --nproc_per_node gpu tools/x.py",
+        "srun torchrun --nproc_per_node 1 tools/x.py",
+        "mpirun -np 4 python tools/x.py",
+        "python tools/x.py --local_rank 0",
+        "python tools/x.py &",
+        "deepspeed tools/x.py",
+        "deepspeed --num_gpus 1 --hostfile hosts tools/x.py",
+        "accelerate launch --config_file a.yaml --num_processes 1 tools/x.py",
+        "composer -n 8 tools/x.py",
+        "torchx run -s local_cwd dist.ddp -j 1x2 --script tools/x.py",
+        "N=1\nif [ $BIG ]; then\n  N=8\nfi\ntorchrun --nproc_per_node $N tools/x.py",
+        "for N in 1 8; do\ntorchrun --nproc_per_node $N tools/x.py\ndone",
+        "N=${N:-1}\ntorchrun --nproc_per_node $N tools/x.py",
+        "# torchrun --nproc_per_node 1 tools/x.py",
+        "torchrun --nproc_per_node 1 tools/x.py\n# torchrun --nproc_per_node 8 tools/x.py",
+        "torchrun --nproc_per_node 1 tools/x.py\ntorchrun --nproc_per_node 8 $SCRIPT",
+    ],
+)
+def test_not_one_process(tmp_path: pathlib.Path, command: str) -> None:
+    assert how(tmp_path, {"run.sh": f"#!/bin/bash\n{command}\n"}) == ""
+
+
+def test_python_alone(tmp_path: pathlib.Path) -> None:
+    assert how(tmp_path, {"run.sh": "CUDA_VISIBLE_DEVICES=0 python -u tools/x.py --lr 1\n"}) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("README.md", "```\n$ torchrun --nproc_per_node 8 tools/x.py\n```\n"),
+        ("job.yaml", "command:\n  - torchrun\n  - --nproc_per_node=8\n  - tools/x.py\n"),
+        ("Dockerfile", 'CMD ["torchrun", "--nproc_per_node=8", "tools/x.py"]\n'),
+        ("start.py", 'import os\n\nos.system("torchrun --nproc_per_node 8 tools/x.py")\n'),
+        ("tools/x.py", '"""torchrun --nproc_per_node 8 x.py"""\n'),
+    ],
+)
+def test_other_texts_can_only_say_that_there_are_several(tmp_path: pathlib.Path, name: str, text: str) -> None:
+    one = {"run.sh": "torchrun --nproc_per_node 1 tools/x.py\n"}
+    assert how(tmp_path, one) == "one"
+    assert how(tmp_path, {**one, name: text}) == ""
+    (tmp_path / "run.sh").unlink()
+    assert how(tmp_path, {name: text.replace("8", "1")}) == ""
+
+
+def test_without_a_program_of_several_nothing_is_said(tmp_path: pathlib.Path) -> None:
+    """The one number that a script has may be an example."""
+    assert how(tmp_path, {"train.sh": "", "run.sh": "torchrun --nproc_per_node 1 tools/x.py\n"}) == ""
+
+
+def test_two_programs_of_one_name(tmp_path: pathlib.Path) -> None:
+    """A script means the program beside it."""
+    files = {"a/x.py": "", "b/x.py": "", "a/run.sh": "torchrun --nproc_per_node 1 x.py\n"}
+    files["b/run.sh"] = files["a/run.sh"].replace("1", "8")
+    assert [how(tmp_path, files, f"{folder}/x.py") for folder in ("a", "b", "tools")] == ["one", "", ""]
+    moved = {"b/run.sh": "cd $1\ntorchrun --nproc_per_node 8 x.py\n"}
+    assert how(tmp_path, moved, "a/x.py") == ""
+
+
+def check(root: pathlib.Path) -> tuple[list[str], int]:
+    settings = Settings(root, frozenset({"DDP401"}))
+    report = check_paths(sorted(root.rglob("*.py")), settings, cache_dir=root / ".ddp_lint_cache")
+    return sorted(pathlib.Path(f.span.path).name for f in report.findings), report.statistics.cached
+
+
+def test_a_kept_result_depends_on_how_scripts_start_programs(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And on no more of the scripts."""
+    root = tmp_path / "project"
+    shutil.copytree(FIXTURE, root)
+    monkeypatch.chdir(root)
+    (root / "pyproject.toml").touch()
+    first, _ = check(root)
+    files = len(list(root.rglob("*.py")))
+    assert "finish.py" not in first and check(root) == (first, files)
+    script = root / "one.sh"
+    script.write_text(script.read_text().replace("set -e", "set -eu"))
+    assert check(root) == (first, files)
+    script.write_text(script.read_text().replace("--nproc_per_node=1", "--nproc_per_node=4"))
+    assert check(root)[0] == sorted([*first, "finish.py"])
+    script.unlink()
+    without = sorted([*first, "finish.py", "prepare.py", "reading.py"])
+    assert check(root)[0] == without
+    (root / "two.sh").write_text("torchrun --nproc_per_node 1 finish.py\n")
+    assert check(root)[0] == [name for name in without if name != "finish.py"]
