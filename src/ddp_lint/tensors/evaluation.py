@@ -529,6 +529,17 @@ class Evaluator:
         """``x.to("cpu")``, ``x.to(device="cpu", dtype=...)``."""
         return any(self._is_host(a.value) for a in node.args if a.keyword is None or a.keyword.value == "device")
 
+    def _may_leave_host(self, node: cst.Call, method: str) -> bool:
+        """``x.cuda()``, ``x.to(device)``, ``x.to(other)``; not ``x.to(torch.float32)``."""
+        if method != "to":
+            return method in names("views", "moving")
+        given = [a.value for a in node.args if a.keyword is None or a.keyword.value in ("device", "other")]
+        return any(not self._is_host(value) and not self._is_dtype(value) for value in given)
+
+    def _is_dtype(self, value: cst.BaseExpression) -> bool:
+        is_own = isinstance(value, cst.Attribute) and value.attr.value == "dtype"
+        return is_own or self._module.qualified(value).startswith("torch.") or dotted(value) in ("True", "False")
+
     def _is_host(self, device: cst.BaseExpression) -> bool:
         if isinstance(device, cst.Call) and self._module.qualified(device.func) == "torch.device" and device.args:
             device = device.args[0].value
@@ -602,7 +613,8 @@ class Evaluator:
         if method.endswith("_"):
             return receiver
         if method in names("views", "maybe"):
-            on_host = method == "cpu" or receiver.on_host or self._moves_to_host(node)
+            stays = receiver.on_host and not self._may_leave_host(node, method)
+            on_host = method == "cpu" or stays or self._moves_to_host(node)
             own = frozenset({next(self._storages)})
             return dataclasses.replace(receiver.view(), storages=own, on_host=on_host, argument="", name="")
         if not operations.is_tensor_method(method):  # what was taken for a tensor is something else
