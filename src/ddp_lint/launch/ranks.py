@@ -583,9 +583,9 @@ def _is_of_several(module: Module, test: cst.BaseExpression) -> bool:
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
     r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
-    r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)|([\w.]*[._])?rank is not None"
+    r"[\w.]*(world_size|num_processes)(\(\))? *(> *1|>= *2|!= *1)|([\w.]*[._])?rank is not None"
 )
-_ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)|([\w.]*[._])?rank is None")
+_ALONE = re.compile(r"[\w.]*(world_size|num_processes)(\(\))? *(< *2|<= *1|== *1)|([\w.]*[._])?rank is None")
 _IS_DDP = re.compile(r"[\w.]+ *== *[\"'](?i:ddp|DistributedDataParallel)[\"']")
 #: What a file knows besides of models that several ranks train.
 _OTHER_KINDS = re.compile(r"fsdp|FullyShardedDataParallel|fully_shard|deepspeed|horovod|hvd|\btpu\b|xla", re.IGNORECASE)
