@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
@@ -9,6 +11,7 @@ from ddp_lint.launch.ranks import Evidence, as_one_process, has_ranks, joins_ran
 from ddp_lint.launch.single_process import one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import called
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import TensorFile
@@ -118,7 +121,7 @@ class ModelSpreadByEveryRank(Rule):
         if given is None or called(node) not in table("devices")["spreading"]["calls"] or not self._spreads(given):
             return
         found = self._ranks(node)
-        if found is None or as_one_process(self.module, node) or on_one_rank(self.module, node):
+        if found is None or as_one_process(self.module, node) or on_one_rank(self.module, node) or self._asks(node):
             return
         if shows_one_gpu(self.module) or shows_own_gpu(self.module) or one_process(self.module):
             return
@@ -129,6 +132,10 @@ class ModelSpreadByEveryRank(Rule):
             notes=["rank 0 and rank 1 both put layers on every GPU that they see"],
             help='device_map={"": local_rank}, or no device_map and .to(device)',
         )
+
+    def _asks(self, node: cst.Call) -> bool:
+        """Whether a test around the call asks how many ranks or GPUs there are, in whatever way."""
+        return any(_ASKS.search(self.module.code(test)) for test, _ in conditions(self.module, node))
 
     def _spreads(self, given: cst.BaseExpression) -> bool:
         """Whether a map is one that is computed over all GPUs, whatever the rank."""
@@ -153,4 +160,7 @@ class ModelSpreadByEveryRank(Rule):
         return True if owner is not None and has_ranks(self.module) else None
 
 
+_ASKS = re.compile(
+    r"distributed|num_processes|world_size|n_gpu|num_gpus|device_count|local_rank|\bddp\b", re.IGNORECASE
+)
 _ALONE = ("Accelerator", "accelerate.Accelerator")
