@@ -234,7 +234,7 @@ class FileReadBeforeWritten(Rule):
             if several_ranks(self.module) is not None:
                 self.report(
                     call,
-                    "rank 1 writes into a folder that rank 0 alone makes: it fails where that is late or on another node",
+                    "rank 1 writes into a folder that rank 0 alone makes: it fails where that is late, or elsewhere",
                     labels=[(made[folder], "only rank 0 makes it")],
                     help="make it on every rank: os.makedirs(folder, exist_ok=True)",
                 )
