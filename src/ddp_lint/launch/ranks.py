@@ -600,6 +600,19 @@ def _on_first(module: Module, facts: ModuleFacts) -> frozenset[ast.AST]:
     return module.project.remember(("on one rank", own), found, facts.kept) if module.project else found()
 
 
+def is_on_first(module: Module, facts: ModuleFacts, node: ast.AST) -> bool:
+    """Whether a test or a decorator keeps a part of an expression of any file of the project to one rank, by the names
+    that `module` has for it."""
+    return node in _on_first(module, facts)
+
+
+def calls_of(module: Module, facts: ModuleFacts, name: str) -> Iterator[bool]:
+    """For every call of a function, or of a method by its name, in a file: whether it is kept to one rank."""
+    own = own_ranks(module)
+    yield from _calls_of(name, facts.tree.body, own)
+    yield from _calls_of(f".{name}", facts.tree.body, own)
+
+
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
     return first_rank_test(ast.unparse(test), True, own)
 
@@ -617,9 +630,9 @@ def _is_of_several(module: Module, test: cst.BaseExpression) -> bool:
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
     r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
-    r"[\w.]*world_size(\(\))? *(> *1|>= *2|!= *1)|([\w.]*[._])?rank is not None"
+    r"[\w.]*(world_size|num_processes)(\(\))? *(> *1|>= *2|!= *1)|([\w.]*[._])?rank is not None"
 )
-_ALONE = re.compile(r"[\w.]*world_size(\(\))? *(< *2|<= *1|== *1)|([\w.]*[._])?rank is None")
+_ALONE = re.compile(r"[\w.]*(world_size|num_processes)(\(\))? *(< *2|<= *1|== *1)|([\w.]*[._])?rank is None")
 _IS_DDP = re.compile(r"[\w.]+ *== *[\"'](?i:ddp|DistributedDataParallel)[\"']")
 #: What a file knows besides of models that several ranks train.
 _OTHER_KINDS = re.compile(r"fsdp|FullyShardedDataParallel|fully_shard|deepspeed|horovod|hvd|\btpu\b|xla", re.IGNORECASE)

@@ -22,6 +22,7 @@ from ddp_lint.project.handed_on import (
     wrapping_functions,
 )
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
+from ddp_lint.source.closures import entries
 from ddp_lint.source.control_flow import arms, conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
 from ddp_lint.source.tree import descendants, names_in, positional_of
@@ -269,14 +270,17 @@ class Wraps:
     def after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether `at` runs after the wrap on some path, and mentions the same names.
 
-        In one function: later in the source and not in the other arm of an `if`. Across methods of a class, for
-        names on `self`: the wrap is in a constructor-like method and `at` in another one.
+        In one function: later in the source and not in the other arm of an `if`; what is inside a function that is
+        defined there runs where that one is called or handed out. Across methods of a class, for names on `self`: the
+        wrap is in a constructor-like method and `at` in another one.
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
             follows = self._order[at] > self._order[wrap.call]
             apart = follows and exclusive(self._module, wrap.call, at, holds=wrap.tested)
             return follows and not apart and not self._is_flagged_apart(wrap, at)
+        if self._is_entered_after(wrap, at):
+            return True
         same_class = self._module.class_of(wrap.call) is self._module.class_of(at) is not None
         return (
             same_class
@@ -287,6 +291,21 @@ class Wraps:
             and not is_constructor(there.name.value)
             and not self._called_before(there.name.value, wrap, here)
         )
+
+    def _is_entered_after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
+        """Whether all that runs the function around `at`, which sees the name of the wrapped model, is behind the
+        wrap, and nothing binds that name again."""
+        here, name = self._module.scope_of(wrap.call), wrap.outer.partition(".")[0]
+        if not name or wrap.tested or name in ("self", "cls") or self._module.scope_of(at) is here:
+            return False
+        if self._module.scopes.scope_of(name, at) is not here:
+            return False
+        places = entries(self._module, at, here)
+        bound = self._module.assignments(wrap.outer, wrap.call)
+        is_last = not any(
+            self._order[value] > self._order[wrap.call] and name not in names_in(value) for value in bound
+        )
+        return is_last and places is not None and all(self.after(wrap, place) for place in places)
 
     def _is_flagged_apart(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether another `if` of the same flag keeps `at` apart from the wrap: ``if distributed:``. What else a test

@@ -198,10 +198,11 @@ def host_arguments(module: Module, function: cst.FunctionDef) -> frozenset[str]:
     """The parameters that every call gives something on the host: ``self.assign(boxes.cpu())``."""
     sites = call_sites(module, function)
     taken = [param.name.value for param in parameters_of(function)]
-    return frozenset(name for name in taken if sites and all(_gives_host(site, function, name) for site in sites))
+    return frozenset(name for name in taken if sites and all(gives_host(site, function, name) for site in sites))
 
 
-def _gives_host(site: CallSite, function: cst.FunctionDef, name: str) -> bool:
+def gives_host(site: CallSite, function: cst.FunctionDef, name: str) -> bool:
+    """Whether a call gives a parameter a number, or a tensor on the host."""
     value = site.given(function, name)
     return value is not None and _on_host(value, site.around, site.facts)
 

@@ -19,7 +19,7 @@ from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
 from ddp_lint.tensors.kept import NOTHING, Keeping, Kept
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 from ddp_lint.tensors.state import Save, State
-from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, group, join
+from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, concatenated, group, join
 
 #: What is read as one piece: a function, or the top level of a file.
 Code = cst.FunctionDef | cst.Module
@@ -258,7 +258,9 @@ class Evaluator:
     def _Subscript(self, node: cst.Subscript, state: State) -> Value:
         base = self.value(node.value, state)
         index = [self._index(element.slice, state) for element in node.slice]
-        if base.kind is Kind.GROUP or base.kind is Kind.LAYER:
+        if base.kind is Kind.GROUP:
+            return _chosen(base, node.slice)
+        if base.kind is Kind.LAYER:
             return base.element
         if not base.tensorish:
             return Value(Kind.PYTHON if base.kind is Kind.PYTHON else Kind.UNKNOWN, inputs=base.inputs)
@@ -280,8 +282,10 @@ class Evaluator:
 
     def _BinaryOperation(self, node: cst.BinaryOperation, state: State) -> Value:
         operands = [self.value(node.left, state), self.value(node.right, state)]
-        result = self.binary(operands)
         operator = type(node.operator)
+        if operator is cst.Add and all(v.kind is Kind.GROUP for v in operands):
+            return concatenated(*operands)
+        result = self.binary(operands)
         if operator in (cst.Multiply, cst.Divide, cst.MatrixMultiply):
             for kept, other in (operands, operands[::-1]):
                 if operator is cst.MatrixMultiply or other.tensorish:
@@ -366,9 +370,22 @@ class Evaluator:
         return value
 
     def _Tuple(self, node: cst.Tuple | cst.List, state: State) -> Value:
-        return group(self.value(element.value, state) for element in node.elements)
+        values = [self.value(element.value, state) for element in node.elements]
+        if not any(isinstance(element, cst.StarredElement) for element in node.elements):
+            return group(values)
+        parts = zip(node.elements, values, strict=True)
+        return concatenated(*(v if isinstance(e, cst.StarredElement) else group([v]) for e, v in parts))
 
     _List = _Tuple
+
+    def _Dict(self, node: cst.Dict, state: State) -> Value:
+        keys, values = [], []
+        for element in node.elements:
+            if isinstance(element, cst.DictElement):
+                self.value(element.key, state)
+                keys.append(_text(element.key))
+            values.append(self.value(element.value, state))
+        return _dictionary(keys, values)
 
     def _ListComp(self, node: cst.ListComp | cst.GeneratorExp | cst.SetComp, state: State) -> Value:
         inner = state.copy()
@@ -383,8 +400,7 @@ class Evaluator:
         inner = state.copy()
         self._comprehension(node.for_in, inner)
         self.value(node.key, inner)
-        self.value(node.value, inner)
-        return UNKNOWN
+        return Value(Kind.GROUP, each=self.value(node.value, inner), keys=("",))
 
     def _comprehension(self, loop: cst.CompFor, state: State) -> None:
         iterated = self.value(loop.iter, state)
@@ -396,9 +412,8 @@ class Evaluator:
 
     def _bind_names(self, target: cst.CSTNode, value: Value, state: State) -> None:
         if isinstance(target, (cst.Tuple, cst.List)):
-            exact = len(value.items) == len(target.elements)
-            for i, element in enumerate(target.elements):
-                self._bind_names(element.value, value.items[i] if exact else value.element, state)
+            for element, part in zip(target.elements, unpacked(value, target.elements), strict=True):
+                self._bind_names(element.value, part, state)
         elif dotted(target):
             state.names[dotted(target)] = value
 
@@ -441,9 +456,12 @@ class Evaluator:
         if name in _TRANSPARENT_CALLS and operands:
             return operands[0].element if name == "next" else operands[0]
         if name == "enumerate" and operands:
-            return Value(Kind.GROUP, each=group([PYTHON, operands[0].element]))
+            return _in_step([PYTHON, operands[0]])
         if name == "zip":
-            return Value(Kind.GROUP, each=group(v.element for v in operands))
+            given = zip(node.args, operands, strict=True)
+            return _in_step([v for arg, v in given if arg.keyword is None])
+        if name == "dict" and all(arg.keyword is not None for arg in node.args):
+            return _dictionary([arg.keyword.value for arg in node.args if arg.keyword is not None], operands)
         if name in ("max", "min", "sum", "abs"):
             flat = [v.element if v.kind is Kind.GROUP else v for v in operands]
             return self.binary(flat) if flat else UNKNOWN
@@ -529,6 +547,17 @@ class Evaluator:
         """``x.to("cpu")``, ``x.to(device="cpu", dtype=...)``."""
         return any(self._is_host(a.value) for a in node.args if a.keyword is None or a.keyword.value == "device")
 
+    def _may_leave_host(self, node: cst.Call, method: str) -> bool:
+        """``x.cuda()``, ``x.to(device)``, ``x.to(other)``; not ``x.to(torch.float32)``."""
+        if method != "to":
+            return method in names("views", "moving")
+        given = [a.value for a in node.args if a.keyword is None or a.keyword.value in ("device", "other")]
+        return any(not self._is_host(value) and not self._is_dtype(value) for value in given)
+
+    def _is_dtype(self, value: cst.BaseExpression) -> bool:
+        is_own = isinstance(value, cst.Attribute) and value.attr.value == "dtype"
+        return is_own or self._module.qualified(value).startswith("torch.") or dotted(value) in ("True", "False")
+
     def _is_host(self, device: cst.BaseExpression) -> bool:
         if isinstance(device, cst.Call) and self._module.qualified(device.func) == "torch.device" and device.args:
             device = device.args[0].value
@@ -577,8 +606,16 @@ class Evaluator:
             return self._project_call(node, operands, state)
         if receiver.kind is Kind.PYTHON or method in names("python_values", "methods"):
             return PYTHON
+        if receiver.kind is Kind.GROUP and receiver.keys and method in ("items", "values"):
+            values = dataclasses.replace(receiver, keys=())
+            return values if method == "values" else _in_step([PYTHON, values])
         if method in ("items", "values", "keys"):
             return Value(Kind.UNKNOWN, inputs=receiver.inputs)
+        if receiver.kind is Kind.GROUP and method in _GROWS and dotted(node.func.value):
+            added = operands[-1] if operands else UNKNOWN
+            grown = concatenated(receiver, added if method == "extend" and added.kind is Kind.GROUP else group([added]))
+            state.names[dotted(node.func.value)] = grown
+            return PYTHON
         if receiver.tensorish:
             return self._tensor_method(node, method, receiver, operands, state)
         if method in names("evidence", "methods") or method in names("evidence", "reductions"):
@@ -602,7 +639,8 @@ class Evaluator:
         if method.endswith("_"):
             return receiver
         if method in names("views", "maybe"):
-            on_host = method == "cpu" or receiver.on_host or self._moves_to_host(node)
+            stays = receiver.on_host and not self._may_leave_host(node, method)
+            on_host = method == "cpu" or stays or self._moves_to_host(node)
             own = frozenset({next(self._storages)})
             return dataclasses.replace(receiver.view(), storages=own, on_host=on_host, argument="", name="")
         if not operations.is_tensor_method(method):  # what was taken for a tensor is something else
@@ -650,6 +688,60 @@ class Evaluator:
             if certain or tensor.inputs:
                 for storage in tensor.storages:
                     state.saved.setdefault(storage, Save(node, what, as_output, certain))
+
+
+def unpacked(value: Value, targets: Sequence[cst.BaseElement]) -> list[Value]:
+    """What each of several targets gets of a value: ``a, b = pair``, ``first, *others = outs``."""
+    starred = [i for i, target in enumerate(targets) if isinstance(target, cst.StarredElement)]
+    count, items = len(value.items) - len(targets), value.items
+    if value.keys or (count if not starred else count < -1):
+        rest = Value(Kind.GROUP, each=value.element)
+        return [rest if isinstance(target, cst.StarredElement) else value.element for target in targets]
+    if not starred:
+        return list(items)
+    first = starred[0]
+    end = first + count + 1
+    return [*items[:first], group(items[first:end]), *items[end:]]
+
+
+#: Methods by which a list gets another element.
+_GROWS = frozenset({"append", "extend"})
+
+
+def _text(node: cst.BaseExpression) -> str:
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+
+
+def _dictionary(keys: list[str], values: list[Value]) -> Value:
+    """A dictionary by its keys, where all of them are texts; else one of any of its values under each."""
+    made = group(values)
+    if all(keys) and len(set(keys)) == len(values) == len(made.items):
+        return dataclasses.replace(made, keys=tuple(keys))
+    return dataclasses.replace(made, items=(), each=join(values), keys=("",))
+
+
+def _chosen(base: Value, index: Sequence[cst.SubscriptElement]) -> Value:
+    """The element of a group that a constant index or key chooses; a part of it for a slice, any of them else."""
+    at = index[0].slice
+    if isinstance(at, cst.Slice):
+        return dataclasses.replace(base, items=(), each=base.element) if base.items else base
+    number = _axis(at.value) if isinstance(at, cst.Index) else None
+    if base.keys:
+        key = _text(at.value) if isinstance(at, cst.Index) else ""
+        return base.items[base.keys.index(key)] if base.items and key in base.keys else base.element
+    if number is not None and -len(base.items) <= number < len(base.items):
+        return base.items[number]
+    return base.element
+
+
+def _in_step(operands: Sequence[Value]) -> Value:
+    """What ``zip`` gives, and ``enumerate`` with a number in the first place: tuples, as many as are known of
+    one of them."""
+    counts = [len(v.items) for v in operands if v.items and not v.keys]
+    if counts:
+        rows = range(min(counts))
+        return group(group(v.items[i] if v.items and not v.keys else v.element for v in operands) for i in rows)
+    return Value(Kind.GROUP, each=group(v.element for v in operands))
 
 
 def _device_asked_for(test: cst.BaseExpression) -> tuple[cst.BaseExpression, bool] | None:

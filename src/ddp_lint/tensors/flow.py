@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import libcst as cst
@@ -13,10 +14,10 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.names import Names
 from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
-from ddp_lint.tensors.evaluation import Code, Evaluator
+from ddp_lint.tensors.evaluation import Code, Evaluator, unpacked
 from ddp_lint.tensors.kept import Keeping
 from ddp_lint.tensors.state import State, Write
-from ddp_lint.tensors.values import UNKNOWN, Kind, Value
+from ddp_lint.tensors.values import UNKNOWN, Kind, Value, concatenated, group, join
 
 _LOOP_DEPTH = 2  # loops nested deeper are read once: what they carry around shows in the outer passes
 
@@ -105,6 +106,8 @@ class Flow:
         target = self._evaluator.value(node.target, state)
         if target.tensorish and not isinstance(node.value, (cst.List, cst.ListComp, cst.Tuple)):  # those extend a list
             self._written(node, node.target, target, state)
+        elif target.kind is value.kind is Kind.GROUP:
+            self._bind(node.target, concatenated(target, value), state, node)
         elif isinstance(node.target, cst.Attribute) or dotted(node.target) in state.names:
             # `total = 0; total += loss`: Python rebinds the name. A local that nothing has bound yet is no tensor of
             # this round: ``if i == 0: total = x``, ``else: total += x``.
@@ -114,9 +117,9 @@ class Flow:
         if isinstance(target, cst.StarredElement):
             target = target.value
         if isinstance(target, (cst.Tuple, cst.List)):
-            exact = len(value.items) == len(target.elements)
+            parts = unpacked(value, target.elements)
             for i, element in enumerate(target.elements):
-                part = value.items[i] if exact else value.element
+                part = parts[i]
                 if i and value.kind is Kind.LIKELY:  # of what a call returns, the first is what it computes with
                     part = dataclasses.replace(part, storages=frozenset())
                 self._bind(element.value, part, state, statement)
@@ -125,6 +128,10 @@ class Flow:
             self._evaluator.value(target, state)
             if written.tensor:
                 self._written(statement, target.value, written, state)
+            elif written.kind is Kind.GROUP and dotted(target.value):  # any of its elements may be another one now
+                several = [v for v in (written.element, value) if v.kind is not Kind.GROUP]
+                held = dataclasses.replace(written, items=(), each=join(several) if several else None)
+                state.names[dotted(target.value)] = held
         else:
             name = dotted(target)
             if isinstance(target, cst.Attribute):
@@ -153,7 +160,13 @@ class Flow:
 
     def _For(self, node: cst.For, state: State) -> None:
         iterated = self._evaluator.value(node.iter, state)
-        self._loop(node.body, state, lambda s: self._bind(node.target, iterated.element, s, node))
+        rounds = itertools.count()
+
+        def bind(at: State) -> None:
+            telling = _telling(iterated, at) if next(rounds) else None
+            self._bind(node.target, iterated.element if telling is None else telling, at, node)
+
+        self._loop(node.body, state, bind)
         if node.orelse is not None:
             self._suite(node.orelse.body, state)
 
@@ -219,3 +232,20 @@ class Flow:
         seen = self._writes.get(node)
         if seen is None or seen.save is None:  # a second time round a loop may find what the first did not
             self._writes[node] = Write(node, target, value, save, state.gradient)
+
+
+def _telling(iterated: Value, state: State) -> Value | None:
+    """The element of a tuple that a loop comes by of which a write says most: one that autograd keeps, or a
+    parameter. The loop takes each of them in turn; of ``zip`` the names in each place."""
+    rows = [item.items for item in iterated.items]
+    if rows and rows[0] and len({len(row) for row in rows}) == 1:
+        columns = list(zip(*rows, strict=True))
+        told = [next((part for part in column if _tells(part, state)), None) for column in columns]
+        parts = (join(column) if part is None else part for part, column in zip(told, columns, strict=True))
+        return group(parts) if any(told) else None
+    return next((item for item in iterated.items if _tells(item, state)), None)
+
+
+def _tells(value: Value, state: State) -> bool:
+    kept = value.tensorish and bool(value.storages) and value.storages <= state.saved.keys()
+    return kept or (value.kind is Kind.PARAMETER and bool(value.name))

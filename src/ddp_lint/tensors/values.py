@@ -24,7 +24,8 @@ class Value:
     `learned`: computed from parameters or layers with gradients on; `on_host`: made on the CPU;
     `argument`: the argument that it is, or is a view of; `name`: the attribute that a parameter or layer is (also of
     a view of the parameter); `detached`: a view that autograd does not see, through `.data` or `detach()`;
-    `maker`: canonical name of a layer's class; `items`: elements of a tuple; `each`: the element of an iterable;
+    `maker`: canonical name of a layer's class; `items`: elements of a tuple, or values of a
+    dictionary under `keys`; `each`: the element of an iterable;
     `depth`: how many tuples lie within each other.
     """
 
@@ -38,6 +39,7 @@ class Value:
     detached: bool = False
     maker: str = ""
     items: tuple[Value, ...] = ()
+    keys: tuple[str, ...] = ()
     each: Value | None = None
     depth: int = dataclasses.field(default=0, compare=False)
 
@@ -102,6 +104,9 @@ def join(values: Iterable[Value]) -> Value:
         kind = Kind.LIKELY
     else:
         kind = Kind.UNKNOWN
+    if kind is Kind.GROUP:
+        held = [v.element for v in several if v.items or v.each is not None]
+        return Value(kind, inputs=any(v.inputs for v in several), each=join(held) if held else None)
     arguments, makers, called = ({getattr(v, f) for v in several} for f in ("argument", "maker", "name"))
     return Value(
         kind,
@@ -129,6 +134,8 @@ def computed_from(operands: Iterable[Value], kind: Kind, storage: int) -> Value:
     )
 
 
+#: Elements of a tuple that are distinguished: ``parts += (part,)`` in a loop adds one each time.
+_MOST = 16
 #: Tuples within each other whose elements are distinguished: ``a, b = (a, b), (b, a)`` doubles what they hold.
 _DEEPEST = 5
 
@@ -146,3 +153,16 @@ def group(items: Iterable[Value]) -> Value:
         items=elements if depth <= _DEEPEST else (),
         depth=min(depth, _DEEPEST),
     )
+
+
+def concatenated(*groups: Value) -> Value:
+    """What ``a + b`` of tuples or lists is; the elements of what is not known are one of all."""
+    known = all(g.items or g == EMPTY for g in groups)
+    items = [item for g in groups for item in g.items]
+    if known and len(items) <= _MOST:
+        return group(items)
+    elements = [g.element for g in groups if g != EMPTY]
+    return dataclasses.replace(group(elements), items=(), each=join(elements))
+
+
+EMPTY = group(())

@@ -653,9 +653,11 @@ class MadeUp(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class End(Event):
-    """The completion marker: the training loop or the script completed on this rank."""
+    """The completion marker: the training loop or the script completed on this rank. `arguments`: those that the
+    program had then."""
 
     seconds: float = 0.0
+    arguments: tuple[str, ...] = ()
 
 
 SCRIPT_PHASE = "script"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.launch.ranks import (
     asserts_one_process,
     called_on_one_rank,
@@ -16,12 +16,14 @@ from ddp_lint.launch.ranks import (
 )
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.kept_by_objects import used_in_training
+from ddp_lint.rules.failures.tracking import is_kept_above, started_on_first
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, leaves
 from ddp_lint.source.tree import descendants, names_in, subtree
 
 #: Code that asks whether there is a run, or leaves it to the environment.
+_LOOKS_FOR_RUNS = re.compile(r"wandb\.run\b|WANDB_MODE")
 _HANDLES_RUNS = re.compile(r"wandb\.run\b|WANDB_MODE|wandb\.setup|mode=")
 
 _LOGGER = "WandbLogger"
@@ -38,9 +40,9 @@ class NoneOnOtherRanks(Rule):
     Finds `x.method()`, `x.attribute` and `x[i]` on every rank, where `x` is `None` on all ranks but the first because
     of `x = make() if rank == 0 else None`, or `x = None` and an assignment under a test for the rank. Also a local name
     that is only assigned under a test for the rank, and is read on every rank; and `wandb.log` on every rank, where
-    only one calls `wandb.init`, or the WandbLogger of Lightning does. Of what an object has on the first rank alone
-    (`self.writer = make() if rank == 0 else None`) the uses in its methods that have a backward or a collective, also
-    in a function of the project that gets it there.
+    only one calls `wandb.init`, here or in another file, or the WandbLogger of Lightning does. Of what an object has on
+    the first rank alone (`self.writer = make() if rank == 0 else None`) the uses in its methods that have a backward or
+    a collective, also in a function of the project that gets it there.
 
     ## Why it breaks
 
@@ -132,7 +134,7 @@ class NoneOnOtherRanks(Rule):
         "wandb",
         file=(
             *("init_process_group", "DistributedDataParallel", "torchrun", "RANK", "LOCAL_RANK", "Accelerator"),
-            *("LightningModule", "Callback"),
+            *("LightningModule", "Callback", "wandb"),
         ),
         tests=False,
     )
@@ -150,6 +152,8 @@ class NoneOnOtherRanks(Rule):
             self._logs.append(node)
 
     def finish(self) -> None:
+        if self._logs and not self._runs and not self.module.file.shows(_LOOKS_FOR_RUNS):
+            self._look_at_other_files()
         if not self._logs or self.module.file.shows(_HANDLES_RUNS):
             return
         if not self._runs:
@@ -174,6 +178,30 @@ class NoneOnOtherRanks(Rule):
                     "Lightning's WandbLogger has a run on the first rank only: `wandb.log()` raises on the others",
                     (owner.name, "all ranks run these hooks"),
                     "log by self.logger.experiment, or on the first rank only",
+                )
+                return
+
+    def _look_at_other_files(self) -> None:
+        """Report the first call that all ranks come by, where other files call `wandb.init()` on one rank alone."""
+        project, started = self.module.project, started_on_first(self.module)
+        if started is None or project is None:
+            return
+        facts, run, names = started
+        for log in self._logs:
+            parts = [part for test, taken in conditions(self.module, log) if taken for part in conjuncts(test)]
+            asked = all(
+                dotted(part).rpartition(".")[2] in names or _counts_steps(part, "wandb") for part in parts
+            ) and all(taken for _, taken in conditions(self.module, log))
+            function = self.module.function_of(log)
+            free = asked and function is not None and not self._is_caught(log)
+            if not free or function is None or comes_on_one_rank(self.module, log):
+                continue
+            if not is_kept_above(self.module, project, function.name.value) and several_ranks(self.module):
+                self._report(
+                    log,
+                    "only the first rank has called `wandb.init()`: `wandb.log()` raises on the others",
+                    (facts.file.span_of(run), "only the first rank comes here"),
+                    "log on the first rank only",
                 )
                 return
 
@@ -310,7 +338,7 @@ class NoneOnOtherRanks(Rule):
     def _is_caught(self, node: cst.CSTNode) -> bool:
         return any(isinstance(up, (cst.Try, cst.Lambda)) for up in self.module.ancestors(node))
 
-    def _report(self, use: cst.CSTNode, headline: str, made: tuple[cst.CSTNode, str], help: str) -> None:
+    def _report(self, use: cst.CSTNode, headline: str, made: tuple[cst.CSTNode | Span, str], help: str) -> None:
         self.report(use, headline, notes=["rank 0 continues, rank 1 ends here"], labels=[made], help=help)
 
 

@@ -14,6 +14,7 @@ from ddp_lint.launch.joining import is_before_fit
 from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, first_rank_test, on_one_rank, own_ranks, several_ranks
 from ddp_lint.launch.single_process import on_one_node
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.launch.made_folders import folders_of, made_on_one_rank
 from ddp_lint.rules.launch.temporary_folders import MAKERS, shared_folder
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -74,6 +75,8 @@ class FileReadBeforeWritten(Rule):
 
     Finds caches that every rank builds as well: a function that writes a path where it is missing and reads it where it
     exists, and that a program of several ranks calls (or makes an object whose constructor does so), on all ranks.
+
+    A write of every rank (its own part of a checkpoint) into a folder that rank 0 alone makes in the same function.
 
     And `tempfile.mkdtemp()` on rank 0 alone whose name the function broadcasts: a folder on the first node.
 
@@ -184,6 +187,8 @@ class FileReadBeforeWritten(Rule):
             return
         if node in self._parting and any(self.module.file.holds(name.rpartition(".")[2]) for name in MAKERS):
             self._visit_folder(node)
+        if node in self._parting and (self.module.file.holds("makedirs") or self.module.file.holds("mkdir")):
+            self._visit_made(node)
         branches = self._parting.get(node, [])
         inside = [node.body] if any(leaves(branch.body) for branch in branches) else branches
         written = dict(self._written(call for part in inside for call in calls_in(part)))
@@ -216,6 +221,24 @@ class FileReadBeforeWritten(Rule):
                 labels=[(sharing, "all ranks get its name here")],
                 help="make it on a file system that the nodes share: tempfile.mkdtemp(dir=...)",
             )
+
+    def _visit_made(self, function: cst.FunctionDef) -> None:
+        """Report a write of all ranks into a folder that one rank makes, for which the others do not wait."""
+        calls = list(calls_in(function.body))
+        made = made_on_one_rank(self.module, calls)
+        for call in calls if made else ():
+            path = _WRITES.path(self.module, call)
+            folder = next((f for f in folders_of(self.module, path) if f in made), "") if path is not None else ""
+            if not folder or on_one_rank(self.module, call) or not self._is_raced(calls, made[folder], call):
+                continue
+            if several_ranks(self.module) is not None:
+                self.report(
+                    call,
+                    "rank 1 writes into a folder that rank 0 alone makes: it fails where that is late, or elsewhere",
+                    labels=[(made[folder], "only rank 0 makes it")],
+                    help="make it on every rank: os.makedirs(folder, exist_ok=True)",
+                )
+                return
 
     def _visit_cache(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
         """Report what a function reads where it is there, and else writes, on all ranks."""

@@ -96,11 +96,13 @@ class InPlaceRule(Rule):
 
     def out_of_place(self, write: Write) -> Fix | None:
         """``x += y`` as ``x = x + y``, ``x.add_(y)`` as ``x = x.add(y)``; None for writes to a part of a tensor."""
-        edit = self._edit(write)
+        edit, target = self._edit(write), dotted(write.target)
         if edit is None:
             return None
-        # The caller of a function sees what is written to an argument, and may count on it.
-        safe = not write.value.argument
+        # The caller of a function sees what is written to an argument, and may count on it; so does whoever reads the
+        # tuple or list again that a loop takes the tensor from.
+        looped = any(b.kind == "for" for b in self.module.bindings(target, write.node))
+        safe = not write.value.argument and not looped
         applicability = Applicability.SAFE if safe else Applicability.UNSAFE
         return Fix("write the result to a new tensor", applicability, (edit,))
 

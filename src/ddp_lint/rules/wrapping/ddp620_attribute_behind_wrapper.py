@@ -17,6 +17,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
+from ddp_lint.source.closures import entries
 from ddp_lint.source.control_flow import arms, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
@@ -332,11 +333,21 @@ class AttributeBehindWrapper(Rule):
         if by_one and not on_one_rank(self.module, use):  # the others still have what was bound before
             bindings = [b for b in bindings if b not in by_one]
         if not name.startswith("self."):
-            return next(self.module.scopes.last_before(bindings, use), None)
+            return next(self.module.scopes.last_before(bindings, self._entry(use, name)), None)
         methods = {self.module.function_of(b.node): b for b in bindings}  # each with what it leaves behind
         left = [b for method, b in methods.items() if method is not here and not _puts_back(method, b)]
         own = [b for b in bindings if self.module.function_of(b.node) is here]
         return next(self.module.scopes.last_before(own, use), left[-1] if left else None)
+
+    def _entry(self, use: cst.CSTNode, name: str) -> cst.CSTNode:
+        """The place in the scope that binds a name from which a function inside it, which uses the name, first runs."""
+        scope = self.module.scopes.scope_of(name.partition(".")[0], use)
+        if scope is None or scope is self.module.scope_of(use):
+            return use
+        first, *others = entries(self.module, use, scope) or [use]
+        for place in others:
+            first = first if self.module.wraps.follows(place, first) else place
+        return first
 
     def _is_of_one_rank(self, binding: Binding) -> bool:
         if binding.node not in self._of_one_rank:
@@ -410,8 +421,8 @@ class AttributeBehindWrapper(Rule):
             return False
         if name == "self.model":
             return True
-        function = self.module.scope_of(use)
-        for node in descendants(function):
+        scope = self.module.scopes.scope_of(name.partition(".")[0], use)
+        for node in descendants(scope if isinstance(scope, cst.FunctionDef) else self.module.scope_of(use)):
             if isinstance(node, cst.Call) and dotted(node.func) == name:
                 return True
             if isinstance(node, cst.Attribute) and node.attr.value in _MODULE_ONLY and dotted(node.value) == name:
@@ -429,8 +440,8 @@ class AttributeBehindWrapper(Rule):
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
                 return True
-            if up in there:
-                continue
+            if up in there or (isinstance(up, (cst.If, cst.IfExp)) and _holds(up.test, use)):
+                continue  # what a test reads raises whatever the test is for
             code = self.module.code(up.test) if isinstance(up, cst.If) else ""
             if code in wrapped_under and wrapped_under[code] == here.get(code):
                 continue  # the test that the wrap is under holds here too

@@ -197,7 +197,8 @@ class Session:
         self.last_words()
         if self.collectives is not None:
             self.collectives.let_peers_join()
-        recorder.emit(trace.End, frames=(), seconds=time.monotonic() - self.began)
+        given = tuple(map(str, sys.argv[1:]))
+        recorder.emit(trace.End, frames=(), seconds=time.monotonic() - self.began, arguments=given)
         recorder.marks.set(recorder.rank, "over")
         self.close()
 

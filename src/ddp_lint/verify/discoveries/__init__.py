@@ -22,6 +22,7 @@ _EXPLAINS = {
     "stall": {"mismatch", "stall", "exception", "death"},
     "exception": {"exception", "death", "stall", "mismatch", "gradients", "parameters"},
     "exit": {"exit", "exception", "mismatch", "stall", "death"},
+    "arguments": {"exit", "exception", "death", "stall"},
     "write": {"parameters", "reference", "exception", "gradients"},
     "gradient": {"gradients", "parameters", "reference", "nograd"},
     "parameter": {"gradients", "parameters", "reference", "buffers"},

@@ -14,7 +14,7 @@ from ddp_lint.verify.oracles.case import Case, Opinion
 ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
     oracle.__name__: oracle
     for oracle in (
-        failures.exception, failures.exit,
+        failures.exception, failures.exit, failures.arguments,
         host.value, host.sync, host.graph_break, host.recompile, host.device, host.environment,
         order.sequence, order.stall, order.files, order.lost, order.streams,
         replicas.gradient, replicas.parameter, replicas.identity, replicas.reference, replicas.write,

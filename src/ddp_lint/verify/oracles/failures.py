@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary
 from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.oracles.case import Case, Opinion
 from ddp_lint.verify.results import Evidence
-from ddp_lint.verify.trace import Call, Exit, NoGrad, Raised, Trace
+from ddp_lint.verify.trace import Call, End, Exit, NoGrad, Raised, Trace
 from ddp_lint.verify.wording import on_one_line
+
+_LOCAL_RANK = re.compile(r"--local[-_]rank\b")
+#: The status with which `argparse` ends a program.
+_REFUSED = 2
 
 
 def exception(case: Case) -> Opinion:
@@ -50,6 +55,19 @@ def _death(case: Case, limit: str) -> Opinion:
     if limit:
         return Opinion(backend=f"{limit}: run with --device cuda")
     return Opinion(silent="no exception was raised here")
+
+
+def arguments(case: Case) -> Opinion:
+    """The parser refused an argument that the launcher passes, and ended the rank with the status of `argparse`."""
+    for outcome in case.run.ranks:
+        known = explain(outcome.log) if outcome.exit == _REFUSED and case.counts.get(outcome.rank) else None
+        if known is not None and case.situation.finding.code in known.codes:
+            printed = [line for line in outcome.log.splitlines() if known.searches.search(line)]
+            return case.fires("arguments", on_one_line(printed[-1]), rank=outcome.rank)
+    ends = [end for trace in case.traces if (end := trace.last(End)) is not None]
+    if any(_LOCAL_RANK.match(argument) for end in ends for argument in end.arguments):
+        return Opinion(silent="the parser took all arguments")
+    return Opinion(backend="no launcher passed --local-rank: start it by torch.distributed.launch")
 
 
 def exit(case: Case) -> Opinion:
