@@ -384,6 +384,8 @@ class Calls:
                 found[name] = values[places.index(parameter)]
             elif name in named:
                 found[name] = named[name]
+            elif name in function.given and "**" not in named:
+                found[name] = function.given[name]
             elif "**" in named or default is None:
                 found[name] = Unknown(("parameter", getattr(function.node, "name", ""), name))
             else:

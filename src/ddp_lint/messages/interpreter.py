@@ -14,7 +14,7 @@ from typing import Any, Final
 from ddp_lint.messages import operators
 from ddp_lint.messages.calls import Calls
 from ddp_lint.messages.values import Class, Exits, Function, GiveUp, Impossible, Object, Scope, Unknown
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import defaults, walk
 
 #: Statements that one rank carries out.
 _MOST: Final = 20_000
@@ -243,7 +243,8 @@ class Interpreter(Calls):
         return _END
 
     def _define(self, node: ast.FunctionDef, scope: Scope) -> str:
-        self.home(node.name, scope).names[node.name] = Function(node, scope.facts, around=scope)
+        given = {each.arg: self.evaluate(value, scope) for each, value in defaults(node.args) if value is not None}
+        self.home(node.name, scope).names[node.name] = Function(node, scope.facts, around=scope, given=given)
         return _END
 
     def _define_class(self, node: ast.ClassDef, scope: Scope) -> str:

@@ -49,12 +49,14 @@ class Object:
 
 @dataclasses.dataclass(eq=False)
 class Function:
-    """A function of the project; `around` are the variables of the function that defines it."""
+    """A function of the project; `around` are the variables of the function that defines it, `given` what its defaults
+    were when it was defined."""
 
     node: FunctionNode
     facts: ModuleFacts
     receiver: Object | None = None
     around: Scope | None = None
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
