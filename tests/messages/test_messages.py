@@ -222,6 +222,52 @@ def test_what_an_imported_file_receives_may_answer(tmp_path: pathlib.Path) -> No
     assert lines(found(alone, tmp_path, other=other)) == marked(alone)
 
 
+def test_a_helper_of_another_file_is_shown_where_the_program_calls_it(tmp_path: pathlib.Path) -> None:
+    helper = """
+        def give(x, peer):
+            dist.send(x, peer)
+
+        def take(x, peer):
+            dist.recv(x, peer)
+        """
+    program = """
+        from helper import give, take
+
+        def exchange(x):
+            peer = 1 - dist.get_rank()
+            take(x, peer)  # waits
+            give(x, peer)
+
+        if __name__ == "__main__":
+            dist.init_process_group("gloo")
+            exchange(torch.ones(4))
+        """
+    text = textwrap.dedent(program)
+    (hang,) = found(text, tmp_path, helper=helper)
+    facts = Project(tmp_path).facts_of(tmp_path / "train.py")
+    assert facts is not None and hang.first.message is not None
+    assert [node.lineno for _, node in hang.first.message.way][-1:] == marked(text)
+
+
+ROUNDS = """
+    dist.init_process_group("gloo")
+    rank, x = dist.get_rank(), torch.ones(4)
+    for step in range(args.steps):
+        if step % args.interval == 0:
+            if rank == 0:
+                dist.send(x, 1)
+            elif rank == 1:
+                dist.recv(x, 0){more}
+    """
+
+
+def test_every_so_many_rounds(tmp_path: pathlib.Path) -> None:
+    more = ROUNDS.format(more="\n                dist.recv(x, 0)")
+    assert not found(ROUNDS.format(more=""), tmp_path)
+    assert lines(found(more, tmp_path)) == [11]
+    assert not found(more.replace("step % args.interval == 0", "args.first"), tmp_path)
+
+
 def test_a_program_that_hangs_in_one_of_the_jobs_that_it_can_run_in_is_silent(tmp_path: pathlib.Path) -> None:
     pipeline = """
         dist.init_process_group("gloo")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,6 +67,7 @@ class Calls:
         self._returned: list[Any] = []
         self._looking_up: set[tuple[str, str]] = set()
         self._depth = 0
+        self._way: list[tuple[ModuleFacts, ast.Call]] = []
         self._expressions: dict[type[ast.AST], Callable[[Any, Scope], Any]] = {
             ast.Constant: lambda node, scope: node.value, ast.Name: self._name, ast.Attribute: self._attribute,
             ast.Call: self._call, ast.BinOp: self._binary, ast.UnaryOp: self._unary, ast.Compare: self._compare,
@@ -233,7 +235,10 @@ class Calls:
                 return value if not any(isinstance(each, Unknown) for each in values) else decisive
             values.append(value)
         unknown = [value for value in values if isinstance(value, Unknown)]
-        return operators.combined(type(node.op).__name__, *unknown) if unknown else values[-1]
+        if len(unknown) < 2:
+            return unknown[0] if unknown else values[-1]
+        result = operators.combined(type(node.op).__name__, *unknown)
+        return dataclasses.replace(result, counted=all(value.counted for value in unknown))
 
     def _either(self, node: ast.IfExp, scope: Scope) -> Any:
         test = self.evaluate(node.test, scope)
@@ -323,20 +328,30 @@ class Calls:
             held = operators.elements(value) if isinstance(argument, ast.Starred) else [value]
             values += held if held is not None else [operators.combined("rest", value)]
         named = {each.arg or "**": self.evaluate(each.value, scope) for each in node.keywords}
-        if isinstance(function, Function):
-            return self.invoke(function, values, named, node)
-        if isinstance(function, Class):
-            return self._made(function, values, named)
+        if isinstance(function, (Function, Class, Object)):
+            self._way.append((scope.facts, node))
+            try:
+                return self._of_project(function, values, named, node)
+            finally:
+                self._way.pop()
         if isinstance(function, External):
             return self._of_library(function.name, values, named, node, scope)
         if isinstance(function, Bound):
             return self._of_value(function, values, node, scope)
-        if isinstance(function, Object):
-            method = self.member(function.of, function.facts, "__call__") or self.member(
-                function.of, function.facts, "forward"
-            )
+        return self._unfollowed(last_part(node.func), ("call", ast.unparse(node.func)), function, values, named)
+
+    def _of_project(
+        self, function: Function | Class | Object, values: list[Any], named: dict[str, Any], node: ast.Call
+    ) -> Any:
+        """A call of a function or a class of the project, or of an object of one."""
+        if isinstance(function, Function):
+            return self.invoke(function, values, named)
+        if isinstance(function, Class):
+            return self._made(function, values, named)
+        for name in ("__call__", "forward"):
+            method = self.member(function.of, function.facts, name)
             if isinstance(method, ast.FunctionDef):
-                return self.invoke(Function(method, function.facts, function), values, named, node)
+                return self.invoke(Function(method, function.facts, function), values, named)
         return self._unfollowed(last_part(node.func), ("call", ast.unparse(node.func)), function, values, named)
 
     def _unfollowed(self, name: str, key: Hashable, function: Any, values: list[Any], named: dict[str, Any]) -> Any:
@@ -352,13 +367,13 @@ class Calls:
         is_function = isinstance(value, Function)
         return is_function and (isinstance(value.node, ast.Lambda) or value.node.name in self._talkers.names)
 
-    def invoke(self, function: Function, values: list[Any], named: dict[str, Any], at: ast.AST | None = None) -> Any:
+    def invoke(self, function: Function, values: list[Any], named: dict[str, Any]) -> Any:
         """Run a function of the project."""
         node = function.node
         name = getattr(node, "name", "")
         followed = not isinstance(node, ast.AsyncFunctionDef) and self._depth < _DEEPEST and not yields(node)
         if name in self._talkers.names and any(
-            not _is_plain(function.facts, each) for each in getattr(node, "decorator_list", ())
+            not self._is_plain(function.facts, each) for each in getattr(node, "decorator_list", ())
         ):
             raise GiveUp
         if not followed:
@@ -371,6 +386,14 @@ class Calls:
             return self.body_of(function, scope)
         finally:
             self._depth -= 1
+
+    def _is_plain(self, facts: ModuleFacts, decorator: ast.expr) -> bool:
+        """Does a decorator run the function on all ranks? One of the project, or a gate, may not."""
+        node = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if last_part(node) in ("staticmethod", "classmethod", "property"):
+            return True
+        name = self._talkers.project.meaning(facts, node)
+        return bool(name) and known().gate(name) is None and self._talkers.project.definition(name) is None
 
     def _given(self, function: Function, values: list[Any], named: dict[str, Any]) -> dict[str, Any]:
         """The parameters of a function that is called."""
@@ -396,16 +419,18 @@ class Calls:
             found[signature.kwarg.arg] = {k: v for k, v in named.items() if k not in found and k != "**"}
         return found
 
-    def start(self, function: Function) -> None:
-        """Run a function of which no caller is known, or that processes are started with."""
+    def start(self, function: Function, *, spawned: bool = False) -> None:
+        """Run a function of which no caller is known, or that processes are started with; `spawned`: by a call that
+        gives each its number first."""
         named: dict[str, Any] = {}
         before = ""
         for parameter, _ in defaults(function.node.args):
-            numbered = self.place.named("name", parameter.arg)
+            numbered = self.place.named("name", parameter.arg) if named or not spawned else self.place.rank
             if numbered is None and before and SIZES_BEHIND.fullmatch(parameter.arg):
                 numbered = self.place.size
             ranked = known().named_rank("name", parameter.arg)
-            before = parameter.arg if ranked is not None and ranked.value == "rank" else ""
+            is_rank = (ranked is not None and ranked.value == "rank") or (spawned and not named)
+            before = parameter.arg if is_rank else ""
             named[parameter.arg] = (
                 numbered
                 if numbered is not None
@@ -503,17 +528,10 @@ class Calls:
             raise Impossible
         blocks = op not in ("isend", "irecv")
         called = node.args[0] if peer == "peer" and node.args else node.func
-        message = Message("send" in op, other, node, scope.facts, ast.unparse(called), blocks)
+        message = Message("send" in op, other, node, scope.facts, ast.unparse(called), blocks, tuple(self._way))
         if peer != "peer":
             self.program.operations.append(message)
         return message if not blocks else operators.combined(("received", op))
-
-
-def _is_plain(facts: ModuleFacts, decorator: ast.expr) -> bool:
-    """Does a decorator leave alone what the function does with other ranks?"""
-    node = decorator.func if isinstance(decorator, ast.Call) else decorator
-    name = facts.qualified(node)
-    return name.startswith("torch.") or last_part(node) in ("staticmethod", "classmethod", "property")
 
 
 def _globals_of(node: FunctionNode | ast.Lambda) -> frozenset[str]:

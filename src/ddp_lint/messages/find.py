@@ -15,7 +15,7 @@ from ddp_lint.messages.calls import STARTING
 from ddp_lint.messages.interpreter import Interpreter
 from ddp_lint.messages.job import Place
 from ddp_lint.messages.meet import Waiting, waiting
-from ddp_lint.messages.talkers import WRITTEN, Talkers, talkers_of
+from ddp_lint.messages.talkers import WRITTEN, Talkers, talkers_of, widened
 from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -28,7 +28,9 @@ _SIZES: Final = (2, 3, 4)
 #: How what starts processes is called.
 _STARTING: Final = frozenset(map(last, STARTING))
 #: Files of the project that a program imports, which are looked at.
-_MOST_IMPORTED: Final = 200
+_MOST_IMPORTED: Final = 100
+#: What a file has in which ranks start.
+_BEGINNING: Final = ("__main__", "init_process_group")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +56,31 @@ class _Start:
     whole: bool
 
 
-def hangs(facts: ModuleFacts, project: Project) -> list[Hang]:
-    """What the ranks wait for in a file, at one place each, in the order of the places."""
-    if not any(map(facts.file.holds, WRITTEN)):
+def hangs(facts: ModuleFacts, project: Project, *, alone: bool = False) -> list[Hang]:
+    """What the ranks wait for in a file, at one place each, in the order of the places. Without `alone` also in what it
+    leads to in other files, unless those show it by themselves."""
+    begins = not alone and any(map(facts.file.holds, _BEGINNING))
+    if not begins and not any(map(facts.file.holds, WRITTEN)):
         return []
     talkers = talkers_of(project)
-    if facts.name not in talkers.files or talkers.too_many:
+    modules = _imported(facts, project) if talkers.files and not talkers.too_many else []
+    if talkers.files.isdisjoint(each.name for each in modules) or len(modules) >= _MOST_IMPORTED:
         return []
+    if facts.name not in talkers.files and not begins:
+        return []
+    talkers = widened(talkers, modules)
     found: dict[Span, Hang] = {}
+    for hang in _hangs_in(facts, project, talkers):
+        assert hang.first.message is not None
+        of, place = hang.first.message.facts, hang.first.message.seen_from(facts)
+        if place is None or (of is not facts and (alone or hangs(of, project, alone=True))):
+            continue
+        found.setdefault(span_of(facts, place), hang)
+    return [found[span] for span in sorted(found)]
+
+
+def _hangs_in(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[Hang]:
+    """From wherever ranks start in a file."""
     entered: set[FunctionNode] = set()
     gave_up = False
     for start in _starts(facts, project, talkers):
@@ -71,9 +90,8 @@ def hangs(facts: ModuleFacts, project: Project) -> list[Hang]:
         if start.node is facts.tree and run is None:  # what it starts, and with what, is not known
             gave_up = True
         entered |= run or set()
-        if hang is not None and hang.first.message is not None and hang.first.message.facts is facts:
-            found.setdefault(span_of(facts, hang.first.message.node), hang)
-    return [found[span] for span in sorted(found)]
+        if hang is not None and hang.first.message is not None:
+            yield hang
 
 
 def _starts(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[_Start]:
@@ -91,14 +109,17 @@ def _starts(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[
     called = {id(node): {last_part(call.func) for call in calls_below(node)} for node, _ in talking}
     by_depth = sorted(talking, key=lambda each: any(each[0].name in names for names in called.values()))
     for node, of in by_depth:
-        whole = node.name in started or f"{facts.name}.{node.name}" in spawned
-        yield _Start(_runner(node, of, facts), node, whole=of is None and whole)
+        is_spawned = of is None and f"{facts.name}.{node.name}" in spawned
+        whole = of is None and (is_spawned or node.name in started)
+        yield _Start(_runner(node, of, facts, spawned=is_spawned), node, whole=whole)
 
 
-def _runner(node: ast.FunctionDef, of: ast.ClassDef | None, facts: ModuleFacts) -> Callable[[Interpreter], None]:
+def _runner(
+    node: ast.FunctionDef, of: ast.ClassDef | None, facts: ModuleFacts, *, spawned: bool
+) -> Callable[[Interpreter], None]:
     def run(on: Interpreter) -> None:
         receiver = on.made_unseen(of, facts) if of is not None else None
-        on.start(Function(node, facts, receiver))
+        on.start(Function(node, facts, receiver), spawned=spawned)
 
     return run
 
@@ -167,19 +188,20 @@ def _is_shown(start: _Start, programs: Sequence[Program], facts: ModuleFacts, ta
     if not whole or not _is_all_of(start, programs, facts, talkers):
         return False
     run = {facts.name, *(message.facts.name for program in programs for message in program.messages)}
-    return not talkers.files & _imported(facts, talkers.project) - run
+    return not talkers.files.intersection(each.name for each in _imported(facts, talkers.project)) - run
 
 
-def _imported(facts: ModuleFacts, project: Project) -> set[str]:
-    """The modules of the project that a file imports, directly or not."""
-    found, left = {facts.name}, [facts]
+def _imported(facts: ModuleFacts, project: Project) -> list[ModuleFacts]:
+    """The file, and those of the project that it imports, directly or not, the nearest first."""
+    found = {facts.name: facts}
+    left = [facts]
     for each in left:
         for target in (*each.imports.names.values(), *each.imports.stars):
             split = project.split(target)
             if split is not None and split[0].name not in found and len(found) < _MOST_IMPORTED:
-                found.add(split[0].name)
+                found[split[0].name] = split[0]
                 left.append(split[0])
-    return found
+    return left
 
 
 def _is_all_of(start: _Start, programs: Sequence[Program], facts: ModuleFacts, talkers: Talkers) -> bool:

@@ -149,8 +149,12 @@ class Interpreter(Calls):
         holds = operators.truth(test)
         if holds is not None:
             return self.block(node.body if holds else node.orelse, scope)
-        if any(self.talks(each, scope) for each in (*node.body, *node.orelse)):
-            raise GiveUp
+        talking = [any(self.talks(each, scope) for each in arm) for arm in (node.body, node.orelse)]
+        if any(talking):
+            if all(talking) or not (isinstance(test, Unknown) and test.counted):
+                raise GiveUp
+            self.ask(test)  # every so many rounds, on all ranks
+            return self.block(node.body if talking[0] else node.orelse, scope)
         own = operators.is_own([test])
         leaves = [any(map(_is_way_out, _own_statements(arm))) for arm in (node.body, node.orelse)]
         refuses = [bool(arm) and isinstance(arm[-1], ast.Raise) for arm in (node.body, node.orelse)]
@@ -179,7 +183,7 @@ class Interpreter(Calls):
                 self.bind(node.target, operators.combined("last", iterable), scope)
                 return _END
             self.ask(iterable)
-            rounds = [operators.combined(("element", number), iterable) for number in range(_ROUNDS)]
+            rounds = [operators.element(iterable, number) for number in range(_ROUNDS)]
         for element in rounds:
             self.bind(node.target, element, scope)
             how = self.block(node.body, scope)

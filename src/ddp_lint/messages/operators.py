@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import operator
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
@@ -60,6 +61,22 @@ def combined(what: Hashable, *values: Any) -> Unknown:
 
 def apply(kind: type[ast.AST], *values: Any) -> Any:
     """The result of an operator."""
+    result = _applied(kind, *values)
+    counted = any(isinstance(value, Unknown) and value.counted for value in values)
+    return dataclasses.replace(result, counted=True) if counted and isinstance(result, Unknown) else result
+
+
+def element(iterable: Any, number: int) -> Any:
+    """What a loop of unknown length goes through in one of its first rounds."""
+    kind = iterable.key[0] if isinstance(iterable, Unknown) and isinstance(iterable.key, tuple) else ""
+    if kind == "range":
+        return Unknown(("element", number, iterable.key), counted=True)
+    if kind == "enumerate":
+        return Unknown(("index", number, iterable.key), counted=True), combined(("element", number), iterable)
+    return combined(("element", number), iterable)
+
+
+def _applied(kind: type[ast.AST], *values: Any) -> Any:
     compares_with_none = kind in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and None in values
     if compares_with_none and not any(isinstance(value, Unknown) for value in values):
         return kind in (ast.IsNot, ast.NotEq) if values[0] is not values[1] else kind in (ast.Is, ast.Eq)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Sequence
 from typing import Final
 
 from ddp_lint.divergence.resolve import known
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, walk
 
@@ -65,13 +67,27 @@ def _talkers(project: Project) -> Talkers:
     return Talkers(project, frozenset(names), frozenset(files), len(paths) > _MOST_FILES)
 
 
-def _names_in(project: Project, facts: ModuleFacts) -> set[str]:
+def _names_in(project: Project, facts: ModuleFacts) -> frozenset[str]:
     """The functions of a file that send or receive, and those that call one of them by its name."""
     functions = [node for node in walk(facts.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    calls = [(node.name, list(calls_below(node))) for node in functions]
-    found = {name for name, called in calls if any(is_message(project, facts, call) for call in called)}
-    while True:
-        more = {name for name, called in calls if name not in found and any(last_part(c.func) in found for c in called)}
-        if not more:
-            return found
-        found |= more
+    own = [node.name for node in functions if any(is_message(project, facts, call) for call in calls_below(node))]
+    return _leading_to(frozenset(own), [facts])
+
+
+def widened(talkers: Talkers, modules: Sequence[ModuleFacts]) -> Talkers:
+    """With the functions of these modules that call one which sends or receives, directly or through others."""
+    return dataclasses.replace(talkers, names=_leading_to(talkers.names, modules))
+
+
+def _leading_to(names: frozenset[str], modules: Sequence[ModuleFacts]) -> frozenset[str]:
+    calls = [each for facts in modules for each in _calls_by_function(facts.tree)]
+    while more := {name for name, called in calls if name not in names and called & names}:
+        names |= more
+    return names
+
+
+@kept_by_node(256)
+def _calls_by_function(tree: ast.Module) -> list[tuple[str, frozenset[str]]]:
+    """The functions of a file, each with the names of what it calls."""
+    functions = [node for node in walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return [(node.name, frozenset(last_part(call.func) for call in calls_below(node))) for node in functions]

@@ -25,10 +25,12 @@ class Exits(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A value that only the run knows. Two ranks have the same one where the keys are equal, unless it is `own`."""
+    """A value that only the run knows. Two ranks have the same one where the keys are equal, unless it is `own`.
+    `counted`: it follows from the number of a round and from settings alone, so that ranks go through it together."""
 
     key: Hashable
     own: bool = False
+    counted: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Bound:
 
 @dataclasses.dataclass(eq=False)
 class Message:
-    """A send or a receive; `peer` is None for a receive from any rank. `blocks`: the rank goes on when it is done."""
+    """A send or a receive; `peer` is None for a receive from any rank. `blocks`: the rank goes on when it is done.
+    `way` are the calls that lead there, outermost first."""
 
     sends: bool
     peer: int | None
@@ -83,6 +86,13 @@ class Message:
     facts: ModuleFacts
     text: str
     blocks: bool
+    way: tuple[tuple[ModuleFacts, ast.Call], ...] = ()
+
+    def seen_from(self, facts: ModuleFacts) -> ast.Call | None:
+        """The call itself, or the one in this file that leads there."""
+        if self.facts is facts:
+            return self.node
+        return next((node for of, node in reversed(self.way) if of is facts), None)
 
 
 @dataclasses.dataclass(eq=False)

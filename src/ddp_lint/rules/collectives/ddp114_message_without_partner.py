@@ -8,6 +8,7 @@ from ddp_lint.findings import Confidence, Label, RankTrace
 from ddp_lint.messages.find import Hang, hangs
 from ddp_lint.messages.meet import Waiting
 from ddp_lint.messages.values import Message, Operation, Together, Wait
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.mismatch import is_meant, names_around
 from ddp_lint.rules.triggers import Triggers
@@ -116,14 +117,16 @@ class MessageWithoutPartner(Rule):
             return
         for hang in hangs(facts, project):
             message = hang.first.message
-            assert message is not None
-            around = names_around(message.node.lineno, facts.tree)
+            place = message.seen_from(facts) if message is not None else None
+            if message is None or place is None:
+                continue
+            around = names_around(place.lineno, facts.tree)
             if is_meant(self.module.file, around) or any(map(is_name_of_one_process, around)):
                 continue
             self.report(
-                span_of(facts, message.node),
+                span_of(facts, place),
                 _headline(hang.first, message),
-                labels=[(label.span, label.message) for label in _others(hang)],
+                labels=[(label.span, label.message) for label in _others(hang, facts)],
                 notes=[*_counted(hang.first, hang), f"carried out for a job of {hang.size} ranks"],
                 help=_remedy(hang.first, message),
                 witness=_witness(hang),
@@ -174,14 +177,14 @@ def _times(number: int) -> str:
     return {0: "nothing", 1: "once"}.get(number, f"{number} times")
 
 
-def _others(hang: Hang) -> Iterator[Label]:
+def _others(hang: Hang, facts: ModuleFacts) -> Iterator[Label]:
     """Where the other ranks wait."""
     first = hang.first.message
     assert first is not None
-    shown = {id(first.node)}
-    for other in hang.waiting[1:]:
+    shown = {id(first.node)} if first.facts is facts else set[int]()
+    for other in hang.waiting if first.facts is not facts else hang.waiting[1:]:
         operation = other.message or other.operation
-        if id(operation.node) not in shown and operation.facts is first.facts:
+        if id(operation.node) not in shown:
             shown.add(id(operation.node))
             yield Label(span_of(operation.facts, operation.node), f"rank {other.rank} waits here")
 
