@@ -180,6 +180,11 @@ UNDECIDED = {
         elif dist.get_rank() == 1:
             next(batches())
         """,
+    "the program of one rank": """
+        dist.init_process_group("gloo", init_method="tcp://192.168.0.1:1234", world_size=2, rank=0)
+        dist.barrier()
+        dist.send(torch.ones(4), 1)
+        """,
     "sockets": """
         def main(rank, connection):
             dist.init_process_group("gloo")

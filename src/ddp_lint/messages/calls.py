@@ -492,11 +492,7 @@ class Calls:
             found = operators.builtin(last, values) if not named else operators.combined(last, *values)
             return found if not any(map(self._is_talker, values)) else self._unfollowed(last, last, None, values, named)
         if name == "torch.distributed.init_process_group":
-            self.program.joined = True
-            size = named.get("world_size", values[3] if len(values) > 3 else None)
-            if isinstance(size, int) and size not in (-1, self.place.size):
-                raise Impossible
-            return None
+            return self._join(values, named)
         given = dict(zip(entry.takes, values, strict=False)) | named if entry is not None else named
         if entry is not None and entry.kind == "p2p":
             return self._message(entry.op, entry.peer, given, node, scope)
@@ -509,6 +505,18 @@ class Calls:
         if numbered is not None:
             return numbered if everyone else Unknown(("of group", name, operators.key_of(group)), own=True)
         return self._unfollowed(name.rpartition(".")[2] if "." not in name else "", ("call", name), None, values, named)
+
+    def _join(self, values: list[Any], named: dict[str, Any]) -> None:
+        given = {
+            **dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), values, strict=False)),
+            **named,
+        }
+        size, rank = given.get("world_size"), given.get("rank")
+        if isinstance(rank, int) and rank not in (-1, self.place.rank):
+            raise GiveUp  # the program of one rank: the others run another one
+        if isinstance(size, int) and size not in (-1, self.place.size):
+            raise Impossible
+        self.program.joined = True
 
     def _message(self, op: str, peer: str, given: dict[str, Any], node: ast.Call, scope: Scope) -> Any:
         if op == "batch_isend_irecv":
