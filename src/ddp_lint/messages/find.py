@@ -15,7 +15,7 @@ from ddp_lint.messages.calls import STARTING
 from ddp_lint.messages.interpreter import Interpreter
 from ddp_lint.messages.job import Place
 from ddp_lint.messages.meet import Waiting, waiting
-from ddp_lint.messages.talkers import WRITTEN, Talkers, talkers_of, widened
+from ddp_lint.messages.talkers import MOST_IMPORTED, WRITTEN, Talkers, imported, talkers_of, widened
 from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -27,8 +27,6 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 _SIZES: Final = (2, 3, 4)
 #: How what starts processes is called.
 _STARTING: Final = frozenset(map(last, STARTING))
-#: Files of the project that a program imports, which are looked at.
-_MOST_IMPORTED: Final = 100
 #: What a file has in which ranks start.
 _BEGINNING: Final = ("__main__", "init_process_group")
 
@@ -63,8 +61,8 @@ def hangs(facts: ModuleFacts, project: Project, *, alone: bool = False) -> list[
     if not begins and not any(map(facts.file.holds, WRITTEN)):
         return []
     talkers = talkers_of(project)
-    modules = _imported(facts, project) if talkers.files and not talkers.too_many else []
-    if talkers.files.isdisjoint(each.name for each in modules) or len(modules) >= _MOST_IMPORTED:
+    modules = imported(project, facts) if talkers.files and not talkers.too_many else []
+    if talkers.files.isdisjoint(modules) or len(modules) >= MOST_IMPORTED:
         return []
     if facts.name not in talkers.files and not begins:
         return []
@@ -188,20 +186,7 @@ def _is_shown(start: _Start, programs: Sequence[Program], facts: ModuleFacts, ta
     if not whole or not _is_all_of(start, programs, facts, talkers):
         return False
     run = {facts.name, *(message.facts.name for program in programs for message in program.messages)}
-    return not talkers.files.intersection(each.name for each in _imported(facts, talkers.project)) - run
-
-
-def _imported(facts: ModuleFacts, project: Project) -> list[ModuleFacts]:
-    """The file, and those of the project that it imports, directly or not, the nearest first."""
-    found = {facts.name: facts}
-    left = [facts]
-    for each in left:
-        for target in (*each.imports.names.values(), *each.imports.stars):
-            split = project.split(target)
-            if split is not None and split[0].name not in found and len(found) < _MOST_IMPORTED:
-                found[split[0].name] = split[0]
-                left.append(split[0])
-    return left
+    return not talkers.files.intersection(imported(talkers.project, facts)) - run
 
 
 def _is_all_of(start: _Start, programs: Sequence[Program], facts: ModuleFacts, talkers: Talkers) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ddp_lint.divergence.resolve import known
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, walk
 
@@ -21,6 +20,8 @@ WRITTEN: Final = (
 )  # fmt: skip
 #: Files that are searched for them.
 _MOST_FILES: Final = 60
+#: Files of the project that a program imports, which are looked at.
+MOST_IMPORTED: Final = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,23 +72,59 @@ def _names_in(project: Project, facts: ModuleFacts) -> frozenset[str]:
     """The functions of a file that send or receive, and those that call one of them by its name."""
     functions = [node for node in walk(facts.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     own = [node.name for node in functions if any(is_message(project, facts, call) for call in calls_below(node))]
-    return _leading_to(frozenset(own), [facts])
+    return _leading_to(frozenset(own), [_outline(project, facts)])
 
 
-def widened(talkers: Talkers, modules: Sequence[ModuleFacts]) -> Talkers:
+class _Outline(NamedTuple):
+    """What is kept of a file: the project's modules that it imports, and its functions with the names of what they
+    call. A program leads to many files, whose syntax trees would not all stay in memory."""
+
+    imports: tuple[str, ...]
+    calls: tuple[tuple[str, frozenset[str]], ...]
+
+
+def imported(project: Project, facts: ModuleFacts) -> list[str]:
+    """The names of the file's module and of those of the project that it imports, directly or not, the nearest
+    first; no more than `MOST_IMPORTED`."""
+    found = {facts.name: None}
+    left = [facts.name]
+    for name in left:
+        for target in _outline_of(project, name).imports if name != facts.name else _outline(project, facts).imports:
+            if target not in found and len(found) < MOST_IMPORTED:
+                found[target] = None
+                left.append(target)
+    return left
+
+
+def widened(talkers: Talkers, modules: Sequence[str]) -> Talkers:
     """With the functions of these modules that call one which sends or receives, directly or through others."""
-    return dataclasses.replace(talkers, names=_leading_to(talkers.names, modules))
+    outlines = [_outline_of(talkers.project, name) for name in modules]
+    return dataclasses.replace(talkers, names=_leading_to(talkers.names, outlines))
 
 
-def _leading_to(names: frozenset[str], modules: Sequence[ModuleFacts]) -> frozenset[str]:
-    calls = [each for facts in modules for each in _calls_by_function(facts.tree)]
+def _leading_to(names: frozenset[str], outlines: Sequence[_Outline]) -> frozenset[str]:
+    calls = [each for outline in outlines for each in outline.calls]
     while more := {name for name, called in calls if name not in names and called & names}:
         names |= more
     return names
 
 
-@kept_by_node(256)
-def _calls_by_function(tree: ast.Module) -> list[tuple[str, frozenset[str]]]:
-    """The functions of a file, each with the names of what it calls."""
-    functions = [node for node in walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    return [(node.name, frozenset(last_part(call.func) for call in calls_below(node))) for node in functions]
+def _outline_of(project: Project, name: str) -> _Outline:
+    return project.remember(("outline of messages", name), lambda: _outline(project, project.facts(name)))
+
+
+def _outline(project: Project, facts: ModuleFacts | None) -> _Outline:
+    if facts is None:
+        return _Outline((), ())
+    targets = (*facts.imports.names.values(), *facts.imports.stars)
+    imports = dict.fromkeys(name for target in targets if (name := _module_of(project, target)))
+    functions = [node for node in walk(facts.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    calls = tuple((node.name, frozenset(last_part(call.func) for call in calls_below(node))) for node in functions)
+    return _Outline(tuple(imports), calls)
+
+
+def _module_of(project: Project, target: str) -> str:
+    """The project's module that a name is imported from, '' for what is of another package."""
+    while target and project.find(target) is None:
+        target = target.rpartition(".")[0]
+    return target
