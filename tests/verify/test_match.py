@@ -125,6 +125,12 @@ def test_a_peer_that_does_not_exist_never_answers() -> None:
     assert str(found) == "missing rank: rank 0 calls recv [4] from rank 2 (line 4), rank 2 does not exist"
 
 
+def test_a_rank_that_waits_for_itself() -> None:
+    receive = Collective(**{**vars(call(4, "recv")), "peer": 0})
+    (found,) = mismatches(streams([receive], [call(3)]), {0: Ending.STALLED, 1: Ending.COMPLETED})
+    assert "rank 0 calls recv [4] from rank 0 (line 4)" in str(found)
+
+
 def test_ranks_that_both_send_first() -> None:
     sends = [[Collective(**{**vars(call(3 + rank, "send")), "peer": 1 - rank})] for rank in (0, 1)]
     (found,) = mismatches(streams(*sends), {0: Ending.STALLED, 1: Ending.STALLED})

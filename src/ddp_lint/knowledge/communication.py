@@ -77,8 +77,9 @@ class Collective:
     """A function or method that communicates.
 
     `takes` names its positional parameters (without `self`); `group`, `root`, `reduce_op`, `asynchronous` and `ranks`
-    are names of parameters, `decides` that of a number by which the call decides what it does. Tensors in `payload`
-    must agree in shape and dtype on all ranks, unless the parameter `objects` is given, which lets them be anything;
+    are names of parameters, `peer` that of the rank at the other end of a message (`dst`, `src`), `decides` that of a
+    number by which the call decides what it does. Tensors in `payload` must agree in shape and dtype on all ranks,
+    unless the parameter `objects` is given, which lets them be anything;
     after the call those in `uniform` hold one value everywhere. `out_of_place`: it leaves its first argument as it is,
     and what it computes is only in what it returns.
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
@@ -96,6 +97,7 @@ class Collective:
     reduce_op: str = ""
     asynchronous: str = ""
     ranks: str = ""
+    peer: str = ""
     decides: str = ""
     payload: tuple[str, ...] = ()
     objects: str = ""

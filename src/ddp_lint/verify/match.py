@@ -170,7 +170,8 @@ def unanswered(waiting: Mapping[_Pair, Sequence[Collective]], endings: Mapping[i
             if not unmet:
                 continue
             if endings.get(pair[peer], Ending.UNKNOWN) is not Ending.UNKNOWN or _is_nobody(pair[peer], unmet):
-                return Mismatch(Kind.MISSING, unmet[0].group, -1, {pair[1 - peer]: unmet[0], pair[peer]: None})
+                absent: Cells = {pair[peer]: None} if pair[0] != pair[1] else {}  # a rank may wait for itself
+                return Mismatch(Kind.MISSING, unmet[0].group, -1, {pair[1 - peer]: unmet[0], **absent})
     return None
 
 
@@ -449,7 +450,7 @@ def _both_ways(found: Mismatch, waiting: Mapping[tuple[int, int], Sequence[Colle
     rank, call = next((rank, call) for rank, call in found.calls.items() if call is not None)
     peer = -1 if call.peer is None else call.peer
     back = waiting.get((peer, rank) if call.op == "send" else (rank, peer), ())
-    if call.peer is not None and back and back[0].op == call.op:
+    if call.peer is not None and call.peer != rank and back and back[0].op == call.op:
         return Mismatch(Kind.ORDER, found.group, -1, {rank: call, call.peer: back[0]})
     return found
 

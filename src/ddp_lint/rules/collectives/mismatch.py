@@ -17,6 +17,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import SourceFile
 from ddp_lint.source.syntax import blocks_at
 from ddp_lint.tensors.operations import words_of
 
@@ -45,13 +46,13 @@ class MismatchRule(Rule):
         for mismatch in found:
             if mismatch.confidence is Confidence.LOW or not self.concerns(mismatch):
                 continue
-            around = _names_around(mismatch.span.line, facts.tree)
+            around = names_around(mismatch.span.line, facts.tree)
             if not around and mismatch.way and is_script_of_one_process(self.module.file):
                 continue
             called = (mismatch.call, *(step.callee for step in mismatch.way))
             alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
             alone = alone or bool(spawned_alone(facts.tree).intersection(around))
-            if not alone and not self._is_meant(around):
+            if not alone and not is_meant(self.module.file, around):
                 self.report(
                     mismatch.span,
                     headline(mismatch),
@@ -67,12 +68,13 @@ class MismatchRule(Rule):
         """Mismatches by files and by exceptions have rules of their own: they need more than the code to be real."""
         return mismatch.kind is self.kind and mismatch.cause != "file" and not by_exception(mismatch)
 
-    def _is_meant(self, around: list[str]) -> bool:
-        """Does a test let its ranks diverge on purpose, by the name of the file or function?"""
-        if not self.module.file.is_test:
-            return False
-        name = self.module.file.path.rpartition("/")[2].partition(".")[0]
-        return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
+
+def is_meant(file: SourceFile, around: list[str]) -> bool:
+    """Does a test let its ranks diverge on purpose, by the name of the file or of the functions around?"""
+    if not file.is_test:
+        return False
+    name = file.path.rpartition("/")[2].partition(".")[0]
+    return any(words_of(each) & _CONSEQUENCES for each in (name, *around))
 
 
 def by_exception(mismatch: Mismatch) -> bool:
@@ -82,7 +84,7 @@ def by_exception(mismatch: Mismatch) -> bool:
     return mismatch.cause == "exception" or out_of_memory
 
 
-def _names_around(line: int, tree: ast.Module) -> list[str]:
+def names_around(line: int, tree: ast.Module) -> list[str]:
     """The names of the functions that the line lies in."""
     return [block.name for block in blocks_at(tree, line) if isinstance(block, ast.FunctionDef)]
 

@@ -1,0 +1,216 @@
+"""The sends and receives of a file that no rank answers."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from ddp_lint.divergence.frame import span_of
+from ddp_lint.findings import Span
+from ddp_lint.knowledge.project_names import last
+from ddp_lint.launch.joining import spawned_functions
+from ddp_lint.messages.calls import STARTING
+from ddp_lint.messages.interpreter import Interpreter
+from ddp_lint.messages.job import Place
+from ddp_lint.messages.meet import Waiting, waiting
+from ddp_lint.messages.talkers import MOST_IMPORTED, WRITTEN, Talkers, imported, talkers_of, widened
+from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import children
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
+
+#: The jobs that are tried: a program hangs that hangs in each of those which it is written for.
+_SIZES: Final = (2, 3, 4)
+#: How what starts processes is called.
+_STARTING: Final = frozenset(map(last, STARTING))
+#: What a file has in which ranks start.
+_BEGINNING: Final = ("__main__", "init_process_group")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hang:
+    """Ranks of a job of `size` that wait for ever, the one to be shown first."""
+
+    size: int
+    waiting: tuple[Waiting, ...]
+    programs: tuple[Program, ...]
+
+    @property
+    def first(self) -> Waiting:
+        return self.waiting[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Start:
+    """Where ranks start together: `run` carries it out on one of them. `whole`: nothing else of the program can be
+    what answers its messages."""
+
+    run: Callable[[Interpreter], None]
+    node: ast.AST
+    whole: bool
+
+
+def hangs(facts: ModuleFacts, project: Project, *, alone: bool = False) -> list[Hang]:
+    """What the ranks wait for in a file, at one place each, in the order of the places. Without `alone` also in what it
+    leads to in other files, unless those show it by themselves."""
+    begins = not alone and any(map(facts.file.holds, _BEGINNING))
+    if not begins and not any(map(facts.file.holds, WRITTEN)):
+        return []
+    talkers = talkers_of(project)
+    modules = imported(project, facts) if talkers.files and not talkers.too_many else []
+    if talkers.files.isdisjoint(modules) or len(modules) >= MOST_IMPORTED:
+        return []
+    if facts.name not in talkers.files and not begins:
+        return []
+    talkers = widened(talkers, modules)
+    found: dict[Span, Hang] = {}
+    for hang in _hangs_in(facts, project, talkers):
+        assert hang.first.message is not None
+        of, place = hang.first.message.facts, hang.first.message.seen_from(facts)
+        if place is None or (of is not facts and (alone or hangs(of, project, alone=True))):
+            continue
+        found.setdefault(span_of(facts, place), hang)
+    return [found[span] for span in sorted(found)]
+
+
+def _hangs_in(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[Hang]:
+    """From wherever ranks start in a file."""
+    entered: set[FunctionNode] = set()
+    gave_up = False
+    for start in _starts(facts, project, talkers):
+        if start.node in entered:
+            continue
+        hang, run = _hang_of(dataclasses.replace(start, whole=start.whole and not gave_up), facts, talkers)
+        if start.node is facts.tree and run is None:  # what it starts, and with what, is not known
+            gave_up = True
+        entered |= run or set()
+        if hang is not None and hang.first.message is not None:
+            yield hang
+
+
+def _starts(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[_Start]:
+    """The module, then its functions that send or receive, those that call others first."""
+    yield _Start(lambda on: _of_module(on, facts), facts.tree, whole=True)
+    started = _started(facts, project)
+    spawned = spawned_functions(project)
+    functions = [
+        (node, None) for node in facts.definitions.values() if isinstance(node, ast.FunctionDef)
+    ] + [
+        (method, node) for node in facts.definitions.values() if isinstance(node, ast.ClassDef)
+        for method in node.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"
+    ]  # fmt: skip
+    talking = [(node, of) for node, of in functions if node.name in talkers.names]
+    called = {id(node): {last_part(call.func) for call in calls_below(node)} for node, _ in talking}
+    by_depth = sorted(talking, key=lambda each: any(each[0].name in names for names in called.values()))
+    for node, of in by_depth:
+        is_spawned = of is None and f"{facts.name}.{node.name}" in spawned
+        whole = of is None and (is_spawned or node.name in started)
+        yield _Start(_runner(node, of, facts, spawned=is_spawned), node, whole=whole)
+
+
+def _runner(
+    node: ast.FunctionDef, of: ast.ClassDef | None, facts: ModuleFacts, *, spawned: bool
+) -> Callable[[Interpreter], None]:
+    def run(on: Interpreter) -> None:
+        receiver = on.made_unseen(of, facts) if of is not None else None
+        on.start(Function(node, facts, receiver), spawned=spawned)
+
+    return run
+
+
+def _of_module(on: Interpreter, facts: ModuleFacts) -> None:
+    scope: Scope = on.module(facts)
+    scope.names["__name__"] = "__main__"
+    on.block(facts.tree.body, scope)
+
+
+def _started(facts: ModuleFacts, project: Project) -> frozenset[str]:
+    """Functions that processes are started with, by name: ``Process(target=start, args=(rank, size, run))``."""
+    calls = (call for call in calls_below(facts.tree) if last_part(call.func) in _STARTING)
+    given = (node for call in calls if project.meaning(facts, call.func) in STARTING for node in walk(call))
+    return frozenset(node.id for node in given if isinstance(node, ast.Name))
+
+
+def _hang_of(start: _Start, facts: ModuleFacts, talkers: Talkers) -> tuple[Hang | None, set[FunctionNode] | None]:
+    """The hang of a program, if it hangs in each job that it is written for; and the functions that were run, None if
+    not all of it could be."""
+    found: list[Hang] = []
+    entered: set[FunctionNode] = set()
+    for size in _SIZES:
+        try:
+            programs = [_program(start, rank, size, talkers) for rank in range(size)]
+        except GiveUp:
+            return None, None
+        except Impossible:
+            continue
+        entered |= {node for program in programs for node in program.entered}
+        if not any(program.messages for program in programs):
+            return None, entered
+        if not _agree(programs):
+            return None, None
+        left = waiting([program.operations for program in programs])
+        if not left or not _is_shown(start, programs, facts, talkers):
+            return None, entered
+        found.append(Hang(size, tuple(_telling_first(left)), tuple(programs)))
+    return (found[0] if found else None), entered
+
+
+def _program(start: _Start, rank: int, size: int, talkers: Talkers) -> Program:
+    on = Interpreter(Place(rank, size), talkers)
+    try:
+        start.run(on)
+    except Exits:
+        pass
+    except RecursionError:
+        raise GiveUp from None
+    return on.program
+
+
+def _agree(programs: Sequence[Program]) -> bool:
+    """Have all ranks that communicate asked the same of what only the run knows?"""
+    talking = [program.asked for program in programs if program.operations]
+    return all(asked == talking[0] for asked in talking)
+
+
+def _is_shown(start: _Start, programs: Sequence[Program], facts: ModuleFacts, talkers: Talkers) -> bool:
+    """Can nothing else answer the messages: it is the whole program, or both ends of each channel are in it?"""
+    ways = {(rank, m.peer, m.sends) for rank, program in enumerate(programs) for m in program.messages}
+    both = all(peer is not None and (peer, rank, not sends) in ways for rank, peer, sends in ways)
+    if both and not any(rank == peer for rank, peer, _ in ways):
+        return True
+    whole = start.whole or all(program.joined for program in programs)
+    if not whole or not _is_all_of(start, programs, facts, talkers):
+        return False
+    run = {facts.name, *(message.facts.name for program in programs for message in program.messages)}
+    return not talkers.files.intersection(imported(talkers.project, facts)) - run
+
+
+def _is_all_of(start: _Start, programs: Sequence[Program], facts: ModuleFacts, talkers: Talkers) -> bool:
+    """Is all that sends or receives in the file part of what was run?"""
+    entered = {node for program in programs for node in program.entered}
+    if start.node is not facts.tree and any(talkers.may_talk(facts, call) for call in _outside_functions(facts)):
+        return False
+    functions = (node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef) and node.name in talkers.names)
+    return all(node in entered for node in functions)
+
+
+def _outside_functions(facts: ModuleFacts) -> Iterator[ast.Call]:
+    """The calls of a file that are in no function."""
+    return (node for node in children(facts.tree) if isinstance(node, ast.Call))
+
+
+def _telling_first(left: list[Waiting]) -> list[Waiting]:
+    """The ranks that wait for a message, first the one whose peer has ended, and a receive before a send."""
+
+    def order(each: Waiting) -> tuple[bool, bool, bool, int]:
+        message = each.message
+        return (message is None, each.meanwhile is not None, message is not None and message.sends, each.rank)
+
+    return sorted(left, key=order)
+
+
+__all__ = ["Hang", "Message", "hangs"]

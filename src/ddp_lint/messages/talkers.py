@@ -1,0 +1,130 @@
+"""Which functions of a project send or receive, by their names, and which of its files they are in."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ddp_lint.divergence.resolve import known
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import calls_below, walk
+
+#: Calls that every file has which sends or receives, as they are written.
+WRITTEN: Final = (
+    "isend", "irecv", "dist.send(", "dist.recv(", "distributed.send(", "distributed.recv(", "comm.send(", "comm.recv(",
+    "send_object_list", "recv_object_list",
+)  # fmt: skip
+#: Files that are searched for them.
+_MOST_FILES: Final = 60
+#: Files of the project that a program imports, which are looked at.
+MOST_IMPORTED: Final = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Talkers:
+    """`names` are those of the functions that send or receive, or call one that does, in a file that does; `files` the
+    modules that hold such calls. `too_many`: there are more files than are searched."""
+
+    project: Project
+    names: frozenset[str]
+    files: frozenset[str]
+    too_many: bool
+
+    def may_talk(self, facts: ModuleFacts, call: ast.Call) -> bool:
+        return is_message(self.project, facts, call) or last_part(call.func) in self.names
+
+
+def is_message(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
+    """Is it a call of a library that sends or receives?"""
+    if last_part(call.func) not in _names():
+        return False
+    entry = known().collectives.get(project.meaning(facts, call.func))
+    return entry is not None and entry.kind == "p2p"
+
+
+def _names() -> frozenset[str]:
+    return frozenset(entry.op for entry in known().collectives.values() if entry.kind == "p2p")
+
+
+def talkers_of(project: Project) -> Talkers:
+    """Those of a project."""
+    return project.remember(("talkers",), lambda: _talkers(project))
+
+
+def _talkers(project: Project) -> Talkers:
+    paths = dict.fromkeys(path for word in WRITTEN for path in project.holding(word))
+    names: set[str] = set()
+    files: set[str] = set()
+    for path in list(paths)[:_MOST_FILES]:
+        facts = project.facts_of(path)
+        if facts is None or not any(is_message(project, facts, call) for call in calls_below(facts.tree)):
+            continue
+        files.add(facts.name)
+        names |= _names_in(project, facts)
+    return Talkers(project, frozenset(names), frozenset(files), len(paths) > _MOST_FILES)
+
+
+def _names_in(project: Project, facts: ModuleFacts) -> frozenset[str]:
+    """The functions of a file that send or receive, and those that call one of them by its name."""
+    functions = [node for node in walk(facts.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    own = [node.name for node in functions if any(is_message(project, facts, call) for call in calls_below(node))]
+    return _leading_to(frozenset(own), [_outline(project, facts)])
+
+
+class _Outline(NamedTuple):
+    """What is kept of a file: the project's modules that it imports, and its functions with the names of what they
+    call. A program leads to many files, whose syntax trees would not all stay in memory."""
+
+    imports: tuple[str, ...]
+    calls: tuple[tuple[str, frozenset[str]], ...]
+
+
+def imported(project: Project, facts: ModuleFacts) -> list[str]:
+    """The names of the file's module and of those of the project that it imports, directly or not, the nearest
+    first; no more than `MOST_IMPORTED`."""
+    found = {facts.name: None}
+    left = [facts.name]
+    for name in left:
+        for target in _outline_of(project, name).imports if name != facts.name else _outline(project, facts).imports:
+            if target not in found and len(found) < MOST_IMPORTED:
+                found[target] = None
+                left.append(target)
+    return left
+
+
+def widened(talkers: Talkers, modules: Sequence[str]) -> Talkers:
+    """With the functions of these modules that call one which sends or receives, directly or through others."""
+    outlines = [_outline_of(talkers.project, name) for name in modules]
+    return dataclasses.replace(talkers, names=_leading_to(talkers.names, outlines))
+
+
+def _leading_to(names: frozenset[str], outlines: Sequence[_Outline]) -> frozenset[str]:
+    calls = [each for outline in outlines for each in outline.calls]
+    while more := {name for name, called in calls if name not in names and called & names}:
+        names |= more
+    return names
+
+
+def _outline_of(project: Project, name: str) -> _Outline:
+    return project.remember(("outline of messages", name), lambda: _outline(project, project.facts(name)))
+
+
+def _outline(project: Project, facts: ModuleFacts | None) -> _Outline:
+    if facts is None:
+        return _Outline((), ())
+    targets = (*facts.imports.names.values(), *facts.imports.stars)
+    imports = dict.fromkeys(name for target in targets if (name := _module_of(project, target)))
+    functions = [node for node in walk(facts.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    calls = tuple((node.name, frozenset(last_part(call.func) for call in calls_below(node))) for node in functions)
+    return _Outline(tuple(imports), calls)
+
+
+def _module_of(project: Project, target: str) -> str:
+    """The project's module that a name is imported from, '' for what is of another package."""
+    while target and project.find(target) is None:
+        target = target.rpartition(".")[0]
+    return target
