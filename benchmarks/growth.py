@@ -463,6 +463,51 @@ def default_arguments(n: int) -> str:
 
 
 @text(2000)
+def parameters_of_a_constructor(n: int) -> str:
+    names = [f"a{i}" for i in range(n)]
+    kept = "".join(f"        self.{name} = {name}\n" for name in names)
+    run = "    def run(self):\n        if self.a1:\n            dist.barrier()\n"
+    made = f"def g(r):\n    N({', '.join('r' for _ in names)}).run()\n"
+    return f"{_TORCH}class N:\n    def __init__(self, {', '.join(names)}):\n{kept}{run}{made}"
+
+
+@text(2000)
+def bases_of_a_class(n: int) -> str:
+    bases = "".join(f"class B{i}:\n    pass\n" for i in range(n))
+    method = "    def f(self):\n        if dist.get_rank() == 0:\n            dist.barrier()\n"
+    return f"{_TORCH}{bases}class C({', '.join(f'B{i}' for i in range(n))}):\n{method}"
+
+
+@text(4000)
+def keywords_of_a_class(n: int) -> str:
+    given = ", ".join(f"k{i}={i}" for i in range(n))
+    return f"{_TORCH}class C(A, {given}):\n    def f(self):\n        dist.barrier()\n"
+
+
+@text(4000)
+def names_in_a_pattern(n: int) -> str:
+    names = ", ".join(f"a{i}" for i in range(n))
+    return f"{_TORCH}def f(x):\n    match x:\n        case [{names}]:\n            dist.all_reduce(a1)\n"
+
+
+@text(4000)
+def keywords_in_a_pattern(n: int) -> str:
+    given = ", ".join(f"k{i}=a{i}" for i in range(n))
+    return f"{_TORCH}def f(x):\n    match x:\n        case A({given}):\n            dist.all_reduce(a1)\n"
+
+
+@text(4000)
+def names_of_an_import_in_a_function(n: int) -> str:
+    names, used = ", ".join(f"a{i}" for i in range(n)), "".join(f"    a{i}(x)\n" for i in range(n // 4))
+    return f"{_TORCH}def f(x):\n    from package.module import ({names})\n{used}    dist.barrier()\n"
+
+
+@text(500)
+def findings_in_one_line(n: int) -> str:
+    return f"{_TORCH}def f(x):\n    {'y = torch.log(torch.softmax(x, dim=-1)); ' * n}\n"
+
+
+@text(2000)
 def keywords_of_a_call(n: int) -> str:
     given = ", ".join(f"a{i}={i}" for i in range(n))
     return f"{_TORCH}def f(**kw):\n    dist.barrier()\nif dist.get_rank() == 0:\n    f({given})\n"

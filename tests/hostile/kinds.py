@@ -1072,6 +1072,7 @@ KINDS: tuple[Kind, ...] = (
     source("codec: utf-8-sig, without a mark", f"# coding: utf-8-sig\n{HEAD}{RANK}", "a.py:6:5: DDP101"),
     source("codec: two of them", f"# coding: latin-1\n# coding: utf-8\n{HEAD}x = '\xe9'\n{RANK}".encode("latin-1"), "a.py:8:5: DDP101"),
     source("codec: spelled oddly", f"# vim: set fileencoding=UTF_8-unix :\n{HEAD}{RANK}", "a.py:6:5: DDP101"),
+    source("pattern of very many names", f"{HEAD}def f(x):\n    match x:\n        case [{', '.join(f'a{i}' for i in range(20_000))}]:\n            pass\n{RANK}"),
     source("codec: oem, and a name of a module of codecs", "# coding: encodings.utf_8\nx = 1\n", DECODED, FAILED),
     # ---- other files of a checkout
     Kind("files: of one name, composed and not", {"\u00e9.py": HEAD + RANK, "e\u0301.py": f"{HEAD}from \u00e9 import *\n{RANK}"}, says="good.py:4:5: DDP101"),

@@ -23,6 +23,13 @@ LAMBDAS = "".join(
 LISTS = "".join(f"    y{i} = [a.g{i}(v, w) for v, (w, _) in x if v > {i}]\n" for i in range(40))
 DICTIONARIES = "".join(f"    y{i} = {{v: w{i} for v in x if (t := v)}}\n" for i in range(40))
 AWAITED = "".join(f"    y{i} = [await a.g{i}(v) async for v in x]\n" for i in range(40))
+CLASS = f"    class B(A, {', '.join(f'a{i}=b{i}' for i in range(60))}):\n      pass\n"
+NAMES = ", ".join(f"y{i}" for i in range(60))
+MATCH = (
+    f"    match x:\n        case A.B(k={{m.K: [{NAMES}]}}) if g(y1):\n            dist.barrier()\n"
+    f"        case A.C({', '.join(f'key{i}=y{i}' for i in range(60))}):\n            h(y2)\n"
+    "        case _:\n            dist.all_reduce(x)\n"
+)
 KEYWORDS = f"    g(x, {', '.join(f'a{i}=b{i}' for i in range(60))})\n"
 
 
@@ -33,7 +40,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(inner)
 
 
-@pytest.mark.parametrize("body", [LAMBDAS, LISTS, DICTIONARIES, KEYWORDS, f"{LAMBDAS}{LISTS}{KEYWORDS}"])
+@pytest.mark.parametrize("body", [LAMBDAS, LISTS, DICTIONARIES, KEYWORDS, CLASS, MATCH, f"{LAMBDAS}{LISTS}{KEYWORDS}"])
 @pytest.mark.parametrize("head", ["def f(x):\n", "class A:\n  def f(self, x):\n", "if x:\n"])
 def test_what_has_many_parts_mentions_the_same(head: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"{HEAD}{head}{body}"
@@ -41,6 +48,7 @@ def test_what_has_many_parts_mentions_the_same(head: str, body: str, monkeypatch
     assert whole is not None
     monkeypatch.setattr(many_parts, "_MANY_INNER", 20)
     monkeypatch.setattr(many_parts, "_MANY_KEYWORDS", 40)
+    monkeypatch.setattr(many_parts, "_MANY_PATTERNS", 40)
     parts = mentions_of(text, WRAPS)
     assert parts is not None and len(parts.functions) == len(whole.functions)
     for before, after in zip(whole.functions, parts.functions, strict=True):
@@ -67,3 +75,15 @@ def test_a_call_with_many_keywords_becomes_several(monkeypatch: pytest.MonkeyPat
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert max(len(call.keywords) for call in calls) == 5
     assert sum(len(call.keywords) for call in calls) == 60
+
+
+def test_what_a_pattern_of_many_parts_binds_is_bound_by_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler moves all that was bound before for each name: gigabytes for thousands of them."""
+    text = f"def f(x):\n    match x:\n        case [{', '.join(f'y{i}' for i in range(60))}]:\n            g(y1)\n"
+    assert many_parts.may_have_many(text * 20)
+    assert not many_parts.may_have_many(text)
+    monkeypatch.setattr(many_parts, "_MANY_PATTERNS", 40)
+    tree = many_parts.without_many(ast.parse(text))
+    assert [type(n.pattern) for n in ast.walk(tree) if isinstance(n, ast.match_case)] == [ast.MatchAs]
+    code = next(c for c in _codes(compile(tree, "<file>", "exec")) if c.co_name == "f")
+    assert {f"y{i}" for i in range(60)} <= {*code.co_varnames}

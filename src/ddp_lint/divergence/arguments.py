@@ -33,3 +33,7 @@ class Arguments:
         if name in takes and takes.index(name) < len(self.positional):
             return self.positional[takes.index(name)], self.nodes.get(takes.index(name))
         return None, None
+
+    def given_to(self, takes: tuple[str, ...]) -> dict[str, Value]:
+        """All arguments by the parameter of a callee whose positional parameters are `takes`."""
+        return {**dict(zip(takes, self.positional, strict=False)), **self.keywords}

@@ -190,10 +190,10 @@ def _given(
     a flag that it is made without."""
     if arguments.starred:
         return ()
-    names = tuple(a.arg for a in positional(constructor.node))[1:]
+    given = arguments.given_to(tuple(a.arg for a in positional(constructor.node))[1:])
     kept: _Flags = {}
     for parameter, default in defaults(constructor.node.args):
-        value = arguments.get(parameter.arg, names)[0]
+        value = given.get(parameter.arg)
         if value is not None and value.constant is not None and type(value.constant.value) in (bool, type(None)):
             kept[parameter.arg] = value.constant.value
         elif value is not None and isinstance(value.reference, ref.GroupRef) and value.missing == NEVER:

@@ -187,10 +187,18 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
 
 def _counts_ranks(function: FunctionRef, parameter: ast.arg) -> bool:
     """Is it the number of ranks, which a function is given after its own (``def run(rank, size)``)?"""
-    names = _names_of(function.node)[0]
-    before = names[names.index(parameter.arg) - 1] if parameter.arg in names[1:] else ""
+    before = _parameter_before(function.node).get(parameter.arg)
+    if before is None or _SIZES.fullmatch(parameter.arg) is None:
+        return False
     ranked = known().rank("name", before)
-    return ranked is not None and ranked.value == "rank" and _SIZES.fullmatch(parameter.arg) is not None
+    return ranked is not None and ranked.value == "rank"
+
+
+@functools.lru_cache(maxsize=8192)
+def _parameter_before(function: Definition) -> dict[str, str]:
+    """The parameters that a call can give by position, each with the one before it; without the first."""
+    names = _names_of(function)[0]
+    return dict(zip(names[1:], names, strict=False))
 
 
 def _is_number_of_process(linker: Linker, function: FunctionRef, parameter: ast.arg) -> bool:

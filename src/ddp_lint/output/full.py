@@ -14,6 +14,7 @@ DDP101 slug: rank 0 enters barrier() and waits; the other ranks never call it
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -174,11 +175,10 @@ class _Line:
     """A source line as the terminal shows it: tabs as spaces, wide characters two columns wide, long lines cut."""
 
     def __init__(self, text: str, marked: Sequence[int]) -> None:
-        cells = [_cell(c) for c in without_brackets(text)]
-        widths = [_width(cell) for cell in cells]
+        cells, widths, ends = _cells(text)
         first, last = 0, len(cells)
-        if sum(widths) > _WIDTH:
-            if marked and sum(widths[: max(marked)]) > _WIDTH - 10:
+        if ends[-1] > _WIDTH:
+            if marked and ends[min(max(marked), last)] > _WIDTH - 10:
                 first = max(0, min(marked) - 30)
             last = first
             room = _WIDTH
@@ -195,6 +195,14 @@ class _Line:
     def column(self, character: int) -> int:
         """The column on the terminal of a character of the line, both from 0."""
         return self._offsets[min(max(character - self._first, 0), self._last - self._first)]
+
+
+@functools.lru_cache(maxsize=8)  # thousands of findings may be in one line, which is as long
+def _cells(text: str) -> tuple[list[str], list[int], list[int]]:
+    """What the terminal shows for each character of a line, its columns, and the columns before each and after all."""
+    cells = [_cell(character) for character in without_brackets(text)]
+    widths = [_width(cell) for cell in cells]
+    return cells, widths, [*itertools.accumulate(widths, initial=0)]
 
 
 def _cell(character: str) -> str:

@@ -1,7 +1,7 @@
 """Code of which Python's compiler takes time that grows with the square of its size, as code that it takes in no time.
 
-The compiler compares each lambda and comprehension of a function with all others of it, and each keyword of a call with
-all others of the call.
+The compiler compares each lambda and comprehension of a function with all others of it, and each keyword of a call, or
+of a class, with all others there. For each name that a pattern of `match` binds it moves all that were bound before.
 """
 
 from __future__ import annotations
@@ -9,22 +9,28 @@ from __future__ import annotations
 import ast
 import re
 
-#: What lambdas and comprehensions begin with, and the equals sign of a keyword.
+#: What lambdas and comprehensions begin with, the equals sign of a keyword, and what the cases of `match` begin with.
 _INNER, _KEYWORD = re.compile(r"\blambda\b|\bfor\b"), re.compile(r"\w=[^=]")
+_CASE = re.compile(r"^[ \t]*case\b", re.M)
 #: So many in a file cost the compiler less than parsing does.
-_MANY_INNER, _MANY_KEYWORDS = 2_000, 4_000
+_MANY_INNER, _MANY_KEYWORDS, _MANY_PATTERNS = 2_000, 4_000, 1_000
+#: So many keywords, or patterns in one pattern, are left together.
+_TOGETHER = 8
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _OWN = (ast.Yield, ast.YieldFrom, ast.Await)
 
 
 def may_have_many(text: str) -> bool:
     """Whether a text may have more such parts than the compiler should be given."""
-    return len(_INNER.findall(text)) > _MANY_INNER or len(_KEYWORD.findall(text)) > _MANY_KEYWORDS
+    if len(_INNER.findall(text)) > _MANY_INNER or len(_KEYWORD.findall(text)) > _MANY_KEYWORDS:
+        return True
+    return text.count(",") > _MANY_PATTERNS and _CASE.search(text) is not None
 
 
 def without_many(tree: ast.Module) -> ast.Module:
-    """The same tree, changed where it has many: what lambdas and comprehensions use is in tuples instead, and a call
-    with many keywords is several calls. It mentions the same names."""
+    """The same tree, changed where it has many: what lambdas and comprehensions use is in tuples instead, a call with
+    many keywords is several calls, which a class has as bases, and what a pattern of many parts uses is in the guard of
+    its case. It mentions the same names."""
     inner = sum(isinstance(node, (ast.Lambda, *_COMPREHENSIONS)) for node in ast.walk(tree))
     changed: ast.Module = _Parts(many_inner=inner > _MANY_INNER).visit(tree)
     return ast.fix_missing_locations(changed)
@@ -61,13 +67,42 @@ class _Parts(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if len(node.keywords) <= _MANY_KEYWORDS // 8:
+        node.keywords, calls = _divided(node.keywords)
+        return ast.copy_location(ast.Tuple([node, *calls], ast.Load()), node) if calls else node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.generic_visit(node)
+        node.keywords, calls = _divided(node.keywords)
+        node.bases += calls
+        return node
+
+    def visit_match_case(self, node: ast.match_case) -> ast.AST:
+        self.generic_visit(node)
+        parts = [part for part in ast.walk(node.pattern) if isinstance(part, ast.pattern)]
+        attributes = [name for part in parts if isinstance(part, ast.MatchClass) for name in part.kwd_attrs]
+        if len(parts) <= _MANY_PATTERNS // _TOGETHER:
             return node
-        size = _MANY_KEYWORDS // 8
-        parts = [node.keywords[start : start + size] for start in range(0, len(node.keywords), size)]
-        calls = [ast.Call(ast.Name("_", ast.Load()), [], part) for part in parts[1:]]
-        node.keywords = parts[0]
-        return ast.copy_location(ast.Tuple([node, *calls], ast.Load()), node)
+        used = [each for part in parts for each in ast.iter_child_nodes(part) if isinstance(each, ast.expr)]
+        names = [ast.Constant(name) for name in attributes]
+        bound = dict.fromkeys(name for part in parts if (name := _bound_by(part)) is not None)
+        guard = [ast.Tuple(names, ast.Load()), *used, *([node.guard] if node.guard is not None else [])]
+        targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in bound]
+        bind = [ast.Assign(targets, ast.Constant(None), lineno=node.body[0].lineno)] if targets else []
+        return ast.match_case(ast.MatchAs(), ast.Tuple(guard, ast.Load()), [*bind, *node.body])
+
+
+def _divided(keywords: list[ast.keyword]) -> tuple[list[ast.keyword], list[ast.Call]]:
+    """The first of many keywords, and calls with the others."""
+    size = _MANY_KEYWORDS // _TOGETHER
+    parts = [keywords[start : start + size] for start in range(size, len(keywords), size)]
+    return keywords[:size], [ast.Call(ast.Name("_", ast.Load()), [], part) for part in parts]
+
+
+def _bound_by(pattern: ast.pattern) -> str | None:
+    """The name that a pattern itself binds."""
+    if isinstance(pattern, ast.MatchMapping):
+        return pattern.rest
+    return pattern.name if isinstance(pattern, (ast.MatchAs, ast.MatchStar)) else None
 
 
 def _together(node: ast.expr, used: list[ast.expr], names: list[str]) -> ast.expr:

@@ -256,10 +256,12 @@ class _Graph:
         of = self._class_of[number]
         if of >= 0:
             yield from self._of_class(of, used if self._uses_own_object(number) else self._spoken(number))
+        made = used | _MAKING
         for class_ in used & self._named.keys():
-            yield from self._of_name(class_, used | _MAKING)
+            yield from self._of_name(class_, made)
+        named = used - _MAKING
         for classes in self._in_sight(number):
-            yield from _of_names(self._methods_of_all(classes), used - _MAKING)
+            yield from _of_names(self._methods_of_all(classes), named)
         spoken = used - _UNSPOKEN[CALLING] - _AS_TEXT - _MAKING
         for methods in map(self._methods_of_all, self._beside_class(of)):
             yield from _of_names(methods, spoken)
@@ -369,7 +371,9 @@ class _Graph:
         left = names
         for above in self._classes[class_].lineage:
             methods = self._classes[above].methods
-            if found := left & methods.keys():
+            # Thousands of bases have few methods each: an intersection goes over all of what is given first or second.
+            found = left.intersection(methods) if len(methods) < len(left) else left & methods.keys()
+            if found:
                 left -= found
                 yield from _of_names(methods, found)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.tree import children, dotted, parameters_of, positional_of
 
 if TYPE_CHECKING:
@@ -53,7 +52,8 @@ class Scopes:
         self._bound: dict[cst.CSTNode, dict[str, list[Binding]]] = {}
         self._orders: dict[cst.CSTNode, dict[cst.CSTNode, int]] = {}
         self._on_self: dict[cst.ClassDef, dict[str, list[Binding]]] = {}
-        self._imported: dict[cst.CSTNode, str | None] = {}
+        #: By the import statement of a function: what its names refer to.
+        self._imported: dict[cst.CSTNode, dict[str, str]] = {}
         self._classes: dict[tuple[cst.BaseExpression, int], str] = {}
         self._around: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = {module.tree: (module.tree,)}
         self._walrus = ":=" in module.file.text
@@ -179,13 +179,13 @@ class Scopes:
 
     def import_of(self, binding: Binding) -> str | None:
         """The absolute dotted name that an import inside a function binds."""
-        if binding.node not in self._imported:
-            statement = self._module.parent(binding.node)
-            table = ImportTable({})
-            if isinstance(statement, (cst.Import, cst.ImportFrom)):
-                table = self._module.import_table(ast.parse(self._module.tree.code_for_node(statement)))
-            self._imported[binding.node] = table.names.get(binding.name)
-        return self._imported[binding.node]
+        statement = self._module.parent(binding.node)
+        if not isinstance(statement, (cst.Import, cst.ImportFrom)):
+            return None
+        if statement not in self._imported:  # once for all of its names, of which there may be thousands
+            parsed = ast.parse(self._module.tree.code_for_node(statement))
+            self._imported[statement] = self._module.import_table(parsed).names
+        return self._imported[statement].get(binding.name)
 
     # ---- classes
 

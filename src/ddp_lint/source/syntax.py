@@ -163,7 +163,8 @@ def gives_object(call: ast.Call) -> bool:
 
 def first_name(function: Definition) -> str:
     """The name of the first parameter, by which a method knows its object; empty without one."""
-    return next((parameter.arg for parameter in positional(function)), "")
+    arguments = function.args
+    return next((parameter.arg for parameter in (*arguments.posonlyargs[:1], *arguments.args[:1])), "")
 
 
 def defaults(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
