@@ -83,7 +83,7 @@ class _Parts(ast.NodeTransformer):
         if len(parts) <= _MANY_PATTERNS // _TOGETHER:
             return node
         used = [each for part in parts for each in ast.iter_child_nodes(part) if isinstance(each, ast.expr)]
-        names = [ast.Constant(name) for name in attributes]
+        names: list[ast.expr] = [ast.Constant(name) for name in attributes]
         bound = dict.fromkeys(name for part in parts if (name := _bound_by(part)) is not None)
         guard = [ast.Tuple(names, ast.Load()), *used, *([node.guard] if node.guard is not None else [])]
         targets: list[ast.expr] = [ast.Name(name, ast.Store()) for name in bound]
