@@ -172,7 +172,16 @@ def test_a_file_that_is_shown_is_rested_on_as_a_whole(tmp_path: pathlib.Path) ->
 
 
 #: What is kept by nodes and rests on the outline of a file alone, or on an expression in hand; `kept_by_node` itself.
-_OUTLINE_ALONE = {"_names_of", "_text_of_opposite", "assignments_in", "defaults_of", "is_never_none", "kept", "text_of"}
+_OUTLINE_ALONE = {
+    "_names_of",
+    "_parameter_before",
+    "_text_of_opposite",
+    "assignments_in",
+    "defaults_of",
+    "is_never_none",
+    "kept",
+    "text_of",
+}
 
 
 def test_nothing_is_kept_by_a_node_behind_the_back_of_who_gets_it() -> None:

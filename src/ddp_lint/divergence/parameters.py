@@ -187,8 +187,10 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
 
 def _counts_ranks(function: FunctionRef, parameter: ast.arg) -> bool:
     """Is it the number of ranks, which a function is given after its own (``def run(rank, size)``)?"""
+    if _SIZES.fullmatch(parameter.arg) is None:
+        return False
     before = _parameter_before(function.node).get(parameter.arg)
-    if before is None or _SIZES.fullmatch(parameter.arg) is None:
+    if before is None:
         return False
     ranked = known().rank("name", before)
     return ranked is not None and ranked.value == "rank"

@@ -171,11 +171,15 @@ def _underline(mark: _Mark, line: int, lines: Sequence[str], source: _Line) -> _
     return _Underline(start, max(end, start + 1), message, mark.primary)
 
 
+#: Of a line without a mark no more is shown than its beginning: few characters have no width.
+_UNMARKED = 4 * _WIDTH
+
+
 class _Line:
     """A source line as the terminal shows it: tabs as spaces, wide characters two columns wide, long lines cut."""
 
     def __init__(self, text: str, marked: Sequence[int]) -> None:
-        cells, widths, ends = _cells(text)
+        cells, widths, ends = _cells(text if marked else text[: _UNMARKED + 1])
         first, last = 0, len(cells)
         if ends[-1] > _WIDTH:
             if marked and ends[min(max(marked), last)] > _WIDTH - 10:
