@@ -1,4 +1,4 @@
-"""With how many processes the scripts of a project start its programs."""
+"""By which launcher, and with how many processes, the scripts of a project start its programs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_paths
-from ddp_lint.launch.started import started_alone
+from ddp_lint.launch.started import launched, place_of, started_alone
 from ddp_lint.project import Project
 
-FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/devices/DDP401_started_alone"
+FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+FIXTURE = FIXTURES / "devices/DDP401_started_alone"
 OTHER = "torchrun --nproc_per_node=8 train.py\n"
 
 
@@ -38,6 +39,11 @@ def how(root: pathlib.Path, files: dict[str, str], program: str = "tools/x.py") 
         "cd tools && torchrun --nproc_per_node 1 x.py",
         "cd tools\ntorchrun --nproc_per_node 1 x.py",
         "torchrun --nproc_per_node 1 $ROOT/tools/x.py",
+        'torchrun --nproc_per_node 1 "$(dirname "$0")"/x.py',
+        'torchrun --nproc_per_node 1 $(cd "$(dirname "$0")" && pwd)/x.py',
+        "torchrun --nproc_per_node 1 `dirname $0`/x.py",
+        'HERE=$(cd "$(dirname "$0")" && pwd)\ntorchrun --nproc_per_node 1 $HERE/x.py',
+        "torchrun --nproc_per_node 1 $ROOT/tools/$KIND/x.py",
     ],
 )
 def test_one_process(tmp_path: pathlib.Path, command: str) -> None:
@@ -51,6 +57,7 @@ def test_one_process(tmp_path: pathlib.Path, command: str) -> None:
         "torchrun --nproc_per_node 2 tools/x.py",
         "torchrun --nproc_per_node 1 --nnodes 2 tools/x.py",
         "torchrun --nproc_per_node 1 $EXTRA tools/x.py",
+        "torchrun --nproc_per_node 1 $(cat options) tools/x.py",
         "torchrun --nproc_per_node gpu tools/x.py",
         "srun torchrun --nproc_per_node 1 tools/x.py",
         "mpirun -np 4 python tools/x.py",
@@ -109,8 +116,78 @@ def test_two_programs_of_one_name(tmp_path: pathlib.Path) -> None:
     assert how(tmp_path, moved, "a/x.py") == ""
 
 
-def check(root: pathlib.Path) -> tuple[list[str], int]:
-    settings = Settings(root, frozenset({"DDP401"}))
+def by(root: pathlib.Path, files: dict[str, str], module: str = "tools.x") -> dict[str, str]:
+    """The launcher and the place of the command that starts a program, by how it passes the local rank."""
+    for name, text in {"tools/x.py": "", **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    project = Project(root)
+    facts = project.facts(module)
+    assert facts is not None
+    found = {how: launched(project, facts, how) for how in ("argument", "environment")}
+    return {how: f"{launch.start.launcher} {place_of(project, launch)}" for how, launch in found.items() if launch}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("torchrun --nproc_per_node 8 tools/x.py", {"environment": "torchrun run.sh:2"}),
+        ("python -m torch.distributed.run --nproc_per_node 8 -m tools.x", {"environment": "torchrun run.sh:2"}),
+        ("python -m torch.distributed.launch x.py", {"argument": "torch.distributed.launch run.sh:2"}),
+        ("python -m torch.distributed.launch -m tools.x", {"argument": "torch.distributed.launch run.sh:2"}),
+        (
+            "python -m torch.distributed.launch --use-env tools/x.py",
+            {"environment": "torch.distributed.launch run.sh:2"},
+        ),
+        (
+            "python -m torch.distributed.launch tools/x.py --use_env",
+            {"argument": "torch.distributed.launch run.sh:2"},
+        ),
+        ('A=(\n  --nnodes 1\n)\n\ntorchrun \\\n  "${A[@]}" \\\n  tools/x.py', {"environment": "torchrun run.sh:6"}),
+        ("# torchrun tools/x.py\necho\ntorchrun tools/x.py", {"environment": "torchrun run.sh:4"}),
+        ("deepspeed tools/x.py", {}),
+        ("accelerate launch tools/x.py", {}),
+        ("python tools/x.py", {}),
+        ("torchrun tools/y.py", {}),
+        ("torchrun $SCRIPT", {}),
+    ],
+)
+def test_launcher(tmp_path: pathlib.Path, command: str, expected: dict[str, str]) -> None:
+    assert by(tmp_path, {"run.sh": f"#!/bin/bash\n{command}\n"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("README", "Train with `torchrun tools/x.py --amp`.\n", 1),
+        ("docs/use.md", "# Use\n\n```\n$ torchrun tools/x.py\n```\n", 4),
+        ("list.md", "- torchrun train.py\n- torchrun tools/x.py\n", 2),
+        ("job.yaml", "command:\n  - torchrun\n  - --nproc_per_node=8\n  - tools/x.py\nnext:\n  - x\n", 1),
+        ("tools/x.py", '"""\ntorchrun --nproc_per_node 8 x.py\n"""\n', 2),
+    ],
+)
+def test_launcher_in_other_texts(tmp_path: pathlib.Path, name: str, text: str, line: int) -> None:
+    assert by(tmp_path, {name: text}) == {"environment": f"torchrun {name}:{line}"}
+
+
+def test_launcher_of_a_program_that_imports_the_file(tmp_path: pathlib.Path) -> None:
+    program = "from tools.x import parse\n\nif __name__ == '__main__':\n    parse()\n"
+    files = {"run.sh": "torchrun main.py\n", "main.py": program}
+    assert by(tmp_path, files) == {"environment": "torchrun run.sh:1"}
+    assert by(tmp_path, {"tools/x.py": "if __name__ == '__main__':\n    parse()\n"}) == {}
+
+
+def test_launcher_of_programs_of_one_name(tmp_path: pathlib.Path) -> None:
+    """A command means the program beside its script, or the ones in the folder that it has."""
+    files = {"other/x.py": "", "tools/run.sh": "torchrun $(dirname $0)/x.py\n"}
+    assert by(tmp_path, files) == {"environment": "torchrun tools/run.sh:1"}
+    assert by(tmp_path, files, "other.x") == {}
+    assert by(tmp_path, {"tools/run.sh": "cd $1\ntorchrun tools/x.py\n"}) == {"environment": "torchrun tools/run.sh:2"}
+    assert by(tmp_path, {"tools/run.sh": "", "run.sh": "cd $1\ntorchrun x.py\n"}) == {}
+
+
+def check(root: pathlib.Path, code: str = "DDP401") -> tuple[list[str], int]:
+    settings = Settings(root, frozenset({code}))
     report = check_paths(sorted(root.rglob("*.py")), settings, cache_dir=root / ".ddp_lint_cache")
     return sorted(pathlib.Path(f.span.path).name for f in report.findings), report.statistics.cached
 
@@ -136,3 +213,24 @@ def test_a_kept_result_depends_on_how_scripts_start_programs(
     assert check(root)[0] == without
     (root / "two.sh").write_text("torchrun --nproc_per_node 1 finish.py\n")
     assert check(root)[0] == [name for name in without if name != "finish.py"]
+
+
+def test_a_kept_result_depends_on_the_launcher(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And on the line of a command only where a finding names it."""
+    root = tmp_path / "project"
+    shutil.copytree(FIXTURES / "launch/DDP811_launched", root)
+    monkeypatch.chdir(root)
+    first, _ = check(root, "DDP811")
+    files = len(list(root.rglob("*.py")))
+    assert first == ["options.py", "train.py"] and check(root, "DDP811") == (first, files)
+    script = root / "tools/dist_train.sh"
+    script.write_text(script.read_text().replace("GPUS=$1", "\nGPUS=$1"))
+    assert check(root, "DDP811") == (first, files - 1)
+    (root / "README.md").write_text((root / "README.md").read_text().replace("--nproc", "--use_env --nproc"))
+    assert check(root, "DDP811")[0] == ["train.py"]
+    script.write_text(script.read_text().replace("# python", "python"))
+    assert check(root, "DDP811")[0] == ["old.py", "train.py"]
+    script.unlink()
+    assert check(root, "DDP811")[0] == []
+    (root / "two.sh").write_text("python -m torch.distributed.launch tools/deep.py\n")
+    assert check(root, "DDP811")[0] == ["deep.py"]

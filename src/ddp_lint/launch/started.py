@@ -1,4 +1,4 @@
-"""With how many processes the scripts of a project start its programs."""
+"""By which launcher, and with how many processes, the scripts of a project start its programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
+from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 
 #: Files with commands that are looked at: of a project with more nothing is said.
 _FILES = 2000
@@ -29,9 +31,16 @@ _GIVEN = re.compile(
 _MAY_GIVE = re.compile(r"(?<![\w$.{/-])([A-Za-z_]\w*)\+?=|\bfor[ \t]+(\w+)|\bread\b([^\n;|]*)")
 _USE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[@\]|\[\*\])?\}|([A-Za-z_]\w*))")
 _JOINED = re.compile(r"\\[ \t]*\n[ \t]*")
-#: An entry of a command that YAML has as a list, which goes on from the line before.
-_ENTRY = re.compile(r"\n[ \t]*- +(?=[\w\"'./$-])")
+#: An entry of a command that YAML has as a list, which goes on from the line before; one of several words that begins
+#: with no option or program is a command of its own.
+_ENTRY = re.compile(r"\n[ \t]*- +(?=[\w\"'./$-])(?![\w./]+(?<!\.py) +\S)")
 _BETWEEN = re.compile(r";|&&|\|\|?|`|\n")
+#: A folder that a command works out: ``$(dirname "$0")/train.py``.
+_WORKED_OUT = re.compile(r"""(?:\$\((?:[^()\n]|\([^()\n]*\)){0,200}\)|`dirname [^`\n]{0,200}`)["']?(?=/)""")
+#: What stands for a folder that is not known.
+_SOMEWHERE = "$moved"
+#: In a line that is made of several, where another one began.
+_BEGAN = "\0"
 _QUOTES = str.maketrans("\"'[],()", "       ")
 _PYTHON = re.compile(
     r"(?<![\w./-])(?:\S{0,200}/)?python[\d.]*(?: +-[A-Za-z]+(?<!-m))* +(?P<target>-m +\S+|\S+\.py(?=\s|$))"
@@ -43,11 +52,23 @@ _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 class Start:
     """A command that starts a program: its file as the command has it ('' where a variable holds it), and with how many
     processes: "one" by a launcher, "several", or a number of a launcher that is not seen, "plain" by Python alone,
-    "other" by a command that is not known. `said`: it is in a comment, and nothing runs it."""
+    "other" by a command that is not known. `said`: it is in a comment, and nothing runs it. `launcher`: its name, ''
+    for none; `local_rank`: whether it passes each process its local rank as an "argument" or leaves it in the
+    "environment" alone, '' where that is not known."""
 
     target: str
     how: str
     said: bool = False
+    launcher: str = ""
+    local_rank: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """A command that starts a program of the project, and the file that has it, by its path below the root."""
+
+    start: Start
+    inside: str
 
 
 def starts_several(project: Project) -> bool:
@@ -80,6 +101,44 @@ def _started_alone(project: Project, inside: str) -> str:
     return ("plain" if "plain" in hows else "one") if hows and hows <= {"one", "plain"} else ""
 
 
+def launched(project: Project, facts: ModuleFacts, local_rank: str) -> Launch | None:
+    """The first command in a file itself, the scripts and the texts of the project that starts the file, or else a
+    program that imports it, by a launcher that passes the local rank in one way (`Start.local_rank`)."""
+    own = facts.source.inside
+    every = ((own, _starts_in(project, own)), *_scripts(project), *_texts(project))
+    among = [(script, s) for script, found in every for s in found if s.local_rank == local_rank and not s.said]
+    for program in _with_importers(project, facts) if among else ():
+        inside = program.source.inside
+        same = frozenset(project.named(posixpath.basename(inside).lower()))
+        for script, start in among:
+            if _is_meant(inside, start.target, script, same):
+                return Launch(start, script)
+    return None
+
+
+def place_of(project: Project, launch: Launch) -> str:
+    """The file and the line that a command is in: ``run.sh:3``. Who asks depends on the whole text of the file; the
+    line is no part of a `Start`, so that who does not ask depends on no line."""
+    text = project.text(pathlib.Path(project.absolute(launch.inside))) or ""
+    line = next((line for line, start in _starts(text) if start == launch.start), 1)
+    return f"{launch.inside}:{line}"
+
+
+def _with_importers(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
+    """A file and, where it is no program itself, the programs that import it."""
+    yield facts
+    if facts.name and not facts.file.holds("__main__"):
+        yield from importers(project, facts.name, holding=("__main__", "parse_args"))
+
+
+def _is_meant(inside: str, target: str, script: str, same: frozenset[str]) -> bool:
+    """Whether a command means a file: of several with the name, the one beside the script, or those in a folder that
+    the command has."""
+    meant = _meant(target, script, same)
+    beside = posixpath.dirname(script) == posixpath.dirname(inside)
+    return inside in meant and (len(meant) == 1 or beside or "/" in _written(target))
+
+
 def _doubted(how: str) -> str:
     """What a command says of one of several programs that it may start, or one that nothing runs."""
     return how if how == "several" else ""
@@ -94,12 +153,19 @@ def _in_texts(project: Project, inside: str, same: frozenset[str]) -> set[str]:
 
 def _meant(target: str, script: str, same: frozenset[str]) -> frozenset[str]:
     """The files that a command in a script may mean, of those with the name that it has."""
-    name = posixpath.normpath(re.sub(r"^(?:\$\{?\w+\}?/|\./|\.\./)+", "", target)) if target else ""
+    name = _written(target)
     if not name or posixpath.basename(name) not in {posixpath.basename(path) for path in same}:
         return frozenset()
     here = {posixpath.normpath(posixpath.join(posixpath.dirname(script), target)), posixpath.normpath(target)}
     exact = same & here
     return exact or frozenset(path for path in same if path == name or path.endswith(f"/{name}"))
+
+
+def _written(target: str) -> str:
+    """What a command has of the path of a program behind the folders that are not known."""
+    _, unknown, behind = target.rpartition("$")
+    path = behind.partition("/")[2] if unknown else target
+    return posixpath.normpath(re.sub(r"^(?:\.\.?/)+", "", path)) if path else ""
 
 
 Starts = tuple[tuple[str, tuple[Start, ...]], ...]
@@ -125,37 +191,41 @@ def _starts_in(project: Project, inside: str) -> tuple[Start, ...]:
         return ()
     with project.recording(apart=True):  # it depends on no more of the text
         text = project.text(pathlib.Path(path))
-    return tuple(_starts(text or ""))
+    return tuple(start for _, start in _starts(text or ""))
 
 
 def starting(text: str) -> str:
     """How a text starts programs, '' where it starts none (`parts.TESTS`)."""
-    return "\n".join(f"{start.target} {start.how} {start.said}" for start in _starts(text))
+    return "\n".join(" ".join(map(str, dataclasses.astuple(start))) for _, start in _starts(text))
 
 
 # ---- commands
 
 
-def _starts(text: str) -> Iterator[Start]:
-    """The commands of a text that start programs. Whether a script has changed its folder is part of what they say:
-    then a path is none from where the script is."""
+def _starts(text: str) -> Iterator[tuple[int, Start]]:
+    """The commands of a text that start programs, each with its line. Whether a script has changed its folder is part
+    of what they say: then a path is none from where the script is."""
     given = _given(text)
     moved = _CHANGES_FOLDER.search(text) is not None
-    for line in _ENTRY.sub(" ", _JOINED.sub(" ", _values_joined(text))).split("\n"):
+    above = 0
+    for joined in _ENTRY.sub(f"{_BEGAN} ", _JOINED.sub(f"{_BEGAN} ", _values_joined(text))).split("\n"):
+        line, number = joined.replace(_BEGAN, ""), above + 1
+        above = number + joined.count(_BEGAN)
         if len(line) > _LENGTH or _HINT.search(line) is None:
             continue
         stripped = line.lstrip()
         said = stripped.startswith(("#", "rem ", "REM ", "::"))
-        for command in _BETWEEN.split(_expanded(re.sub(r"\s#.*", "", stripped), given)):
+        expanded = _expanded(re.sub(r"\s#.*", "", stripped), given)
+        for command in _BETWEEN.split(_WORKED_OUT.sub(_SOMEWHERE, expanded)):
             start = _start(command.translate(_QUOTES))
             if start is not None:
-                target = f"$moved/{start.target}" if moved and start.target else start.target
-                yield dataclasses.replace(start, target=target, said=said)
+                target = f"{_SOMEWHERE}/{start.target}" if moved and start.target else start.target
+                yield number, dataclasses.replace(start, target=target, said=said)
 
 
 def _values_joined(text: str) -> str:
     """A text with each value of a variable on one line."""
-    return _GIVEN.sub(lambda given: _JOINED.sub(" ", given[0]).replace("\n", " "), text)
+    return _GIVEN.sub(lambda given: _JOINED.sub(f"{_BEGAN} ", given[0]).replace("\n", f"{_BEGAN} "), text)
 
 
 def _given(text: str) -> dict[str, str]:
@@ -165,6 +235,7 @@ def _given(text: str) -> dict[str, str]:
         value = next((v for v in given.group("double", "single", "list", "word") if v is not None), "")
         name = given["name"]
         once = not given["in"] and not given["more"] and name not in found and len(value) < _LENGTH
+        once = once and not value.startswith(("$(", "`"))  # worked out: the value goes on behind a space
         found[name] = _JOINED.sub(" ", value).replace("\n", " ") if once else f"${name}"
     given_at = collections.Counter(name for each in _MAY_GIVE.findall(text) for part in each for name in part.split())
     return {name: value for name, value in found.items() if given_at[name] == 1}
@@ -210,13 +281,16 @@ def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> S
         and not open_
         and not _multiplies(command[: found.start()])
     )
-    return Start(_file_of(target[0]), "one" if alone else "several")
+    left = "unless" in launcher and _options(launcher["unless"]).search(before) is not None
+    local_rank = "environment" if left else launcher.get("local_rank", "")
+    how = "one" if alone else "several"
+    return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank)
 
 
 def _file_of(target: str) -> str:
     """The file of a program as a command has it: ``-m pkg.train`` is ``pkg/train.py``."""
     module = re.match(r"(?:-m|--module) +(\S+)", target)
-    return f"$moved/{module[1].replace('.', '/')}.py" if module is not None else target
+    return f"{_SOMEWHERE}/{module[1].replace('.', '/')}.py" if module is not None else target
 
 
 def _multiplies(before: str) -> bool:

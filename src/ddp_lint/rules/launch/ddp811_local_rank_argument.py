@@ -5,7 +5,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
-from ddp_lint.launch.commands import Command, commands, commands_in, starting
+from ddp_lint.launch.started import launched, place_of
 from ddp_lint.project import Project
 from ddp_lint.project.requirements import asks_for_older
 from ddp_lint.rules.base import Rule
@@ -112,33 +112,32 @@ class LocalRankArgument(Rule):
         project, facts = self.module.project, self.module.facts
         if _OLD not in flags or _NEW in flags or project is None or facts is None or self.module.file.is_test:
             return
-        found = (*commands_in(self.module.file.text, self.module.file.place), *commands(project))
-        command = starting(project, facts, tuple(c for c in found if c.launcher == "launch"))
-        if command is not None and self._refuses() and not asks_for_older(project, "torch", _RELEASE):
-            self._report_spelling(node, command)
+        launch = launched(project, facts, "argument")
+        if launch is not None and self._refuses() and not asks_for_older(project, "torch", _RELEASE):
+            self._report_spelling(node, launch.start.launcher, place_of(project, launch))
             return
-        command = starting(project, facts, tuple(c for c in found if c.launcher == "torchrun"))
-        if command is not None and self._relies_on_it(project):
-            self._report_default(node, command)
+        launch = launched(project, facts, "environment")
+        if launch is not None and self._relies_on_it(project):
+            self._report_default(node, place_of(project, launch))
 
-    def _report_spelling(self, node: cst.Call, command: Command) -> None:
+    def _report_spelling(self, node: cst.Call, launcher: str, place: str) -> None:
         flag = next(a.value for a in node.args if isinstance(a.value, cst.SimpleString) and _OLD in a.value.value)
         edit = Edit(self.module.span(flag), f'{self.module.code(flag)}, "{_NEW}"')
         self.report(
             node,
-            f"`torch.distributed.launch` passes `{_NEW}` since torch {_RELEASE}: `parse_args` ends every rank",
-            notes=[f"{command.place} starts it by torch.distributed.launch"],
+            f"`{launcher}` passes `{_NEW}` since torch {_RELEASE}: `parse_args` ends every rank",
+            notes=[f"{place} starts it by {launcher}"],
             help=f'add_argument("{_NEW}", "{_OLD}", ..), or read LOCAL_RANK and start it by torchrun',
             fix=Fix("take both spellings", Applicability.SAFE, (edit,)),
         )
 
-    def _report_default(self, node: cst.Call, command: Command) -> None:
+    def _report_default(self, node: cst.Call, place: str) -> None:
         given = argument(node, None, "default")
         default = self.module.code(given) if given is not None else "None"
         self.report(
             node,
             f"torchrun passes no `{_OLD}`: each rank has the default {default}, and nothing reads LOCAL_RANK",
-            notes=[f"{command.place} starts it by torchrun"],
+            notes=[f"{place} starts it by torchrun"],
             help='default=int(os.environ.get("LOCAL_RANK", 0))',
         )
 
