@@ -27,8 +27,8 @@ class LocalRankArgument(Rule):
 
     Finds `add_argument("--local_rank")` in a program that a script or the documentation of the project starts by
     `python -m torch.distributed.launch` (without `--use_env`), where the parser does not know `--local-rank` and
-    refuses unknown arguments; and in one that they start by `torchrun`, where nothing in the project reads
-    `LOCAL_RANK`.
+    refuses unknown arguments; and in one that they start by `torchrun`, or with `--use_env`, which is the same, where
+    nothing in the project reads `LOCAL_RANK`.
 
     ## Why it breaks
 
@@ -80,10 +80,10 @@ class LocalRankArgument(Rule):
 
     ## When it is silent
 
-    Parsers with both spellings, `parse_known_args`, projects that keep torch below 2.0, commands with `--use_env`,
-    programs that no script or page of the project starts by one of the two launchers, `deepspeed` (which passes
-    `--local_rank`); for torchrun also projects that read `LOCAL_RANK` anywhere or set `args.local_rank` themselves, and
-    programs that do not use the argument; tests.
+    Parsers with both spellings, `parse_known_args`, projects that keep torch below 2.0, programs that no script or page
+    of the project starts by one of the two launchers, `deepspeed` (which passes `--local_rank`); for torchrun also
+    projects that read `LOCAL_RANK` anywhere or set `args.local_rank` themselves, and programs that do not use the
+    argument; tests.
 
     ## How to confirm
 
