@@ -29,7 +29,8 @@ class BufferReplacedOnHost(Rule):
     A module moves its buffers once, by `.to(device)`. What is assigned afterwards stays on the CPU. DDP broadcasts the
     buffers before each forward, and NCCL takes tensors on GPUs alone: the next forward raises "No backend type
     associated with device type cpu" on every rank, also for a flag that a single process uses without an error. Where
-    no buffers are broadcast, the next operation with a CUDA tensor raises, unless the buffer has no dimension.
+    no buffers are broadcast, the next operation with a CUDA tensor raises, unless the buffer has no dimension. Measured
+    on 2 x H200 with torch 2.11.
 
     ## Example
 
