@@ -35,8 +35,8 @@ class HostTensorInCollective(Rule):
     ## Why it breaks
 
     NCCL takes tensors on GPUs alone: the call raises "No backend type associated with device type cpu" on every rank
-    that comes to it. It passes every test that runs in one process, or on gloo. Measured on 2 x H200 with torch 2.11 for
-    six collectives; a collective with a tensor on the GPU still works after it.
+    that comes to it. It passes every test that runs in one process, or on gloo. Measured on 2 x H200 with torch 2.11
+    for six collectives; a collective with a tensor on the GPU still works after it.
 
     ## Example
 

@@ -31,8 +31,8 @@ class ModelSpreadByEveryRank(Rule):
     Each process computes the map for itself, over all GPUs that it sees: with 8 ranks on 8 GPUs every GPU holds a part
     of 8 models. accelerate refuses to prepare such a model for several processes, DDP refuses `device_ids` for it, and
     a batch on the rank's own GPU meets layers on another one ("Expected all tensors to be on the same device"). With
-    one process, or one GPU, nothing of this shows. Measured on 2 x H200 with torch 2.11: the layers of both ranks lie on
-    both GPUs, and DDP raises. That accelerate refuses is from its source (`Accelerator.prepare_model`).
+    one process, or one GPU, nothing of this shows. Measured on 2 x H200 with torch 2.11: the layers of both ranks lie
+    on both GPUs, and DDP raises. That accelerate refuses is from its source (`Accelerator.prepare_model`).
 
     ## Example
 
