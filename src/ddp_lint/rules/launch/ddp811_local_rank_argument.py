@@ -40,6 +40,7 @@ class LocalRankArgument(Rule):
 
     ```python
     \"\"\"Start with: python -m torch.distributed.launch --nproc-per-node 2 train.py\"\"\"
+
     import argparse
     import os
     import sys
@@ -61,6 +62,7 @@ class LocalRankArgument(Rule):
 
     ```python
     \"\"\"Start with: python -m torch.distributed.launch --nproc-per-node 2 train.py\"\"\"
+
     import argparse
     import os
     import sys
