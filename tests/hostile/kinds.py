@@ -42,6 +42,19 @@ class Kind:
     stdin: bytes = b""
 
 
+#: Values in front of sends that are cheap to write and dear to compute.
+GROWING = {
+    "the sum of a long range": "    n = sum(range(10 ** 12))",
+    "a loop over a longer one": "    for i in range(10 ** 30):\n        n = i",
+    "a text of a width": "    n = '%*d' % (2_000_000_000, 1)",
+    "a text that doubles": "    n = 'a'\n" + "    n = n + n\n" * 60,
+    "a list that doubles": "    n = [1]\n" + "    n += n\n" * 60,
+    "lists in lists": "    n = [t]\n" + "    n = [n, n]\n" * 60 + "    t = n == []",
+    "a list in itself": "    n = [1]\n    n.append(n)\n    t = n == []",
+    "an unknown that doubles": "    n = read()\n" + "    n = n + n\n" * 60,
+}
+
+
 def source(name: str, text: str | bytes, says: str = "", status: int = FOUND) -> Kind:
     """One Python file."""
     return Kind(name, {"a.py": text}, status, says)
@@ -1073,6 +1086,7 @@ KINDS: tuple[Kind, ...] = (
     source("codec: two of them", f"# coding: latin-1\n# coding: utf-8\n{HEAD}x = '\xe9'\n{RANK}".encode("latin-1"), "a.py:8:5: DDP101"),
     source("codec: spelled oddly", f"# vim: set fileencoding=UTF_8-unix :\n{HEAD}{RANK}", "a.py:6:5: DDP101"),
     source("pattern of very many names", f"{HEAD}def f(x):\n    match x:\n        case [{', '.join(f'a{i}' for i in range(20_000))}]:\n            pass\n{RANK}"),
+    *(source(f"sends: {what}", f"{HEAD}def main(t):\n{text}\n    if dist.get_rank() == 0:\n        dist.send(t, 1)\n    else:\n        dist.recv(t, 0)\n        dist.recv(t, 0)\n\nif __name__ == '__main__':\n    dist.init_process_group('gloo')\n    main(1)\n{RANK}") for what, text in GROWING.items()),
     source("codec: oem, and a name of a module of codecs", "# coding: encodings.utf_8\nx = 1\n", DECODED, FAILED),
     # ---- other files of a checkout
     Kind("files: of one name, composed and not", {"\u00e9.py": HEAD + RANK, "e\u0301.py": f"{HEAD}from \u00e9 import *\n{RANK}"}, says="good.py:4:5: DDP101"),

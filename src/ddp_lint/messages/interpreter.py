@@ -95,6 +95,7 @@ class Interpreter(Calls):
     def _augment(self, node: ast.AugAssign, scope: Scope) -> str:
         old, value = self.evaluate(node.target, scope), self.evaluate(node.value, scope)
         if isinstance(old, list) and isinstance(value, list) and isinstance(node.op, ast.Add):
+            operators.bounded(old, value)
             old.extend(value)
         else:
             self.bind(node.target, operators.apply(type(node.op), old, value), scope)

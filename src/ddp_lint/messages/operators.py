@@ -28,39 +28,69 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
 #: Elements of a range or a list, and the size of a number, that are followed.
 _MOST: Final = 256
 _LARGEST: Final = 1 << 40
+#: Values with their elements that are worked on at a time, and characters of a text that count as one.
+_PARTS: Final = 1024
+_TOGETHER: Final = 64
 #: What an operation is not carried out on.
 _PLAIN: Final = (int, str, bool, float, type(None), list, tuple, dict, range)
 
 
 def key_of(value: Any) -> Hashable:
-    """The same for values that are the same on two ranks, if they can be compared at all."""
-    if isinstance(value, (list, tuple, range)):
-        return (type(value).__name__, *map(key_of, value))
+    """The same for values that are the same on two ranks, if they can be compared at all. Raises GiveUp for large
+    values."""
+    bounded(value)
+    return _key(value)
+
+
+def _key(value: Any) -> Hashable:
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(_key, value))
+    if isinstance(value, range):
+        return ("range", value.start, value.stop, value.step)
     if isinstance(value, dict):
-        return ("dict", *((name, key_of(each)) for name, each in value.items()))
+        return ("dict", *((name, _key(each)) for name, each in value.items()))
     if isinstance(value, Unknown):
         return value.key
     return (type(value).__name__, value) if isinstance(value, (int, str, float, External, type(None))) else "object"
 
 
 def is_own(values: Iterable[Any]) -> bool:
-    """Is one of these what a rank alone knows?"""
-    return any(is_own(v) if isinstance(v, (list, tuple)) else isinstance(v, Unknown) and v.own for v in values)
+    """Is one of these what a rank alone knows? Raises GiveUp for large values."""
+    return any(isinstance(part, Unknown) and part.own for part in bounded(*values))
 
 
 def holds_unknown(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(holds_unknown, value))
-    return isinstance(value, Unknown)
+    """Whether only the run knows a value, or an element of it. Raises GiveUp for large values."""
+    return any(isinstance(part, Unknown) for part in bounded(value))
 
 
 def combined(what: Hashable, *values: Any) -> Unknown:
     """What follows from these values in a way that only the run knows."""
-    return Unknown((what, *map(key_of, values)), is_own(values))
+    own = is_own(values)
+    # A digest: the keys of ``x = x + x``, many times over, would double with each.
+    return Unknown((what, hash(tuple(map(_key, values)))), own)
+
+
+def bounded(*values: Any) -> list[Any]:
+    """The values with all elements of lists in them. Raises GiveUp where they are many, or a list holds itself: no work
+    on values may take long, whatever a program does with them."""
+    found: list[Any] = []
+    stack, left = [*values], _PARTS
+    while stack:
+        value = stack.pop()
+        found.append(value)
+        left -= 1 + (len(value) // _TOGETHER if isinstance(value, str) else 0)
+        if isinstance(value, (list, tuple, dict)):
+            if len(value) > left:
+                raise GiveUp
+            stack += value.values() if isinstance(value, dict) else value
+        if left < 0:
+            raise GiveUp
+    return found
 
 
 def apply(kind: type[ast.AST], *values: Any) -> Any:
-    """The result of an operator."""
+    """The result of an operator. Raises GiveUp for large values."""
     result = _applied(kind, *values)
     counted = any(isinstance(value, Unknown) and value.counted for value in values)
     return dataclasses.replace(result, counted=True) if counted and isinstance(result, Unknown) else result
@@ -82,6 +112,9 @@ def _applied(kind: type[ast.AST], *values: Any) -> Any:
         return kind in (ast.IsNot, ast.NotEq) if values[0] is not values[1] else kind in (ast.Is, ast.Eq)
     if kind not in _OPERATORS or not all(isinstance(value, _PLAIN) for value in values):
         return combined(kind.__name__, *values)
+    bounded(*values)
+    if kind is ast.Mod and isinstance(values[0], str):  # a width that the format has makes a text of any length
+        return combined(kind.__name__, *values)
     if kind in (ast.Pow, ast.LShift) and not all(isinstance(v, int) and 0 <= v < 40 for v in values):
         return combined(kind.__name__, *values)
     if kind is ast.Mult and any(isinstance(v, int) and v > _MOST for v in values) and _lists(values):
@@ -100,8 +133,11 @@ def _lists(values: Iterable[Any]) -> bool:
 
 
 def builtin(name: str, values: list[Any]) -> Any:
-    """The result of a function of Python."""
+    """The result of a function of Python. Raises GiveUp for large values."""
     function = _FUNCTIONS.get(name)
+    bounded(*values)
+    if name != "len" and any(isinstance(value, range) and value[_PARTS:] for value in values):
+        raise GiveUp
     if name == "list" and len(values) == 1 and isinstance(values[0], Unknown):
         return values[0]
     needs_values = name not in ("len", "list", "tuple", "enumerate", "zip", "reversed", "dict")
@@ -109,16 +145,17 @@ def builtin(name: str, values: list[Any]) -> Any:
     if function is None or not plain or (needs_values and any(map(holds_unknown, values))):
         return combined(name, *values)
     try:
-        return function(*values)
+        result = function(*values)
     except Exception:  # what the arguments raise they raise in the program, too
         return combined(name, *values)
+    return result if not isinstance(result, int) or abs(result) < _LARGEST else combined(name, *values)
 
 
 def elements(value: Any) -> list[Any] | None:
     """What a loop goes through; None where only the run knows. Raises GiveUp for too many."""
     if not isinstance(value, (list, tuple, range, dict)):
         return None
-    if len(value) > _MOST:
+    if value[_MOST:] if isinstance(value, range) else len(value) > _MOST:  # the length of a range may be no `int` of C
         raise GiveUp
     return list(value)
 
