@@ -51,6 +51,15 @@ GROWING = {
     "a list that doubles": "    n = [1]\n" + "    n += n\n" * 60,
     "lists in lists": "    n = [t]\n" + "    n = [n, n]\n" * 60 + "    t = n == []",
     "a list in itself": "    n = [1]\n    n.append(n)\n    t = n == []",
+    "lists in lists, for what nobody knows": "    n = [t]\n" + "    n = [n, n]\n" * 60 + "    read(n)",
+    "lists in lists, looked for": "    n, m = [t], [t]\n"
+    + "    n = [n, n]\n    m = [m, m]\n" * 60
+    + "    [n].index(m)",
+    "a list of a long range": "    n = [1]\n    n.extend(range(10 ** 9))",
+    "comprehensions in comprehensions": "    n = [[[[0 for a in range(250)] for b in range(250)] for c in range(250)] for d in range(250)]",
+    "functions that call others ten times": "    f0 = lambda: 1\n"
+    + "".join(f"    f{i} = lambda: {' + '.join([f'f{i - 1}()'] * 10)}\n" for i in range(1, 12))
+    + "    n = f11()",
     "an unknown that doubles": "    n = read()\n" + "    n = n + n\n" * 60,
 }
 

@@ -24,6 +24,7 @@ from ddp_lint.messages.values import (
     Object,
     Program,
     Scope,
+    Steps,
     Together,
     Unknown,
     Wait,
@@ -59,10 +60,12 @@ class Calls:
     bind: Callable[[ast.expr, Any, Scope], None]
     body_of: Callable[[Function, Scope], Any]
 
-    def __init__(self, place: Place, talkers: Talkers) -> None:
+    def __init__(self, place: Place, talkers: Talkers, steps: Steps) -> None:
         self.place = place
         self.program = Program()
+        self.steps = steps
         self._talkers = talkers
+        self._talking: dict[ast.AST, bool] = {}
         self._modules: dict[str, Scope] = {}
         self._returned: list[Any] = []
         self._looking_up: set[tuple[str, str]] = set()
@@ -89,7 +92,9 @@ class Calls:
 
     def talks(self, node: ast.AST, scope: Scope) -> bool:
         """May a statement send or receive?"""
-        return any(self._talkers.may_talk(scope.facts, call) for call in calls_below(node))
+        if node not in self._talking:
+            self._talking[node] = any(self._talkers.may_talk(scope.facts, call) for call in calls_below(node))
+        return self._talking[node]
 
     def matters(self, scope: Scope) -> bool:
         """Is it in code that sends or receives, or outside of functions?"""
@@ -105,6 +110,7 @@ class Calls:
         return self.module(scope.facts) if name in scope.globals else scope
 
     def evaluate(self, node: ast.expr, scope: Scope) -> Any:
+        self.steps.take()
         evaluate = self._expressions.get(type(node))
         if evaluate is not None:
             return evaluate(node, scope)
@@ -115,20 +121,14 @@ class Calls:
     def found(self, node: ast.expr, scope: Scope) -> Any:
         """What a name or an attribute of an object holds so far; None for anything else. Calls nothing."""
         if isinstance(node, ast.Name):
-            inner: Scope | None = scope
-            while inner is not None and node.id not in inner.names:
-                inner = inner.around
-            return inner.names[node.id] if inner is not None else self.module(scope.facts).names.get(node.id)
+            holder = _holder(node.id, scope) or self.module(scope.facts)
+            return holder.names.get(node.id)
         of = self.found(node.value, scope) if isinstance(node, ast.Attribute) else None
         return of.attributes.get(node.attr) if isinstance(node, ast.Attribute) and isinstance(of, Object) else None
 
     def _name(self, node: ast.Name, scope: Scope) -> Any:
-        inner: Scope | None = scope
-        while inner is not None:
-            if node.id in inner.names:
-                return inner.names[node.id]
-            inner = inner.around
-        return self._global(node.id, scope.facts)
+        holder = _holder(node.id, scope)
+        return holder.names[node.id] if holder is not None else self._global(node.id, scope.facts)
 
     def _global(self, name: str, facts: ModuleFacts) -> Any:
         scope = self.module(facts)
@@ -361,11 +361,9 @@ class Calls:
         return operators.combined((key, tuple(named)), function, values, list(named.values()))
 
     def _is_talker(self, value: Any) -> bool:
-        """A function that sends or receives, which nobody knows when it is called, or a list of messages to be."""
-        if isinstance(value, (list, tuple)):
-            return any(map(self._is_talker, value))
-        is_function = isinstance(value, Function)
-        return is_function and (isinstance(value.node, ast.Lambda) or value.node.name in self._talkers.names)
+        """A function that sends or receives, which nobody knows when it is called, or a list of such."""
+        functions = (part for part in operators.bounded(value) if isinstance(part, Function))
+        return any(isinstance(each.node, ast.Lambda) or each.node.name in self._talkers.names for each in functions)
 
     def invoke(self, function: Function, values: list[Any], named: dict[str, Any]) -> Any:
         """Run a function of the project."""
@@ -399,12 +397,13 @@ class Calls:
         """The parameters of a function that is called."""
         signature = function.node.args
         values = [function.receiver, *values] if function.receiver is not None else values
-        places = [*signature.posonlyargs, *signature.args]
+        places = [parameter.arg for parameter in (*signature.posonlyargs, *signature.args)]
+        by_place = dict(zip(places, values, strict=False))
         found: dict[str, Any] = {}
         for parameter, default in defaults(signature):
             name = parameter.arg
-            if parameter in places and places.index(parameter) < len(values):
-                found[name] = values[places.index(parameter)]
+            if name in by_place:
+                found[name] = by_place[name]
             elif name in named:
                 found[name] = named[name]
             elif name in function.given and "**" not in named:
@@ -466,6 +465,8 @@ class Calls:
             return operators.combined(("method", name), of, values)
         if name not in _FOLLOWED or (name in ("pop", "extend") and any(map(operators.holds_unknown, values))):
             raise GiveUp
+        operators.bounded(of, *values)
+        operators.short(*values)
         try:
             result = getattr(of, name)(*values)
         except Exception:  # what it raises the program raises, too
@@ -540,6 +541,14 @@ class Calls:
         if peer != "peer":
             self.program.operations.append(message)
         return message if not blocks else operators.combined(("received", op))
+
+
+def _holder(name: str, scope: Scope) -> Scope | None:
+    """The innermost scope around that has a name; None for one of the module that was not needed so far."""
+    inner: Scope | None = scope
+    while inner is not None and name not in inner.names:
+        inner = inner.around
+    return inner
 
 
 def _globals_of(node: FunctionNode | ast.Lambda) -> frozenset[str]:

@@ -16,7 +16,7 @@ from ddp_lint.messages.interpreter import Interpreter
 from ddp_lint.messages.job import Place
 from ddp_lint.messages.meet import Waiting, waiting
 from ddp_lint.messages.talkers import MOST_IMPORTED, WRITTEN, Talkers, imported, talkers_of, widened
-from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope
+from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope, Steps
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children
@@ -25,6 +25,8 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 
 #: The jobs that are tried: a program hangs that hangs in each of those which it is written for.
 _SIZES: Final = (2, 3, 4)
+#: Steps that the programs of one file may take, all ranks together: about a second.
+_MOST: Final = 500_000
 #: How what starts processes is called.
 _STARTING: Final = frozenset(map(last, STARTING))
 #: What a file has in which ranks start.
@@ -80,11 +82,11 @@ def hangs(facts: ModuleFacts, project: Project, *, alone: bool = False) -> list[
 def _hangs_in(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[Hang]:
     """From wherever ranks start in a file."""
     entered: set[FunctionNode] = set()
-    gave_up = False
+    gave_up, steps = False, Steps(_MOST)
     for start in _starts(facts, project, talkers):
         if start.node in entered:
             continue
-        hang, run = _hang_of(dataclasses.replace(start, whole=start.whole and not gave_up), facts, talkers)
+        hang, run = _hang_of(dataclasses.replace(start, whole=start.whole and not gave_up), facts, talkers, steps)
         if start.node is facts.tree and run is None:  # what it starts, and with what, is not known
             gave_up = True
         entered |= run or set()
@@ -104,9 +106,8 @@ def _starts(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[
         for method in node.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"
     ]  # fmt: skip
     talking = [(node, of) for node, of in functions if node.name in talkers.names]
-    called = {id(node): {last_part(call.func) for call in calls_below(node)} for node, _ in talking}
-    by_depth = sorted(talking, key=lambda each: any(each[0].name in names for names in called.values()))
-    for node, of in by_depth:
+    called = {last_part(call.func) for node, _ in talking for call in calls_below(node)}
+    for node, of in sorted(talking, key=lambda each: each[0].name in called):
         is_spawned = of is None and f"{facts.name}.{node.name}" in spawned
         whole = of is None and (is_spawned or node.name in started)
         yield _Start(_runner(node, of, facts, spawned=is_spawned), node, whole=whole)
@@ -135,14 +136,16 @@ def _started(facts: ModuleFacts, project: Project) -> frozenset[str]:
     return frozenset(node.id for node in given if isinstance(node, ast.Name))
 
 
-def _hang_of(start: _Start, facts: ModuleFacts, talkers: Talkers) -> tuple[Hang | None, set[FunctionNode] | None]:
+def _hang_of(
+    start: _Start, facts: ModuleFacts, talkers: Talkers, steps: Steps
+) -> tuple[Hang | None, set[FunctionNode] | None]:
     """The hang of a program, if it hangs in each job that it is written for; and the functions that were run, None if
     not all of it could be."""
     found: list[Hang] = []
     entered: set[FunctionNode] = set()
     for size in _SIZES:
         try:
-            programs = [_program(start, rank, size, talkers) for rank in range(size)]
+            programs = [_program(start, Place(rank, size), talkers, steps) for rank in range(size)]
         except GiveUp:
             return None, None
         except Impossible:
@@ -159,8 +162,8 @@ def _hang_of(start: _Start, facts: ModuleFacts, talkers: Talkers) -> tuple[Hang 
     return (found[0] if found else None), entered
 
 
-def _program(start: _Start, rank: int, size: int, talkers: Talkers) -> Program:
-    on = Interpreter(Place(rank, size), talkers)
+def _program(start: _Start, place: Place, talkers: Talkers, steps: Steps) -> Program:
+    on = Interpreter(place, talkers, steps)
     try:
         start.run(on)
     except Exits:

@@ -128,14 +128,18 @@ class Interpreter(Calls):
     def _forget(self, body: list[ast.stmt], scope: Scope, at: ast.stmt, *, own: bool) -> None:
         """The names that some statements may have set hold what only the run knows; lists that they may have changed
         are not followed."""
+
+        def unknown(node: ast.expr) -> Unknown:
+            return Unknown(("set", at.lineno, ast.unparse(node)), own)
+
         for node in (part for statement in body for part in walk(statement)):
-            unknown = Unknown(("set", at.lineno, ast.unparse(node)), own) if isinstance(node, ast.expr) else None
+            self.steps.take()
             if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
-                self._set_if_held(node, unknown, scope)
+                self._set_if_held(node, unknown(node), scope)
             elif isinstance(node, (ast.Attribute, ast.Subscript)):
                 changes = isinstance(node.ctx, ast.Store) or getattr(node, "attr", "") in _CHANGING
                 if changes and isinstance(self.found(node.value, scope), (list, dict)):
-                    self._set_if_held(node.value, unknown, scope)
+                    self._set_if_held(node.value, unknown(node), scope)
 
     def _set_if_held(self, target: ast.expr, value: Any, scope: Scope) -> None:
         if isinstance(target, ast.Name):

@@ -89,6 +89,12 @@ def bounded(*values: Any) -> list[Any]:
     return found
 
 
+def short(*values: Any) -> None:
+    """Raises GiveUp for a range of which a list would take much memory."""
+    if any(isinstance(value, range) and value[_PARTS:] for value in values):
+        raise GiveUp
+
+
 def apply(kind: type[ast.AST], *values: Any) -> Any:
     """The result of an operator. Raises GiveUp for large values."""
     result = _applied(kind, *values)
@@ -136,8 +142,8 @@ def builtin(name: str, values: list[Any]) -> Any:
     """The result of a function of Python. Raises GiveUp for large values."""
     function = _FUNCTIONS.get(name)
     bounded(*values)
-    if name != "len" and any(isinstance(value, range) and value[_PARTS:] for value in values):
-        raise GiveUp
+    if name != "len":
+        short(*values)
     if name == "list" and len(values) == 1 and isinstance(values[0], Unknown):
         return values[0]
     needs_values = name not in ("len", "list", "tuple", "enumerate", "zip", "reversed", "dict")

@@ -23,6 +23,19 @@ class Exits(Exception):
     """The process ends, without an error."""
 
 
+class Steps:
+    """The work that is left for the programs of one file: expressions that are evaluated, parts that are looked at."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self) -> None:
+        """Raises GiveUp when nothing is left: what a few lines make a program do may take for ever."""
+        self._left -= 1
+        if self._left < 0:
+            raise GiveUp
+
+
 @dataclasses.dataclass(frozen=True)
 class Unknown:
     """A value that only the run knows. Two ranks have the same one where the keys are equal, unless it is `own`.
