@@ -18,7 +18,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import assigned_to, children, inside, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, names_in, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, names_in, positional, walk
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
@@ -242,17 +242,14 @@ def _sources(method: ast.AST, init: ast.AST) -> frozenset[str]:
 
 def _given(of: ref.ClassRef, init: ref.FunctionRef, name: str) -> Iterator[ast.expr]:
     """What the file of a class gives a parameter of its constructor; for a name, all that it is assigned there."""
-    parameters = init.node.args
-    positions = [parameter.arg for parameter in (*parameters.posonlyargs, *parameters.args)][1:]
-    tree = of.facts.tree
+    places = [parameter.arg for parameter in positional(init.node)][1:]
+    place, tree = places.index(name) if name in places else len(places), of.facts.tree
     for call in calls_below(tree):
-        if dotted_ast(call.func) != of.node.name:
-            continue
-        by_name = [keyword.value for keyword in call.keywords if keyword.arg == name]
-        by_place = [arg for place, arg in zip(positions, call.args, strict=False) if place == name]
-        for value in (*by_name, *by_place):
-            scope = function_at(tree, call.lineno) or tree
-            yield from assigned_to(value.id, scope) if isinstance(value, ast.Name) else (value,)
+        value = argument_at(call, place, name) if dotted_ast(call.func) == of.node.name else None
+        if isinstance(value, ast.Name):
+            yield from assigned_to(value.id, function_at(tree, call.lineno) or tree)
+        elif value is not None:
+            yield value
 
 
 @kept_by_node(1024)

@@ -29,7 +29,7 @@ from ddp_lint.source.syntax import Definition, first_name, parameters, positiona
 
 _NUMBER_OF_PROCESS = Rank(name="torch.multiprocessing.spawn", what="call", value="local_rank")
 #: What a number of processes is called next to a rank.
-_SIZES = re.compile(r"(world_?)?size|n(um)?_?(ranks|proc(s|esses)?|gpus)")
+SIZES = re.compile(r"(world_?)?size|n(um)?_?(ranks|proc(s|esses)?|gpus)")
 #: Parameters that hold a rank's own data.
 _BATCHES = frozenset({"batch", "minibatch", "mini_batch", "micro_batch", "microbatch", "batch_data", "data_batch"})
 
@@ -187,7 +187,7 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
 
 def _counts_ranks(function: FunctionRef, parameter: ast.arg) -> bool:
     """Is it the number of ranks, which a function is given after its own (``def run(rank, size)``)?"""
-    if _SIZES.fullmatch(parameter.arg) is None:
+    if SIZES.fullmatch(parameter.arg) is None:
         return False
     before = _parameter_before(function.node).get(parameter.arg)
     if before is None:

@@ -142,9 +142,9 @@ def _mentioning_files(project: Project, facts: ModuleFacts, name: str) -> Sequen
     as_string = re.compile(rf"[\"'](?:[\w.]*\.)?{name}[\"']")
 
     def may_mean(path: pathlib.Path) -> bool:
-        text = project.text(path) or ""
-        imported = words_of_imports(project, path)
-        return text == facts.file.text or not words.isdisjoint(imported) or as_string.search(text) is not None
+        if project.inside(path) == facts.source.inside or not words.isdisjoint(words_of_imports(project, path)):
+            return True
+        return as_string.search(project.text(path) or "") is not None
 
     return [path for path in paths if may_mean(path)]
 

@@ -6,13 +6,14 @@ import dataclasses
 import re
 from typing import Any
 
+from ddp_lint.divergence import parameters
 from ddp_lint.divergence.resolve import known
 from ddp_lint.knowledge.communication import Rank
 
 #: What the number of ranks is called where it is a parameter, an attribute or a setting that nothing else shows.
 SIZES = re.compile(r"_?(world_?size|n(um)?_?(ranks|proc(s|esses)?))")
 #: The same behind a parameter for the rank: ``def run(rank, size)``.
-SIZES_BEHIND = re.compile(r"(world_?)?size|n(um)?_?(ranks|proc(s|esses)?|gpus)|world")
+SIZES_BEHIND = re.compile(rf"{parameters.SIZES.pattern}|world")
 _OF_SIZE = frozenset({"WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"})
 _OF_LIBRARY = {"torch.distributed.is_initialized": True, "torch.distributed.is_available": True}
 

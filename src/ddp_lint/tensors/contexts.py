@@ -165,7 +165,7 @@ def logging_only(module: Module, node: cst.CSTNode, *, by_name: bool = True) -> 
 
 
 #: Steps from which on what runs once in so many costs nothing.
-_SELDOM = 50
+SELDOM = 50
 
 
 def runs_seldom(module: Module, node: cst.CSTNode) -> bool:
@@ -179,20 +179,22 @@ def _is_seldom(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
     taken = taken != negated
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And) == taken:
         return _is_seldom(module, test.left, taken) or _is_seldom(module, test.right, taken)
-    remainder: cst.BaseExpression = test
-    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
-        operator = test.comparisons[0].operator
-        if not isinstance(operator, cst.Equal if taken else cst.NotEqual):
-            return False
-        remainder = test.left
-    elif taken:
-        return False
-    if not isinstance(remainder, cst.BinaryOperation) or not isinstance(remainder.operator, cst.Modulo):
-        return False
-    every = remainder.right
+    every = once_in(test, taken)
     if isinstance(every, cst.Integer):
-        return every.evaluated_value >= _SELDOM
-    return bool(_words(every) & names("branches", "intervals"))
+        return every.evaluated_value >= SELDOM
+    return every is not None and bool(_words(every) & names("branches", "intervals"))
+
+
+def once_in(test: cst.BaseExpression, taken: bool) -> cst.BaseExpression | None:
+    """The number of rounds in which a test has an outcome once: of ``step % 500 == 0`` where it holds, of
+    ``step % 500`` where it does not."""
+    if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        shows = isinstance(test.comparisons[0].operator, cst.Equal if taken else cst.NotEqual)
+        test = test.left
+    else:
+        shows = not taken
+    divides = isinstance(test, cst.BinaryOperation) and isinstance(test.operator, cst.Modulo)
+    return test.right if shows and divides and isinstance(test, cst.BinaryOperation) else None
 
 
 def first_forward_only(module: Module, node: cst.CSTNode) -> bool:

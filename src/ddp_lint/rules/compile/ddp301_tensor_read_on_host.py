@@ -87,10 +87,9 @@ class TensorReadOnHost(HostRule):
     training scripts outside of forward; arguments that every caller passes from the host (`self.assign(boxes.cpu())`),
     branches that no caller reaches, single integers (under a test of the dtype and of the shape). With
     `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Only with `--preview`: a read outside of
-    compiled code, once per forward, whose value the host may
-    need (the size of an allocation, the split sizes of an all-to-all). The same read in a loop over layers or items,
-    in a helper that several functions of one file call, or of a value that is only used in arithmetic or reports, is
-    always reported.
+    compiled code, once per forward, whose value the host may need (the size of an allocation, the split sizes of an
+    all-to-all). The same read in a loop over layers or items, in a helper that several functions of one file call, or
+    of a value that is only used in arithmetic or reports, is always reported.
 
     ## How to confirm
 

@@ -18,7 +18,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.source.tree import called, method_of, subtree
 from ddp_lint.tensors import Kind, TensorFile
-from ddp_lint.tensors.contexts import evaluation_only, logging_only
+from ddp_lint.tensors.contexts import SELDOM, evaluation_only, logging_only, once_in
 from ddp_lint.tensors.operations import words_of
 from ddp_lint.tensors.values import Value
 
@@ -28,9 +28,8 @@ _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$"""
 #: What a loop over steps counts, and what counts the parts of one step, or all steps of an epoch.
 _STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "batch", "itr"})
 _OTHERS = frozenset({"micro", "accum", "accumulation", "sub", "inner", "epoch", "epochs", "size"})
-#: How many first steps are few, and how many steps lie between two that are seldom.
+#: How many first steps are few.
 _FEW = 10
-_OFTEN = 50
 
 
 class ReadPerParameter(Rule):
@@ -265,8 +264,8 @@ def _is_seldom(test: cst.BaseExpression) -> bool:
     if not isinstance(operator, cst.Equal):
         return False
     if isinstance(test.left, cst.BinaryOperation):
-        every = test.left.right if isinstance(test.left.operator, cst.Modulo) else None
-        return isinstance(every, cst.Integer) and every.evaluated_value >= _OFTEN
+        every = once_in(test, True)
+        return isinstance(every, cst.Integer) and every.evaluated_value >= SELDOM
     return number is not None or "start" in words_of(dotted(limit))
 
 

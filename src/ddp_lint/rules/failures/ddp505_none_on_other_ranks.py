@@ -188,10 +188,11 @@ class NoneOnOtherRanks(Rule):
             return
         facts, run, names = started
         for log in self._logs:
-            parts = [part for test, taken in conditions(self.module, log) if taken for part in conjuncts(test)]
-            asked = all(
+            tests = list(conditions(self.module, log))
+            parts = [part for test, _ in tests for part in conjuncts(test)]
+            asked = all(taken for _, taken in tests) and all(
                 dotted(part).rpartition(".")[2] in names or _counts_steps(part, "wandb") for part in parts
-            ) and all(taken for _, taken in conditions(self.module, log))
+            )
             function = self.module.function_of(log)
             free = asked and function is not None and not self._is_caught(log)
             if not free or function is None or comes_on_one_rank(self.module, log):

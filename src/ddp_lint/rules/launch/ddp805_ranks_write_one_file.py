@@ -25,6 +25,7 @@ from ddp_lint.launch.ranks import (
     several_ranks,
 )
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.launch.made_folders import MAKING
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
@@ -402,7 +403,7 @@ class RanksWriteOneFile(Rule):
             return argument(call, 1, "f")
         if name.startswith(_DATA_SETS):
             return self._downloaded_into(call, name)
-        if name in ("os.makedirs", "os.mkdir"):
+        if name in MAKING:
             allowed = argument(call, 2, "exist_ok")
             return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
         if isinstance(call.func, cst.Name) and call.func.value == "open":
@@ -538,7 +539,7 @@ class RanksWriteOneFile(Rule):
         method = called(call) if not name else ""
         if name.startswith(_DATA_SETS):
             return _Outcome.DOWNLOADED
-        if name in ("os.makedirs", "os.mkdir") or method == "mkdir":
+        if name in MAKING or method == "mkdir":
             return _Outcome.MADE
         return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
 
