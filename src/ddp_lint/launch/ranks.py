@@ -270,6 +270,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
     idle = _counted(nodes) | _by_default(nodes) | names_off(tree)
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
+    asked = functools.cache(lambda: _asked_for(nodes))
     spare = _fallen_back(nodes) if facts.file.shows(_DATA_PARALLEL) else frozenset()
     for node in nodes:
         if isinstance(node, _NAMED):
@@ -285,10 +286,11 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 words = _wordy().get(name.partition(".")[0])
                 if foreign and words is not None and words.search(in_use()) is None:
                     continue  # it has a function that sets seeds, say
-                if _only_asked_for(name, node, nodes) and not _is_wrapped_elsewhere(facts, project):
+                if not foreign and name.rpartition(".")[2] not in known["identifiers"]:
                     continue
-                if foreign or name.rpartition(".")[2] in known["identifiers"]:
-                    yield name, node
+                if _only_asked_for(name, node, nodes, asked()) and not _is_wrapped_elsewhere(facts, project):
+                    continue
+                yield name, node
         elif isinstance(node, ast.ClassDef):
             bases = (b for b in node.bases if _last(b) in known["bases"] and _may_run_ranks(project, facts, b))
             yield from ((_last(b), node) for b in bases)
@@ -379,15 +381,21 @@ def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str], n
     return (alias.asname or alias.name) in used
 
 
-def _only_asked_for(name: str, imported: ast.Import | ast.ImportFrom, nodes: list[ast.AST]) -> bool:
+def _asked_for(nodes: list[ast.AST]) -> frozenset[int]:
+    """The parts (their ``id``) of the classes that `isinstance` tests for."""
+    tests = (n for n in nodes if isinstance(n, ast.Call) and _last(n.func) == "isinstance" and len(n.args) > 1)
+    return frozenset(id(part) for test in tests for part in walk(test.args[1]))
+
+
+def _only_asked_for(
+    name: str, imported: ast.Import | ast.ImportFrom, nodes: list[ast.AST], asked: frozenset[int]
+) -> bool:
     """Whether all that is done with what an import brings is to ask whether objects are of that class:
     ``isinstance(model, DDP)``."""
     alias = next((a for a in imported.names if name.endswith(a.name)), None)
     if alias is None or isinstance(imported, ast.Import):
         return False
     bound = alias.asname or alias.name
-    asks = (n for n in nodes if isinstance(n, ast.Call) and _last(n.func) == "isinstance" and len(n.args) > 1)
-    asked = {id(part) for ask in asks for part in walk(ask.args[1])}
     return all(id(n) in asked for n in nodes if isinstance(n, ast.Name) and n.id == bound)
 
 
