@@ -32,3 +32,27 @@ from ddp_lint.project.requirements import asks_for_older
 def test_what_is_pinned(tmp_path: pathlib.Path, file: str, text: str, older: bool) -> None:
     (tmp_path / file).write_text(text)
     assert asks_for_older(Project(tmp_path), "albumentations", "1.4.21") is older
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "older"),
+    [
+        ("README.md", "Pytorch=1.6.0", True),
+        ("README.md", "* pytorch 1.3", True),
+        ("README.rst", "The code is tested with Python 3.9, **PyTorch** 1.13.1, and CUDA 11.6.", True),
+        ("README.md", "pip install torch==1.8.0+cu111 torchvision==0.9.0+cu111", True),
+        ("docs/INSTALL.md", "conda install pytorch==1.12.0 -c pytorch", True),
+        ("environment.yml", "dependencies:\n  - pytorch=1.12\n", True),
+        ("README.md", "PyTorch 1.6+", False),
+        ("README.md", "PyTorch >= 1.8.0 (with torchvision >= 0.9.0)", False),
+        ("README.md", "PyTorch 1.8 or later", False),
+        ("README.md", "PyTorch 1.8 - 2.1", False),
+        ("README.md", "made with PyTorch 1.8.1, since then tested with PyTorch 2.3.0", False),
+        ("README.md", "conda install pytorch3d-0.5.0-py38_cu111_pyt180.tar.bz2, torchvision 0.9.0", False),
+        ("CHANGES.md", "PyTorch 1.8.1", False),
+    ],
+)
+def test_what_a_page_says(tmp_path: pathlib.Path, page: str, text: str, older: bool) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / page).write_text(text)
+    assert asks_for_older(Project(tmp_path), "torch", "2.0") is older

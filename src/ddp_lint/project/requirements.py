@@ -1,8 +1,10 @@
-"""Which versions of a package a project asks for, by the files at its root that say so."""
+"""Which versions of a package a project asks for, by the files and the pages at its root that say so."""
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections.abc import Iterator
 
 from ddp_lint.project.project import Project
 
@@ -10,29 +12,62 @@ from ddp_lint.project.project import Project
 _NAMES = (
     "requirements.txt", "environment.yml", "environment.yaml", "setup.py", "setup.cfg", "pyproject.toml", "Pipfile",
 )  # fmt: skip
-_PATTERNS = ("*requirements*.txt", "requirements/*.txt", "*environment*.y*ml", "conda*.y*ml")
+_LISTS = "*requirements*.txt *environment*.y*ml conda*.y*ml"
+_LIST_FOLDERS = ("", "requirements")
+#: Pages that say by what the project was made or is installed: ``PyTorch 1.8.1``, ``pip install torch==1.8.1``.
+_PAGES = "readme* install*"
+_PAGE_FOLDERS = ("", "docs")
+#: What a package is called elsewhere than in pip's files: in conda's, and in prose.
+_NAMES_OF = {"torch": "(?:py)?torch"}
 
 
 def asks_for_older(project: Project, package: str, version: str) -> bool:
-    """Whether the project keeps a package below a version. What it does not pin is today's."""
+    """Whether the project keeps a package below a version, or its pages name versions of it below that alone. What
+    nothing says is today's."""
 
     def found() -> bool:
-        paths = [project.root / name for name in _NAMES]
-        paths += (path for pattern in _PATTERNS for path in sorted(project.root.glob(pattern)))
-        texts = [project.text(path) or "" for path in dict.fromkeys(paths)]
-        return any(_pins_older(text, package, version) for text in texts)
+        wanted = _numbers(version)
+        texts = [project.text(project.root / name) or "" for name in _NAMES]
+        texts += _texts(project, _LISTS, _LIST_FOLDERS)
+        if any(_is_older(how, number, wanted) for text in texts for how, number in _pins(text, package)):
+            return True
+        pages = _texts(project, _PAGES, _PAGE_FOLDERS)
+        named = [number for text in pages for number in _named_versions(text, package)]
+        return bool(named) and max(named) < wanted
 
     return project.remember(("asks for older", package, version), found)
 
 
-def _pins_older(text: str, package: str, version: str) -> bool:
+def _texts(project: Project, names: str, folders: tuple[str, ...]) -> list[str]:
+    """The texts of the files by such names in some folders of the project."""
+    inside = (path for path in project.named(names) if posixpath.dirname(path) in folders)
+    return [project.text(project.root / path) or "" for path in inside]
+
+
+def _pins(text: str, package: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """How a file of requirements limits a package, and at which version: ``torch>=1.8,<2.0`` as ``<`` and 2, 0."""
     pins = re.finditer(
-        rf"""(?<![\w./-]){re.escape(package)}(?:\[[^\]\n]*\])?["']?\s*(?:>=?[^<,\n]*,\s*)?"""
+        rf"""(?<![\w./-]){_word(package)}(?:\[[^\]\n]*\])?["']?\s*(?:>=?[^<,\n]*,\s*)?"""
         r"""(?P<how>={1,3}|<=?|~=)\s*["']?(?P<number>\d+(?:\.\d+)*)""",
         text,
         re.IGNORECASE,
     )
-    return any(_is_older(pin["how"], _numbers(pin["number"]), _numbers(version)) for pin in pins)
+    return ((pin["how"], _numbers(pin["number"])) for pin in pins)
+
+
+def _named_versions(text: str, package: str) -> Iterator[tuple[int, ...]]:
+    """The versions of a package that a page names: not ``1.8+``, ``>=1.8``, ``1.8 or later``, ``1.8 - 2.1``."""
+    named = re.finditer(
+        rf"""(?<![\w./-]){_word(package)}[*_`"')\]]*(?: version)?:? ?(?:={{1,2}} ?)?\(?v?(?P<number>\d+(?:\.\d+)+)"""
+        r"""(?![\w.]|\+(?!cu|cpu)|[*_`"')\]]* ?(?:or|and|and up|to|-|~|<|<=|>|>=|/)(?![\w]))""",
+        text,
+        re.IGNORECASE,
+    )
+    return (_numbers(name["number"]) for name in named)
+
+
+def _word(package: str) -> str:
+    return _NAMES_OF.get(package, re.escape(package))
 
 
 def _is_older(how: str, pinned: tuple[int, ...], version: tuple[int, ...]) -> bool:
