@@ -106,6 +106,14 @@ def _spawns(facts: ModuleFacts, project: Project) -> Iterator[ast.Call]:
             yield call
 
 
+def spawns_inside(facts: ModuleFacts, project: Project, function: FunctionNode) -> bool:
+    """Whether a function spawns ranks itself: what it raises ends the parent, after all of them."""
+    if not facts.file.holds("spawn"):
+        return False
+    lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+    return any(call.lineno in lines for call in _spawns(facts, project))
+
+
 def is_before_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
     """Whether a call in a function is made before there are ranks: above where the function itself spawns them, or in
     one that is called above that place alone."""

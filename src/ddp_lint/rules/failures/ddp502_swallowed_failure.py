@@ -7,7 +7,9 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import has_ranks, several_ranks
+from ddp_lint.launch.helpers import helper_of
+from ddp_lint.launch.joining import spawns_inside
+from ddp_lint.launch.ranks import has_ranks, on_one_rank, several_ranks
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import caught, does_work, exits_with_success, only_logs
@@ -33,7 +35,7 @@ class SwallowedFailure(Rule):
     When rank 1 raises, its handler prints and the rank ends with status 0, or continues with the next step. Rank 0 is
     in an all_reduce that rank 1 never enters: it waits until the watchdog ends it, and is blamed. Measured: with
     `except: pass` on rank 1 NCCL ends after 26 s and blames rank 0, gloo reports success; on all ranks both report
-    success.
+    success. Around `torch.multiprocessing.spawn` no rank hangs, but the job counts as a success.
 
     ## Example
 
@@ -77,7 +79,7 @@ class SwallowedFailure(Rule):
 
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
     but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
-    call; a `main()` or a context manager in a file without evidence of several ranks; a context manager that every
+    call, or one that rank 0 alone comes to; a `main()` or a context manager in a file without evidence of several ranks; a context manager that every
     `with` of the project puts around imports alone. Only with `--preview`: a project without evidence of several ranks.
 
     ## How to confirm
@@ -117,8 +119,13 @@ class SwallowedFailure(Rule):
             ):
                 continue
             work = next((call for call in calls_in(node.body) if does_work(self.module, call)), None)
+            if work is not None and on_one_rank(self.module, node):
+                continue  # the others do not take part in it
             if work is not None and self._ends_here(node, handler):
-                self._report(handler, work, "continues as after a success and ends with status 0")
+                if self._spawns(work):
+                    self._report_parent(handler, work)
+                else:
+                    self._report(handler, work, "continues as after a success and ends with status 0")
             elif work is not None and self._is_step(node, work) and several_ranks(self.module) is not None:
                 self._report(handler, work, "continues with the next step")
             elif "BaseException" in caught(handler):
@@ -238,6 +245,22 @@ class SwallowedFailure(Rule):
             labels=[(work, f"a failure in here ({kind}) is dropped")],
             help="re-raise after the message, or exit with a status other than 0",
             confidence=Confidence.MEDIUM if self._runs_on_ranks(handler) else Confidence.LOW,
+            fix=self._raise_again(handler),
+        )
+
+    def _spawns(self, work: cst.Call) -> bool:
+        """Whether a call is of a function that spawns the ranks and waits for them."""
+        helper, project = helper_of(self.module, work), self.module.project
+        return helper is not None and project is not None and spawns_inside(helper.facts, project, helper.function)
+
+    def _report_parent(self, handler: cst.ExceptHandler, work: cst.Call) -> None:
+        self.report(
+            self._head(handler),
+            f"when {self.module.quoted(work.func)} fails, this handler ends the program with status 0: "
+            "the job counts as a success",
+            notes=["the failure of a rank ends the others and is raised here, in the process that started them"],
+            labels=[(work, "a failure of a rank is raised by this call")],
+            help="re-raise after the message, or exit with a status other than 0",
             fix=self._raise_again(handler),
         )
 
