@@ -73,6 +73,7 @@ def communicate(
         or _is_of_loaders(entry, arguments)
     ):
         _turn_arguments(frame, entry, arguments)
+        _receive(frame, entry, arguments)
         return _result(frame, entry, arguments, node, key)
     if entry.kind == "leave" and not arguments.values:  # what a rank does from here on, it does alone
         frame.env[LEFT_JOB] = constant(1)
@@ -106,6 +107,7 @@ def communicate(
     frame.effects.append(EventStep(event))
     for name in entry.uniform:
         agree(frame, arguments.get(name, entry.takes)[1])
+    _receive(frame, entry, arguments)
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
 
@@ -365,6 +367,17 @@ def agree(frame: Frame, argument: ast.expr | None) -> None:
         frame.agreed.add(path)
     elif isinstance(argument, ast.Subscript) and not any(test.varying() for test in frame.path):
         frame.agreed.add(frame.text(argument))  # see what a loop over the keys makes of it
+
+
+def _receive(frame: Frame, entry: Collective, arguments: Arguments) -> None:
+    """After the call these arguments hold what other ranks have sent, and no longer what they were made with."""
+    for name in entry.receives:
+        argument = arguments.get(name, entry.takes)[1]
+        path = dotted(argument) if argument is not None else ""
+        before = frame.env.get(path) if path else None
+        if before is not None and (before.varies is None or before.by_rank):
+            frame.env.forget_parts(path)
+            frame.env[path] = unknown(("received", path), before.reference if before.items is None else None)
 
 
 def _agree_on_entry(frame: Frame, argument: ast.Subscript) -> None:

@@ -147,13 +147,25 @@ class Comparison:
         """Does each arm of the rank test have a test of its own, and the events match where both have the same outcome?
 
         ``if mask is not None: broadcast(mask)`` on the one, ``if args.mask: broadcast(mask)`` on the other: two ways to
-        test the same.
+        test the same. A loop that serves the other arm needs no test there: what it is sent decides.
         """
+        if self._serves(difference):
+            return True
         if difference.where is None:
             return False
         one, two = difference.where
         met = isinstance(one.node, (EventNode, Loop)) and (one.node.number, two.world) in self._met
         return met and all(_own_question(side, other, difference.fork) for side, other in ((one, two), (two, one)))
+
+    def _serves(self, difference: Difference) -> bool:
+        """Is one of the calls in an arm with a loop that calls of the same name in the other arm keep going, in a loop
+        or one after the other? What they send decides what the loop does next."""
+        arm = difference.fork.span
+        if not any(call is not None and under(call, arm) for call in (difference.event, difference.other)):
+            return False
+        loops = [n for n in self._graph.nodes if isinstance(n, Loop) and n.span.starts_in(arm)]
+        events = [n.event for n in self._graph.nodes if isinstance(n, EventNode)] if loops else []
+        return any(_keeps_going(serving, loops, events, arm) for serving in loops if serving.serves)
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks diverge as each chooses for itself: data, clocks, files, ranks that only the run knows."""
@@ -913,6 +925,14 @@ def _own_question(side: Side, other: Side, fork: Step) -> bool:
         if step.condition.varies is None and id(step.condition) not in asked:
             return True
     return False
+
+
+def _keeps_going(serving: Loop, loops: list[Loop], events: list[Event], arm: Span) -> bool:
+    """Are there calls in the arms outside a loop that are like calls in it, in another loop or more than one?"""
+    inside = {event.symbol for event in events if under(event, serving.span)}
+    others = [e for e in events if e.symbol in inside and under(e, arm) and not under(e, serving.span)]
+    repeats = any(under(event, loop.span) for event in others for loop in loops if loop is not serving)
+    return repeats or len({event.span for event in others}) > 1
 
 
 def under(event: Event, region: Span) -> bool:

@@ -41,6 +41,8 @@ class Rounds:
     by_steps: bool = False
     times: int = 0
     callback: bool = False
+    #: Endless, and left after a collective in it: as long as the other ranks give it something to do.
+    serves: bool = False
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -156,6 +156,8 @@ class Loop:
     endless: bool = False
     #: Left after a number of steps, which the rounds of loops within count: they may end where they like.
     by_steps: bool = False
+    #: Endless, and left after a collective in it: as long as the other ranks give it something to do.
+    serves: bool = False
 
 
 Node = End | EventNode | Choice | Loop

@@ -585,7 +585,8 @@ def _while(frame: Frame, node: ast.While) -> None:
     endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
     if matters(body) or orelse or any(not _is_break(effect) for effect in body):
         by_steps = counts_steps(frame, node)
-        frame.effects.append(Rounds(body, [], None, frame.span(node), endless, by_steps))
+        serves = endless and agrees_to_stop(body)
+        frame.effects.append(Rounds(body, [], None, frame.span(node), endless, by_steps, serves=serves))
         frame.effects.extend(orelse)
     frame.env = after
     if endless and not _breaks(node):

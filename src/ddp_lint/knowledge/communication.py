@@ -80,7 +80,8 @@ class Collective:
     are names of parameters, `peer` that of the rank at the other end of a message (`dst`, `src`), `decides` that of a
     number by which the call decides what it does. Tensors in `payload` must agree in shape and dtype on all ranks,
     unless the parameter `objects` is given, which lets them be anything;
-    after the call those in `uniform` hold one value everywhere. `out_of_place`: it leaves its first argument as it is,
+    after the call those in `uniform` hold one value everywhere, and those in `receives` what this rank was sent.
+    `out_of_place`: it leaves its first argument as it is,
     and what it computes is only in what it returns.
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
@@ -102,6 +103,7 @@ class Collective:
     payload: tuple[str, ...] = ()
     objects: str = ""
     uniform: tuple[str, ...] = ()
+    receives: tuple[str, ...] = ()
     out_of_place: bool = False
     returns: Returns = ""
     result: tuple[str, ...] = ()

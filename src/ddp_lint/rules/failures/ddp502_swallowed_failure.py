@@ -79,8 +79,9 @@ class SwallowedFailure(Rule):
 
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
     but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
-    call, or one that rank 0 alone comes to; a `main()` or a context manager in a file without evidence of several ranks; a context manager that every
-    `with` of the project puts around imports alone. Only with `--preview`: a project without evidence of several ranks.
+    call, or one that rank 0 alone comes to; a `main()` or a context manager in a file without evidence of several
+    ranks; a context manager that every `with` of the project puts around imports alone. Only with `--preview`: a
+    project without evidence of several ranks.
 
     ## How to confirm
 

@@ -82,9 +82,9 @@ class LocalRankArgument(Rule):
 
     ## When it is silent
 
-    Parsers with both spellings, `parse_known_args`, projects that keep torch below 2.0 (or whose README names only older
-    versions), programs that no script or page of the project starts by one of the two launchers, `deepspeed` (which
-    passes `--local_rank`); for torchrun also projects that read `LOCAL_RANK` anywhere or set `args.local_rank`
+    Parsers with both spellings, `parse_known_args`, projects that keep torch below 2.0 (or whose README names older
+    versions alone), programs that no script or page of the project starts by one of the two launchers, `deepspeed`
+    (which passes `--local_rank`); for torchrun also projects that read `LOCAL_RANK` anywhere or set `args.local_rank`
     themselves, and programs that do not use the argument; tests.
 
     ## How to confirm
