@@ -157,6 +157,8 @@ class _Builder:
         return site.depth if site is not None and not consumed else 0
 
     def _rounds(self, effect: Rounds, after: Node, exits: Exits, site: Site | None) -> Node:
+        if effect.serves:
+            self._graph.serving.append(effect.span)
         finished = self.sequence(effect.orelse, after, exits, site)
         if 0 < effect.times <= _WRITTEN_OUT and _is_plain(effect.body):
             for _ in range(effect.times):
@@ -172,7 +174,7 @@ class _Builder:
             return self.sequence(effect.body, finished, inner, site)
         rounds = effect.rounds and self._settled(effect.rounds, self._depth(site, exits, effect.body))
         number = self._graph.next_number()
-        kinds = {"endless": effect.endless, "by_steps": effect.by_steps, "serves": effect.serves}
+        kinds = {"endless": effect.endless, "by_steps": effect.by_steps}
         return self._graph.add(Loop(number, body, again, leave, rounds, finished, effect.span, streams, **kinds))
 
     def _attempt(self, effect: Attempt, after: Node, exits: Exits, site: Site | None) -> Node:

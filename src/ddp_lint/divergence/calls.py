@@ -662,7 +662,8 @@ def _call_closure(frame: Frame, entry: Collective, arguments: Arguments, node: a
 
 def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
     """Functions that are handed to an unknown call, like the handlers of a server: it calls them as often as requests
-    come; on some ranks only, once: ``if rank == 0: wandb.agent(function=train)``, where the others call it themselves.
+    come; on some ranks only, once: ``if rank == 0: wandb.agent(function=train)``, where the others call it themselves,
+    or as often as they do: ``study.optimize(train, n_trials=n)``.
     What a process of its own does is not this rank's."""
     handed = [value for value in arguments.values if isinstance(value.reference, ref.FunctionRef)]
     if not handed or frame.text(node.func).rpartition(".")[2] == "Process":
@@ -674,7 +675,9 @@ def _hand_over(frame: Frame, arguments: Arguments, node: ast.Call) -> None:
         inside, frame.effects = frame.effects, outer
         if matters(inside):
             inside = doubtful(inside)
-            frame.effects += inside if apart else [Rounds(inside, [], None, frame.span(node), callback=True)]
+            often = Rounds([], [], None, frame.span(node), serves=True)
+            once_or_often = [*inside, often] if apart else [Rounds(inside, [], None, frame.span(node), callback=True)]
+            frame.effects += once_or_often
 
 
 def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

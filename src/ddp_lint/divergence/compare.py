@@ -163,9 +163,10 @@ class Comparison:
         arm = difference.fork.span
         if not any(call is not None and under(call, arm) for call in (difference.event, difference.other)):
             return False
-        loops = [n for n in self._graph.nodes if isinstance(n, Loop) and n.span.starts_in(arm)]
-        events = [n.event for n in self._graph.nodes if isinstance(n, EventNode)] if loops else []
-        return any(_keeps_going(serving, loops, events, arm) for serving in loops if serving.serves)
+        serving = [span for span in self._graph.serving if span.starts_in(arm)]
+        events = [n.event for n in self._graph.nodes if isinstance(n, EventNode)] if serving else []
+        loops = [n.span for n in self._graph.nodes if isinstance(n, Loop)] if serving else []
+        return any(_keeps_going(span, loops, events, arm) for span in serving)
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks diverge as each chooses for itself: data, clocks, files, ranks that only the run knows."""
@@ -927,11 +928,11 @@ def _own_question(side: Side, other: Side, fork: Step) -> bool:
     return False
 
 
-def _keeps_going(serving: Loop, loops: list[Loop], events: list[Event], arm: Span) -> bool:
+def _keeps_going(serving: Span, loops: list[Span], events: list[Event], arm: Span) -> bool:
     """Are there calls in the arms outside a loop that are like calls in it, in another loop or more than one?"""
-    inside = {event.symbol for event in events if under(event, serving.span)}
-    others = [e for e in events if e.symbol in inside and under(e, arm) and not under(e, serving.span)]
-    repeats = any(under(event, loop.span) for event in others for loop in loops if loop is not serving)
+    inside = {event.symbol for event in events if under(event, serving)}
+    others = [e for e in events if e.symbol in inside and under(e, arm) and not under(e, serving)]
+    repeats = any(under(event, loop) for event in others for loop in loops if loop != serving and loop.starts_in(arm))
     return repeats or len({event.span for event in others}) > 1
 
 

@@ -41,7 +41,8 @@ class Rounds:
     by_steps: bool = False
     times: int = 0
     callback: bool = False
-    #: Endless, and left after a collective in it: as long as the other ranks give it something to do.
+    #: It goes on as long as the other ranks give it something to do: endless, and left after a collective in it, or
+    #: what an unknown callee does with a function on some ranks alone (whose effects stand before it).
     serves: bool = False
 
 

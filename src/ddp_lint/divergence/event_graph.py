@@ -156,8 +156,6 @@ class Loop:
     endless: bool = False
     #: Left after a number of steps, which the rounds of loops within count: they may end where they like.
     by_steps: bool = False
-    #: Endless, and left after a collective in it: as long as the other ranks give it something to do.
-    serves: bool = False
 
 
 Node = End | EventNode | Choice | Loop
@@ -172,6 +170,8 @@ class EventGraph:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        #: Where a rank does as often as the others want what they wait for (`Rounds.serves`).
+        self.serving: list[Span] = []
         self.end = self.stop("end")
         self.error = self.stop("error")
         self.exit = self.stop("exit")
