@@ -140,6 +140,13 @@ def _doubling(length: int, first: str, second: str) -> str:
     return f"{HEAD}{made}{links}{last}"
 
 
+@pytest.mark.parametrize(("more", "steps"), [(30, 3), (40, 4), (400, 15)])
+def test_calls_of_many_arguments_count_more(more: int, steps: int, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    names = ", ".join(f"p{n}" for n in range(more))
+    assert _steps(tmp_path, f"{HEAD}def f({names}):\n    dist.barrier()\ndef g({names}):\n    f({names})\n") == steps
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
