@@ -137,6 +137,16 @@ def test_verbose_tells_of_classes_with_more_bases_than_count(check: Check, proje
     assert told == [f"m.py:128: `N63` {said}", f"m.py:130: `N64` {said}"]
 
 
+def test_verbose_tells_of_messages_that_were_not_followed(check: Check, project: pathlib.Path) -> None:
+    loop = "    for n in range({}):\n        seen = n\n    dist.send(x, 1)\n\n\n"
+    (project / "m.py").write_text(
+        f"import torch.distributed as dist\n\n\ndef few(x):\n{loop.format(9)}def many(x):\n{loop.format(10**6)}"
+    )
+    told = [row for row in check("-v").stderr.splitlines() if "not followed" in row]
+    said = "the sends and receives of `many` were not followed: the programs of the file take too many steps"
+    assert told == [f"m.py:10: {said}"]
+
+
 def test_where_there_is_nothing(check: Check, project: pathlib.Path) -> None:
     (project / "m.py").write_text(SOURCE)
     assert check("--why", "m.py:2").stdout == "m.py:2: there is no call here\n"

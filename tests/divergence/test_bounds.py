@@ -140,6 +140,13 @@ def _doubling(length: int, first: str, second: str) -> str:
     return f"{HEAD}{made}{links}{last}"
 
 
+@pytest.mark.parametrize(("more", "steps"), [(30, 3), (40, 4), (400, 15)])
+def test_calls_of_many_arguments_count_more(more: int, steps: int, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    names = ", ".join(f"p{n}" for n in range(more))
+    assert _steps(tmp_path, f"{HEAD}def f({names}):\n    dist.barrier()\ndef g({names}):\n    f({names})\n") == steps
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -147,17 +154,16 @@ def _doubling(length: int, first: str, second: str) -> str:
         ("dist.get_rank() == 0", "dist.get_rank() > 1"),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("length", [20, 40])
 def test_what_a_few_functions_do_again_and_again_ends_before_the_bound_of_a_large_file(
-    first: str, second: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    first: str, second: str, length: int, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(Summaries, "REPEATED", 2_000)
-    monkeypatch.setattr(Summaries, "REPEATED_OF_FILE", 3_000)
     (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "a.py").write_text(f"{_doubling(20, first, second)}\ndef own(x):\n{RANK}")
+    (tmp_path / "a.py").write_text(f"{_doubling(length, first, second)}\ndef own(x):\n{RANK}")
     project = Project(tmp_path)
     skipped = [name for _, name in result_of(_facts(project, tmp_path / "a.py"), project).skipped]
     assert "f0" in skipped
-    assert project.effort.whole.steps < 8_000
+    assert project.effort.whole.steps < 6_000
 
 
 def test_a_large_program_may_take_as_many_steps_where_it_repeats_few(

@@ -11,7 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesmith import from_grammar
 
 from ddp_lint.config import Settings
+from ddp_lint.engine.parsing import of_file
 from ddp_lint.engine.runner import check_paths, check_text
+from ddp_lint.project import Project
+from ddp_lint.project.facts import CannotParse
 
 from .samples import ALL, HAZARD, OPS, check, codes, write
 
@@ -105,6 +108,35 @@ def test_what_python_parses_and_libcst_does_not_is_told_as_that(tmp_path: pathli
     write(tmp_path, {"ops.py": OPS, "a.py": text})
     (finding,) = check(tmp_path).findings
     assert finding.message.startswith("the file is not checked, LibCST cannot parse it: ")
+
+
+@pytest.mark.parametrize("part", ["'a'", "f'{x[0]} {{'", "b'a'"])
+def test_more_strings_in_a_row_than_libcst_takes_are_told_as_that(part: str, tmp_path: pathlib.Path) -> None:
+    rows = "\n    ".join([f"{part}  # here", *[part] * 3_999])
+    function = FUNCTION.replace("    return", f"    print({rows})\n    return")
+    text = f"{IMPORTS}\n\n\ndef other(x):\n    return x\n\n\n{function}"
+    write(tmp_path, {"a.py": text, "b.py": HAZARD, "ops.py": OPS})
+    wrong, right = sorted(check(tmp_path).findings, key=lambda finding: finding.span.path)
+    reason = "4000 strings in a row are too many for it: join some of them"
+    assert wrong.message == f"the file is not checked, LibCST cannot parse it: {reason}"
+    assert wrong.span.line == next(number for number, line in enumerate(text.splitlines(), 1) if "# here" in line)
+    assert right.code == "DDP250"
+
+
+def test_what_libcst_cannot_parse_is_placed_in_the_file_of_which_it_gets_a_part(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, {"a.py": "x = 1\n" * 40})
+    facts = Project(tmp_path).facts_of(tmp_path / "a.py")
+    assert facts is not None
+    placed = [of_file(CannotParse("?", line, 7), facts, [1, 30, 31]).line for line in (0, 1, 2, 3, 9)]
+    assert placed == [1, 1, 30, 31, 31]
+    assert of_file(CannotParse("?", 9, 7), facts, None).line == 9
+
+
+def test_few_strings_beside_what_libcst_does_not_take_are_not_blamed(tmp_path: pathlib.Path) -> None:
+    text = HAZARD.replace("    return", "    y = '" + "a" * 9_000 + "' 'b'\n    for y in x:\n\x0c        return")
+    write(tmp_path, {"ops.py": OPS, "a.py": text})
+    (finding,) = check(tmp_path).findings
+    assert finding.code == "DDP000" and "in a row" not in finding.message
 
 
 def test_syntax_newer_than_the_running_python(tmp_path: pathlib.Path) -> None:

@@ -64,6 +64,18 @@ GROWING = {
 }
 
 
+#: Functions that call the next one twice with something else, of which each keeps the last eight.
+DOUBLING = (
+    "def g(x): return x\ndef h(x): return x + 1\n"
+    + "".join(
+        f"def f{n}(x, p0, p1, p2, p3, p4, p5, p6, p7):\n"
+        f"    f{n + 1}(x, p1, p2, p3, p4, p5, p6, p7, {{0}})\n    f{n + 1}(x, p1, p2, p3, p4, p5, p6, p7, {{1}})\n"
+        for n in range(40)
+    )
+    + "def f40(x, p0, p1, p2, p3, p4, p5, p6, p7):\n    if p0(x) and p1(x): return p2(x)\n    dist.all_reduce(x)\n"
+)
+
+
 def source(name: str, text: str | bytes, says: str = "", status: int = FOUND) -> Kind:
     """One Python file."""
     return Kind(name, {"a.py": text}, status, says)
@@ -610,6 +622,10 @@ KINDS: tuple[Kind, ...] = (
     source("many: findings", HEAD + RANK * 400, "a.py:5:5: DDP101"),
     source("many: calls in reverse", HEAD + "".join(f"def f{n + 1}():\n    f{n}()\n" for n in reversed(range(1000))) + RANK),
     source("many: calls in a ring", HEAD + "".join(f"def f{n}():\n    f{(n + 1) % 300}()\n" for n in range(300)) + RANK + "f0()\n"),
+    *(
+        source(f"many: calls that double by what they pass: {given[0]}", HEAD + DOUBLING.format(*given) + RANK, "DDP101")
+        for given in (("g", "h"), ("(p0, g)", "(p1, h)"), ("dist.get_rank() == 0", "dist.get_rank() > 1"))
+    ),
     source("many: calls that double", HEAD + "".join(f"def f{n + 1}():\n    f{n}()\n    f{n}()\n" for n in range(60)) + "def f0():\n    dist.barrier()\nif dist.get_rank() == 0:\n    f60()\n", "DDP101"),
     source("many: branches that double", HEAD + "def f(c, x):\n" + "".join(f"    if c[{n}]:\n        dist.all_reduce(x)\n" for n in range(400)) + RANK),
     source("many: diamonds of classes", HEAD + DIAMONDS + RANK, "DDP101"),
@@ -1014,6 +1030,7 @@ KINDS: tuple[Kind, ...] = (
     source("syntax: stars in a call", f"{HEAD}def f(*a, **k): dist.barrier()\ndef g(x):\n  f({'*x, **x, ' * 1}{', '.join(['*x'] * 3000)})\n  f({', '.join(['**x'] * 3000)})\n{RANK}", "DDP"),
     source("syntax: stars that swap", f"{HEAD}def f(a, b):\n" + "  a, *b = *b, *a, *b\n" * 800 + f"  if a in b: dist.barrier()\n{RANK}", "DDP101"),
     source("syntax: subscripts that are unpacked", f"{HEAD}def f(*a: *tuple[int, *A]): return a[*a, *a[*a]]\n" + "x[*x] = f(*x)[*x]\n" * 1500 + RANK, "DDP101"),
+    source("syntax: 4,000 strings in a row", HEAD + "x = torch.load(" + "'a'\n" * 4000 + ")\n" + RANK, "a.py:4:16: DDP000 the file is not checked, LibCST cannot parse it: 4000 strings in a row are too many for it: join some of them"),
     source("syntax: cases that share names", HEAD + "def f(x):\n  match x:\n" + "".join(f"    case [a, *b] | {{'k': a, **b}} | C(a, b=b) if a > {n} and (a := b): dist.all_reduce(a)\n" for n in range(400)) + RANK, "a.py:407:5: DDP101"),
     source("syntax: subjects that are matched by themselves", HEAD + "def f(x):\n" + "  match x, *x:\n    case x, *_: x = dist.get_rank()\n    case _: dist.all_reduce(x)\n" * 300 + RANK, "DDP101"),
     source("syntax: returns from finally, as of Python 3.14", HEAD + "def f(x):\n" + "  for a in x:\n    try: return dist.all_reduce(a)\n    except E, F: raise\n    finally: continue\n" * 200 + RANK, "DDP"),

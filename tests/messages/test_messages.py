@@ -7,20 +7,25 @@ import textwrap
 
 import pytest
 
-from ddp_lint.messages.find import Hang, hangs
+from ddp_lint.messages import find
+from ddp_lint.messages.find import Hang, Result, result_of
 from ddp_lint.project import Project
 
 from .programs import ENDING, HANGING, HEAD
 
 
 def found(text: str, folder: pathlib.Path, **others: str) -> list[Hang]:
+    return [*result(text, folder, **others).hangs]
+
+
+def result(text: str, folder: pathlib.Path, **others: str) -> Result:
     for name, other in others.items():
         folder.joinpath(f"{name}.py").write_text(HEAD + textwrap.dedent(other))
     path = folder / "train.py"
     path.write_text(HEAD + textwrap.dedent(text))
     facts = Project(folder).facts_of(path)
     assert facts is not None
-    return hangs(facts, Project(folder))
+    return result_of(facts, Project(folder))
 
 
 def lines(hanging: list[Hang]) -> list[int]:
@@ -285,3 +290,37 @@ def test_a_program_that_hangs_in_one_of_the_jobs_that_it_can_run_in_is_silent(tm
     assert not found(pipeline.format(limit=""), tmp_path)
     alone = textwrap.dedent(pipeline.format(limit=" - size"))
     assert lines(found(alone, tmp_path)) == marked(alone)
+
+
+LOOPING = """
+    def spread(x):
+        for number in range({rounds}):
+            seen = number
+        dist.send(x, {peer})
+
+    def own(x):
+        other = 1 - dist.get_rank()
+        dist.recv(x, other)
+        dist.send(x, other)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rounds", "peer", "names"),
+    [("200", "1", []), ("25_000", "1", ["spread"]), ("3", "x.peer", []), ("range(9) * 10 ** 9", "1", [])],
+    ids=["many", "too many", "a peer that only the run knows", "an error of the program"],
+)
+def test_what_takes_too_many_steps_is_told_apart_from_what_nobody_knows(
+    rounds: str, peer: str, names: list[str], tmp_path: pathlib.Path
+) -> None:
+    given = result(LOOPING.format(rounds=rounds, peer=peer), tmp_path)
+    assert [name for _, name, _ in given.left_out] == names
+    assert [hang.first.message.node.lineno for hang in given.hangs if hang.first.message] == [11]
+
+
+def test_the_steps_of_a_file_are_counted_together(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "_MOST", 200)
+    text = textwrap.dedent(LOOPING.format(rounds=9, peer=1))
+    others = "".join(text.replace("spread", f"spread{n}").replace("own", f"own{n}") for n in range(9))
+    names = [name for _, name, _ in result(others, tmp_path).left_out]
+    assert "own8" in names and "spread0" not in names

@@ -14,6 +14,7 @@ from ddp_lint.divergence.why import Explanation, explain
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.files import shown
 from ddp_lint.findings import Confidence, Finding, Span
+from ddp_lint.messages.find import result_of as messages_of
 from ddp_lint.output import Sources, visible, visible_finding
 from ddp_lint.output.full import excerpt
 from ddp_lint.output.style import Style
@@ -66,9 +67,18 @@ def silence(
         for e in explain(path, project):
             if e.span not in reported:
                 yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings))}"
+        yield from _unfollowed_messages(path, project)
         yield from _long_lineages(path, project)
     for name, line, variable in sorted(summaries_of(project).variables.tables):
         yield f"{name}:{line}: `{variable}` has too many imported names: what it holds was not followed"
+
+
+def _unfollowed_messages(path: pathlib.Path, project: Project) -> Iterator[str]:
+    """What of a file was not searched for messages that no rank answers."""
+    facts = project.facts_of(path)
+    for line, name, reason in messages_of(facts, project).left_out if facts is not None else ():
+        of = f"`{name}`" if name else "the module"
+        yield f"{project.shown(path)}:{line}: the sends and receives of {of} were not followed: {reason}"
 
 
 def _long_lineages(path: pathlib.Path, project: Project) -> Iterator[str]:

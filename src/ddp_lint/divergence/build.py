@@ -217,8 +217,9 @@ class _Builder:
             effect.call, effect.text, (), effect.callee, depth, receiver
         )  # fmt: skip
         # A `break` in what consumes a generator leaves the loop over it, not one around that.
-        outer = exits if effect.manager else dataclasses.replace(exits, breaks=after)
-        yields = (effect.yields, outer, site) if effect.yields is not None else None
+        yields = None
+        if effect.yields is not None:
+            yields = (effect.yields, exits if effect.manager else dataclasses.replace(exits, breaks=after), site)
         ways = self._ways(effect, exits, below) if effect.manager and _leaves(effect.yields or []) else None
         inner = Exits(
             returns=after, raises=exits.raises, breaks=after, continues=after, ends=exits.ends, yields=yields,

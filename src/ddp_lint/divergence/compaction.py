@@ -72,13 +72,18 @@ def _runs_given(frame: Frame, function: FunctionRef) -> bool:
 
 
 def _called(effects: list[Effect]) -> Iterator[str]:
-    """The calls that communicate, as they are written, those within callees too."""
-    for effect in flat(effects):
-        if isinstance(effect, EventStep):
-            yield effect.event.call
-        elif isinstance(effect, Inline):
-            yield effect.text
-            yield from _called(effect.effects)
+    """The calls that communicate, as they are written, those within callees too. Each list of effects once: callees
+    that are called in several places have the same ones."""
+    stack, seen = [effects], {id(effects)}
+    while stack:
+        for effect in flat(stack.pop()):
+            if isinstance(effect, EventStep):
+                yield effect.event.call
+            elif isinstance(effect, Inline):
+                yield effect.text
+                if id(effect.effects) not in seen:
+                    seen.add(id(effect.effects))
+                    stack.append(effect.effects)
 
 
 def _may_raise_on_some(effects: list[Effect]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ddp_lint.divergence.event_graph import APART, Event
 from ddp_lint.divergence.values import Condition, Test
@@ -132,21 +132,22 @@ def _lists(effects: list[Effect]) -> Iterator[list[Effect]]:
         part = stack.pop()
         yield part
         for effect in part:
-            inner = [below for below in _below(effect) if below and id(below) not in seen]
-            seen.update(map(id, inner))
-            stack += inner
+            for below in _below(effect):
+                if below and id(below) not in seen:
+                    seen.add(id(below))
+                    stack.append(below)
 
 
-def _below(effect: Effect) -> list[list[Effect]]:
+def _below(effect: Effect) -> Sequence[list[Effect]]:
     if isinstance(effect, Branch):
-        return [effect.yes, effect.no]
-    if isinstance(effect, Rounds):
-        return [effect.body, effect.orelse]
-    if isinstance(effect, Attempt):
-        return [effect.body, effect.final, *(handler for _, handler in effect.handlers)]
+        return effect.yes, effect.no
     if isinstance(effect, Inline):
-        return [effect.effects, effect.yields or []]
-    return []
+        return (effect.effects,) if effect.yields is None else (effect.effects, effect.yields)
+    if isinstance(effect, Rounds):
+        return effect.body, effect.orelse
+    if isinstance(effect, Attempt):
+        return effect.body, effect.final, *(handler for _, handler in effect.handlers)
+    return ()
 
 
 def flat(effects: list[Effect]) -> Iterator[Effect]:

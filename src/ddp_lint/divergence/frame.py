@@ -245,7 +245,7 @@ def _across_call(value: Value, by: int) -> Value:
     if value.varies is None or value.varies.call_depth + by < 0:
         return value
     varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + by)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, by), missing=_shifted(value.missing, by))
+    return value.varying(varies, _shifted(value.test, by), _shifted(value.missing, by))
 
 
 def _held_across_call(value: Value, by: int) -> Value:

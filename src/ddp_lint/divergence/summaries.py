@@ -86,6 +86,8 @@ _CONTEXTS = 12
 #: Calls that numbers, and flags, are followed through: each function of a chain that calls the next one twice, with
 #: numbers of its own, doubles the argument lists of all that follow. Programs hand few of them on that far.
 _PASSED_ON, _FLAGS_PASSED_ON = 4, 5
+#: Arguments of a call that take as long as a statement, which they count as.
+_AS_A_STATEMENT = 32
 #: Calls of one function within each other that are distinguished by their arguments.
 _RECURSION = 2
 #: Decorators under which the type of an argument decides which body runs: the decorated one is for types that nobody
@@ -215,6 +217,8 @@ class Summaries:
         if decorated is not None:
             return self._enter_decorated(frame, function, decorated, arguments, node)
         env = bound(self, frame, function, arguments)
+        for _ in range(len(env) // _AS_A_STATEMENT):
+            self.spend()
         if frame.apart:
             env |= _apart_in(frame, function, _given_paths(function, arguments, node))
         if function.node is self._watched and not self._memory.depth:  # what is kept already is not entered again

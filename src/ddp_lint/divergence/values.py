@@ -452,6 +452,11 @@ class Value:
         made.reference = reference
         return made
 
+    def varying(self, varies: Variation, test: Test | None, missing: Test | None) -> Value:
+        made = Value(*_ALL_OF(self))
+        made.varies, made.test, made.missing = varies, test, missing
+        return made
+
 
 #: All fields of a value: `dataclasses.replace` takes them one by one.
 _ALL_OF: Final = operator.attrgetter(*(field.name for field in dataclasses.fields(Value)))

@@ -12,7 +12,7 @@ import libcst as cst
 
 from ddp_lint.engine.cst_grafting import Trees
 from ddp_lint.engine.focus import Concern, Focus, Source
-from ddp_lint.engine.parsing import check_depth, tree_of, tree_of_new_syntax
+from ddp_lint.engine.parsing import check_depth, of_file, tree_of, tree_of_new_syntax
 from ddp_lint.engine.report import rule_crashed
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Confidence, Finding, Span
@@ -118,10 +118,13 @@ def _tree(source: Source, facts: ModuleFacts, project: Project) -> tuple[cst.Mod
     if not source.text:
         return cst.Module([]), None
     check_depth(facts)
-    if not project.is_changing:
-        return tree_of(source.text), None
-    trees = _trees.setdefault(project, Trees())
-    parsed = trees.parsed(facts.source.path, source.text, source.line_map, facts.tree.body)
+    try:
+        if not project.is_changing:
+            return tree_of(source.text), None
+        trees = _trees.setdefault(project, Trees())
+        parsed = trees.parsed(facts.source.path, source.text, source.line_map, facts.tree.body)
+    except CannotParse as problem:
+        raise of_file(problem, facts, source.line_map) from None
     return parsed.tree, parsed.kept
 
 

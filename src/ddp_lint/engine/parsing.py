@@ -6,14 +6,16 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import io
 import itertools
 import re
+import tokenize
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.project.facts import TOO_LARGE, CannotParse, ModuleFacts, marks, parse
-from ddp_lint.source.syntax import below, first_line, nested
+from ddp_lint.source.syntax import below, first_line, nested, walk
 
 #: CPython allows 200 brackets inside each other. A chain of 1,000 operators takes LibCST 0.3 s, with the square of it,
 #: and our own functions a few frames a level.
@@ -32,6 +34,10 @@ _IN_A_CASE = re.compile(
     |[][(){},:|\r\n]|\bif\b""",
     re.VERBOSE | re.DOTALL,
 )
+#: Where LibCST's messages say it in what it was given, which may be a part of the file.
+_WHERE = re.compile(r"^parser error: (error at \d+:\d+: )?")
+#: Strings in a row, without an operator: LibCST nests them, and takes about 3,000.
+_MOST_IN_A_ROW = 2_000
 _TIMES = {"(": 1, "[": 1, "{": 2}
 
 
@@ -71,11 +77,40 @@ def tree_of(text: str) -> cst.Module:
         with _quick():
             return cst.parse_module(text)
     except cst.ParserSyntaxError as e:
-        raise CannotParse(e.message, e.raw_line, e.raw_column, parser="LibCST") from None
+        raise CannotParse(_WHERE.sub("", e.message), e.raw_line, e.raw_column, parser="LibCST") from None
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as e:  # a panic of the native parser is no Exception
         raise CannotParse(f"{type(e).__name__}: {e}", parser="LibCST") from None
+
+
+def of_file(problem: CannotParse, facts: ModuleFacts, line_map: list[int] | None) -> CannotParse:
+    """What LibCST says of a text that is made of these lines of a file, where the file has it and as its author knows
+    it: Python takes the file."""
+    for node in walk(facts.tree):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and (count := _in_a_row(node, facts)) > _MOST_IN_A_ROW:
+            reason = f"{count} strings in a row are too many for it: join some of them"
+            return CannotParse(reason, node.lineno, node.col_offset, parser=problem.parser)
+    line = line_map[min(max(problem.line, 1), len(line_map)) - 1] if line_map else problem.line
+    return CannotParse(problem.reason, line, problem.column, too_deep=problem.too_deep, parser=problem.parser)
+
+
+def _in_a_row(node: ast.Constant | ast.JoinedStr, facts: ModuleFacts) -> int:
+    """How many strings a text is written as."""
+    lines = facts.file.lines[node.lineno - 1 : node.end_lineno]
+    lines[0] = lines[0].encode(errors="replace")[node.col_offset :].decode(errors="replace")
+    if sum(map(len, lines)) < 2 * _MOST_IN_A_ROW:
+        return 1
+    count = inside = 0
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        # In a bracket, so that it may go on in the next line.
+        for token in itertools.islice(tokenize.generate_tokens(io.StringIO("(" + "\n".join(lines)).readline), 1, None):
+            kind = tokenize.tok_name[token.type]
+            if not inside and "STRING" not in kind and kind not in ("NL", "COMMENT"):
+                break
+            count += not inside and "STRING" in kind
+            inside += kind.endswith("STRING_START") - kind.endswith("STRING_END")
+    return count
 
 
 def _check_patterns(text: str) -> None:

@@ -16,7 +16,7 @@ from ddp_lint.messages.interpreter import Interpreter
 from ddp_lint.messages.job import Place
 from ddp_lint.messages.meet import Waiting, waiting
 from ddp_lint.messages.talkers import MOST_IMPORTED, WRITTEN, Talkers, imported, talkers_of, widened
-from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope, Steps
+from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope, Steps, TooMuch
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children
@@ -27,6 +27,9 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 _SIZES: Final = (2, 3, 4)
 #: Steps that the programs of one file may take, all ranks together: about a second.
 _MOST: Final = 500_000
+#: Why something is left out.
+_MANY_STEPS: Final = "the programs of the file take too many steps"
+_MANY_FILES: Final = "too many files send or receive, or are imported"
 #: How what starts processes is called.
 _STARTING: Final = frozenset(map(last, STARTING))
 #: What a file has in which ranks start.
@@ -56,42 +59,71 @@ class _Start:
     whole: bool
 
 
-def hangs(facts: ModuleFacts, project: Project, *, alone: bool = False) -> list[Hang]:
-    """What the ranks wait for in a file, at one place each, in the order of the places. Without `alone` also in what it
-    leads to in other files, unless those show it by themselves."""
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What the ranks wait for in a file, at one place each, in the order of the places; and what was not followed to
+    its end because that would take too much work, as (line, name, reason). The name is '' for the module."""
+
+    hangs: tuple[Hang, ...] = ()
+    left_out: tuple[tuple[int, str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What comes of a start. `entered`: the functions that were run, None if not all of it could be; `is_too_much`: as
+    that takes too much work."""
+
+    hang: Hang | None = None
+    entered: frozenset[FunctionNode] | None = None
+    is_too_much: bool = False
+
+
+def hangs(facts: ModuleFacts, project: Project, *, alone: bool = False) -> tuple[Hang, ...]:
+    """What the ranks wait for in a file. Without `alone` also in what it leads to in other files, unless those show it
+    by themselves."""
+    return result_of(facts, project, alone=alone).hangs
+
+
+def result_of(facts: ModuleFacts, project: Project, *, alone: bool = False) -> Result:
+    """What is found in a file, likewise, and what had to be left out."""
     begins = not alone and any(map(facts.file.holds, _BEGINNING))
     if not begins and not any(map(facts.file.holds, WRITTEN)):
-        return []
+        return Result()
     talkers = talkers_of(project)
     modules = imported(project, facts) if talkers.files and not talkers.too_many else []
-    if talkers.files.isdisjoint(modules) or len(modules) >= MOST_IMPORTED:
-        return []
-    if facts.name not in talkers.files and not begins:
-        return []
+    if talkers.too_many or len(modules) >= MOST_IMPORTED:
+        return Result(left_out=((1, "", _MANY_FILES),) if any(map(facts.file.holds, WRITTEN)) else ())
+    if talkers.files.isdisjoint(modules) or (facts.name not in talkers.files and not begins):
+        return Result()
     talkers = widened(talkers, modules)
     found: dict[Span, Hang] = {}
-    for hang in _hangs_in(facts, project, talkers):
+    left_out: list[tuple[int, str, str]] = []
+    for hang in _hangs_in(facts, project, talkers, left_out):
         assert hang.first.message is not None
         of, place = hang.first.message.facts, hang.first.message.seen_from(facts)
         if place is None or (of is not facts and (alone or hangs(of, project, alone=True))):
             continue
         found.setdefault(span_of(facts, place), hang)
-    return [found[span] for span in sorted(found)]
+    return Result(tuple(found[span] for span in sorted(found)), tuple(left_out))
 
 
-def _hangs_in(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[Hang]:
-    """From wherever ranks start in a file."""
+def _hangs_in(
+    facts: ModuleFacts, project: Project, talkers: Talkers, left_out: list[tuple[int, str, str]]
+) -> Iterator[Hang]:
+    """From wherever ranks start in a file; `left_out` gets the starts that take too much work."""
     entered: set[FunctionNode] = set()
     gave_up, steps = False, Steps(_MOST)
     for start in _starts(facts, project, talkers):
         if start.node in entered:
             continue
-        hang, run = _hang_of(dataclasses.replace(start, whole=start.whole and not gave_up), facts, talkers, steps)
-        if start.node is facts.tree and run is None:  # what it starts, and with what, is not known
+        run = _run_of(dataclasses.replace(start, whole=start.whole and not gave_up), facts, talkers, steps)
+        if start.node is facts.tree and run.entered is None:  # what it starts, and with what, is not known
             gave_up = True
-        entered |= run or set()
-        if hang is not None and hang.first.message is not None:
-            yield hang
+        if run.is_too_much:
+            left_out.append((getattr(start.node, "lineno", 1), getattr(start.node, "name", ""), _MANY_STEPS))
+        entered |= run.entered or frozenset()
+        if run.hang is not None and run.hang.first.message is not None:
+            yield run.hang
 
 
 def _starts(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[_Start]:
@@ -136,30 +168,27 @@ def _started(facts: ModuleFacts, project: Project) -> frozenset[str]:
     return frozenset(node.id for node in given if isinstance(node, ast.Name))
 
 
-def _hang_of(
-    start: _Start, facts: ModuleFacts, talkers: Talkers, steps: Steps
-) -> tuple[Hang | None, set[FunctionNode] | None]:
-    """The hang of a program, if it hangs in each job that it is written for; and the functions that were run, None if
-    not all of it could be."""
+def _run_of(start: _Start, facts: ModuleFacts, talkers: Talkers, steps: Steps) -> _Run:
+    """With the hang of a program, if it hangs in each job that it is written for."""
     found: list[Hang] = []
     entered: set[FunctionNode] = set()
     for size in _SIZES:
         try:
             programs = [_program(start, Place(rank, size), talkers, steps) for rank in range(size)]
-        except GiveUp:
-            return None, None
+        except GiveUp as e:
+            return _Run(is_too_much=isinstance(e, TooMuch))
         except Impossible:
             continue
         entered |= {node for program in programs for node in program.entered}
         if not any(program.messages for program in programs):
-            return None, entered
+            return _Run(entered=frozenset(entered))
         if not _agree(programs):
-            return None, None
+            return _Run()
         left = waiting([program.operations for program in programs])
         if not left or not _is_shown(start, programs, facts, talkers):
-            return None, entered
+            return _Run(entered=frozenset(entered))
         found.append(Hang(size, tuple(_telling_first(left)), tuple(programs)))
-    return (found[0] if found else None), entered
+    return _Run(found[0] if found else None, frozenset(entered))
 
 
 def _program(start: _Start, place: Place, talkers: Talkers, steps: Steps) -> Program:
@@ -169,7 +198,7 @@ def _program(start: _Start, place: Place, talkers: Talkers, steps: Steps) -> Pro
     except Exits:
         pass
     except RecursionError:
-        raise GiveUp from None
+        raise TooMuch from None
     return on.program
 
 
@@ -216,4 +245,4 @@ def _telling_first(left: list[Waiting]) -> list[Waiting]:
     return sorted(left, key=order)
 
 
-__all__ = ["Hang", "Message", "hangs"]
+__all__ = ["Hang", "Message", "Result", "hangs", "result_of"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ddp_lint.messages import operators
 from ddp_lint.messages.calls import Calls
-from ddp_lint.messages.values import Class, Exits, Function, GiveUp, Impossible, Object, Scope, Unknown
+from ddp_lint.messages.values import Class, Exits, Function, GiveUp, Impossible, Object, Scope, TooMuch, Unknown
 from ddp_lint.source.syntax import defaults, walk
 
 #: Statements that one rank carries out.
@@ -42,9 +42,7 @@ class Interpreter(Calls):
 
     def block(self, body: list[ast.stmt], scope: Scope) -> str:
         for statement in body:
-            self._left -= 1
-            if self._left < 0:
-                raise GiveUp
+            self._take()
             if isinstance(statement, ast.Break):
                 return _BREAK
             if isinstance(statement, ast.Continue):
@@ -58,6 +56,12 @@ class Interpreter(Calls):
             if how:
                 return how
         return _END
+
+    def _take(self) -> None:
+        """A statement is about to be carried out. Raises TooMuch."""
+        self._left -= 1
+        if self._left < 0:
+            raise TooMuch
 
     def body_of(self, function: Function, scope: Scope) -> Any:
         """What a function returns."""
@@ -214,9 +218,7 @@ class Interpreter(Calls):
                 return how
             if how == _BREAK:
                 return _END
-            self._left -= 1
-            if self._left < 0:
-                raise GiveUp
+            self._take()
 
     def _with(self, node: ast.With, scope: Scope) -> str:
         for item in node.items:

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
-from ddp_lint.messages.values import External, GiveUp, Unknown
+from ddp_lint.messages.values import External, TooMuch, Unknown
 
 _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
@@ -36,7 +36,7 @@ _PLAIN: Final = (int, str, bool, float, type(None), list, tuple, dict, range)
 
 
 def key_of(value: Any) -> Hashable:
-    """The same for values that are the same on two ranks, if they can be compared at all. Raises GiveUp for large
+    """The same for values that are the same on two ranks, if they can be compared at all. Raises TooMuch for large
     values."""
     bounded(value)
     return _key(value)
@@ -55,12 +55,12 @@ def _key(value: Any) -> Hashable:
 
 
 def is_own(values: Iterable[Any]) -> bool:
-    """Is one of these what a rank alone knows? Raises GiveUp for large values."""
+    """Is one of these what a rank alone knows? Raises TooMuch for large values."""
     return any(isinstance(part, Unknown) and part.own for part in bounded(*values))
 
 
 def holds_unknown(value: Any) -> bool:
-    """Whether only the run knows a value, or an element of it. Raises GiveUp for large values."""
+    """Whether only the run knows a value, or an element of it. Raises TooMuch for large values."""
     return any(isinstance(part, Unknown) for part in bounded(value))
 
 
@@ -72,8 +72,8 @@ def combined(what: Hashable, *values: Any) -> Unknown:
 
 
 def bounded(*values: Any) -> list[Any]:
-    """The values with all elements of lists in them. Raises GiveUp where they are many, or a list holds itself: no work
-    on values may take long, whatever a program does with them."""
+    """The values with all elements of lists in them. Raises TooMuch where they are many, or a list holds itself: no
+    work on values may take long, whatever a program does with them."""
     found: list[Any] = []
     stack, left = [*values], _PARTS
     while stack:
@@ -82,21 +82,21 @@ def bounded(*values: Any) -> list[Any]:
         left -= 1 + (len(value) // _TOGETHER if isinstance(value, str) else 0)
         if isinstance(value, (list, tuple, dict)):
             if len(value) > left:
-                raise GiveUp
+                raise TooMuch
             stack += value.values() if isinstance(value, dict) else value
         if left < 0:
-            raise GiveUp
+            raise TooMuch
     return found
 
 
 def short(*values: Any) -> None:
-    """Raises GiveUp for a range of which a list would take much memory."""
+    """Raises TooMuch for a range of which a list would take much memory."""
     if any(isinstance(value, range) and value[_PARTS:] for value in values):
-        raise GiveUp
+        raise TooMuch
 
 
 def apply(kind: type[ast.AST], *values: Any) -> Any:
-    """The result of an operator. Raises GiveUp for large values."""
+    """The result of an operator. Raises TooMuch for large values."""
     result = _applied(kind, *values)
     counted = any(isinstance(value, Unknown) and value.counted for value in values)
     return dataclasses.replace(result, counted=True) if counted and isinstance(result, Unknown) else result
@@ -139,7 +139,7 @@ def _lists(values: Iterable[Any]) -> bool:
 
 
 def builtin(name: str, values: list[Any]) -> Any:
-    """The result of a function of Python. Raises GiveUp for large values."""
+    """The result of a function of Python. Raises TooMuch for large values."""
     function = _FUNCTIONS.get(name)
     bounded(*values)
     if name != "len":
@@ -158,11 +158,11 @@ def builtin(name: str, values: list[Any]) -> Any:
 
 
 def elements(value: Any) -> list[Any] | None:
-    """What a loop goes through; None where only the run knows. Raises GiveUp for too many."""
+    """What a loop goes through; None where only the run knows. Raises TooMuch for too many."""
     if not isinstance(value, (list, tuple, range, dict)):
         return None
     if value[_MOST:] if isinstance(value, range) else len(value) > _MOST:  # the length of a range may be no `int` of C
-        raise GiveUp
+        raise TooMuch
     return list(value)
 
 

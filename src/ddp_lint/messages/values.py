@@ -15,6 +15,10 @@ class GiveUp(Exception):
     """What the rank does cannot be told from the source: nothing is said of the program."""
 
 
+class TooMuch(GiveUp):
+    """It may be told from the source, by more work than there may be."""
+
+
 class Impossible(Exception):
     """The program is not for a job of this size: it asserts another one, or speaks to a rank that is not there."""
 
@@ -30,10 +34,10 @@ class Steps:
         self._left = most
 
     def take(self) -> None:
-        """Raises GiveUp when nothing is left: what a few lines make a program do may take for ever."""
+        """Raises TooMuch when nothing is left: what a few lines make a program do may take for ever."""
         self._left -= 1
         if self._left < 0:
-            raise GiveUp
+            raise TooMuch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,14 @@ from typing import NamedTuple
 
 #: What takes more steps takes too many.
 _MOST = 10**9
-#: How many times the steps of its own size one function may take before more of them are repeated ones. In four
-#: engines a root takes up to six times what the functions that it runs have together.
-_TIMES = 16
+#: How many times the steps of its own size one function may take before more of them are repeated ones, and how much
+#: more each of them counts beyond this and the next one. In four engines a root takes up to six times what the
+#: functions that it runs have together, and no function more than 156 times its size; argument lists that double reach
+#: any multiple within a few calls.
+_TIMES = ((16, 1), (160, 15))
+_FIRST = _TIMES[0][0]
+#: As what a step counts at most.
+_HEAVIEST = sum(weight for _, weight in _TIMES)
 
 
 class Bound(NamedTuple):
@@ -20,6 +25,11 @@ class Bound(NamedTuple):
 
     steps: int
     repeated: int
+
+    @property
+    def certain(self) -> int:
+        """With so many steps, whichever, it is not exceeded."""
+        return min(self.steps, self.repeated // _HEAVIEST)
 
 
 class Work:
@@ -39,9 +49,9 @@ class Count:
     """The steps behind what is looked at, a kept result once. They are counted exactly where there may be too many:
     else each look at a chain of results would go through all of it.
 
-    Repeated steps are those that a function takes beyond a multiple of its size. They tell argument lists that double
-    from call to call, which cost without end for a few lines, from an engine that is as large. Like the steps they only
-    become more, and are the same in any order."""
+    Repeated steps are those that a function takes beyond a multiple of its size, and those beyond larger multiples
+    count more. They tell argument lists that double from call to call, which cost without end for a few lines, from an
+    engine that is as large. Like the steps they only become more, and are the same in any order."""
 
     def __init__(self) -> None:
         #: Those that were counted so far.
@@ -53,7 +63,7 @@ class Count:
         self._taken: dict[Hashable, tuple[int, int]] = {}
 
     def exceeds(self, bound: Bound) -> bool:
-        if self._most <= min(bound):
+        if self._most <= bound.certain:
             return False
         self._add_what_is_left()
         return self.steps > bound.steps or self.repeated > bound.repeated
@@ -61,11 +71,11 @@ class Count:
     def exceeds_half(self, bound: Bound) -> bool:
         """Whether this, with another one of which it is false, may exceed the bound: steps of a function which both
         may take are repeated ones together."""
-        if self._most <= min(bound) // 2:
+        if self._most <= bound.certain // 2:
             return False
         self._add_what_is_left()
-        repeated = sum(max(taken - _TIMES // 2 * size, 0) for taken, size in self._taken.values())
-        return self.steps > bound.steps // 2 or repeated > bound.repeated // 2
+        twice = sum(_repeated(2 * taken, size) for taken, size in self._taken.values())
+        return self.steps > bound.steps // 2 or twice > bound.repeated
 
     def _add_what_is_left(self) -> None:
         while self._left:
@@ -87,8 +97,8 @@ class Count:
         if work.of is not None:
             before, size = self._taken.get(work.of, (0, work.size))
             self._taken[work.of] = before + steps, size
-            allowed = _TIMES * size
-            self.repeated += max(before + steps - allowed, 0) - max(before - allowed, 0)
+            if before + steps > _FIRST * size:
+                self.repeated += _repeated(before + steps, size) - _repeated(before, size)
 
     def made(self, work: Work) -> None:
         """Its steps were counted one by one."""
@@ -98,6 +108,11 @@ class Count:
         if work not in self._counted:
             self._left.append(work)
             self._most += work.most
+
+
+def _repeated(taken: int, size: int) -> int:
+    """What of the steps of a function of this size counts as repeated."""
+    return sum(weight * max(taken - times * size, 0) for times, weight in _TIMES)
 
 
 class Effort:
