@@ -245,7 +245,8 @@ def _across_call(value: Value, by: int) -> Value:
     if value.varies is None or value.varies.call_depth + by < 0:
         return value
     varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + by)
-    return dataclasses.replace(value, varies=varies, test=_shifted(value.test, by), missing=_shifted(value.missing, by))
+    test, missing, loose = (_shifted(test, by) for test in (value.test, value.missing, value.loose))
+    return dataclasses.replace(value, varies=varies, test=test, missing=missing, loose=loose)
 
 
 def _held_across_call(value: Value, by: int) -> Value:
