@@ -34,6 +34,19 @@ PROJECTS: dict[str, tuple[dict[str, str], set[str], set[str]]] = {
         {"a:named", "a:renamed", "a:spelled_out"},
         {"a:other", "a:"},
     ),
+    "a method from whose result a framework goes backward": (
+        {
+            "a": """
+                import lightning as L
+
+                class Net(L.LightningModule):
+                    def training_step(self, batch, index): return self.layer(batch).mean()
+                    def loss(self, batch): return self.layer(batch).mean()
+            """
+        },
+        {"a:Net.training_step"},
+        {"a:Net.loss"},
+    ),
     "a module that another one hands on": (
         {
             "compat": "import torch.distributed as dist\n",

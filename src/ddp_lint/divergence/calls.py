@@ -41,6 +41,7 @@ from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import Group, along
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
+from ddp_lint.divergence.losses import made_on_the_spot, written
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.records import fields_of, record
 from ddp_lint.divergence.resolve import known
@@ -66,6 +67,7 @@ from ddp_lint.project.framework_imports import COMMUNICATION
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.syntax import FunctionNode, defaults, first_name, positional
+from ddp_lint.tensors.operations import writes
 
 #: Methods that make a list longer.
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})
@@ -84,7 +86,9 @@ def call(frame: Frame, node: ast.Call) -> Value:
         if handler is not None:
             return handler(frame, node, arguments_of(frame, node))
     arguments = arguments_of(frame, node)
-    result = invoke(frame, function, arguments, node)
+    result = made_on_the_spot(node, function, invoke(frame, function, arguments, node))
+    if isinstance(node.func, ast.Attribute) and writes(node.func.attr):
+        written(frame, node.func.value)
     if any(map(is_new_container, arguments.values)):  # ``flatten(stats, into)``
         for index, argument in arguments.nodes.items():
             value = arguments.positional[index] if isinstance(index, int) else arguments.keywords[index]

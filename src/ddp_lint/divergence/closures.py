@@ -61,8 +61,8 @@ def _whole(value: Value, function: FunctionRef, depth: int) -> Hashable:
     if reference is None or None in items or any(entry is None for _, entry in entries):
         return None
     held = (None if value.items is None else items, None if value.entries is None else entries)
-    known = (value.components, value.varies, value.open, value.test, value.agreed, value.even, value.missing)
-    return (*known, reference, held)
+    known = (value.components, value.varies, value.open, value.test, value.agreed, value.even)
+    return (*known, value.missing, value.loose, reference, held)
 
 
 def _reference(reference: object, function: FunctionRef, depth: int) -> Hashable:

@@ -12,13 +12,14 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
 from ddp_lint.divergence.calls_by_name import is_agreement, is_of_wrapped_model
 from ddp_lint.divergence.definitions import MODEL
-from ddp_lint.divergence.effects import EventStep
+from ddp_lint.divergence.effects import Branch, Effect, EventStep
 from ddp_lint.divergence.event_graph import Event
 from ddp_lint.divergence.expressions import container, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import LEFT_JOB, Frame, reference_of
 from ddp_lint.divergence.group_members import members_as_written, with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
+from ddp_lint.divergence.losses import without_gradients
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     handed,
@@ -31,6 +32,7 @@ from ddp_lint.divergence.selections import (
     own_size,
 )
 from ddp_lint.divergence.values import (
+    ALWAYS,
     NEVER,
     Known,
     Symbol,
@@ -40,6 +42,8 @@ from ddp_lint.divergence.values import (
     dictionary,
     divergent,
     is_every_rank,
+    loose_of,
+    negated,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
@@ -104,12 +108,36 @@ def communicate(
         _own_number(entry, arguments), *_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "", unproven=unproven,
     )  # fmt: skip
-    frame.effects.append(EventStep(event))
+    frame.effects.append(_where_it_comes_about(frame, event, arguments, node))
     for name in entry.uniform:
         agree(frame, arguments.get(name, entry.takes)[1])
     _receive(frame, entry, arguments)
     _turn_arguments(frame, entry, arguments)
     return _result(frame, entry, arguments, node, key)
+
+
+def backward_of_result(frame: Frame, value: Value, node: ast.Return) -> None:
+    """A framework goes backward from what a training step has returned, where that is a loss with gradients."""
+    loose = loose_of(value)
+    if value.constant is not None or loose == ALWAYS or frame.single:
+        return
+    step = Event(
+        "backward", "backward", Group(), frame.span(node), "backward", implicit=True, confidence=Confidence.MEDIUM
+    )
+    tests = [test for test in (loose, value.missing) if test not in (None, ALWAYS, NEVER)]
+    effect: Effect = EventStep(dataclasses.replace(step, loose=tests[:1] == [loose]))
+    for test in tests:
+        assert test is not None
+        effect = Branch(negated(test), [effect], [], step.span)
+    frame.effects.append(effect)
+
+
+def _where_it_comes_about(frame: Frame, event: Event, arguments: Arguments, node: ast.Call) -> Effect:
+    """The event; of a backward, where it reaches parameters."""
+    loose = without_gradients(frame, arguments, node) if event.kind == "backward" else None
+    if loose is None:
+        return EventStep(event)
+    return Branch(negated(loose), [EventStep(dataclasses.replace(event, loose=True))], [], event.span)
 
 
 def _is_evident(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) -> bool:

@@ -76,6 +76,8 @@ class Event:
     buffer: str = ""
     #: It comes about only where something is sharded, as a test around the call says.
     sharded: bool = False
+    #: A backward that comes to parameters on some ranks only: what the others have as a loss was made on the spot.
+    loose: bool = False
     #: It is doubted for no other reason than that its file shows nothing of this: one that leads here may show it.
     unproven: When = ""
 

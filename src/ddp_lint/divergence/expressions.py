@@ -29,6 +29,7 @@ from ddp_lint.divergence.lengths import (
     padded_to,
     shape_of,
 )
+from ddp_lint.divergence.losses import as_far, of_operation
 from ddp_lint.divergence.project_names import absolute, as_configured
 from ddp_lint.divergence.records import attribute_of_record
 from ddp_lint.divergence.resolve import Linker, known
@@ -198,7 +199,7 @@ def _attribute(frame: Frame, node: ast.Attribute) -> Value:
     if path and path in frame.env:
         return frame.env[path]
     base = evaluate(frame, node.value)
-    value = attribute(frame, base, node.attr, node, path or node.attr)
+    value = as_far(base, node.attr, attribute(frame, base, node.attr, node, path or node.attr))
     if frame.summaries.own is None:
         return value
     return as_configured(
@@ -507,13 +508,14 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
         return passed_on(frame, node, [left, right])
     key = (type(node.op).__name__, left.key, right.key)
     if _is_fraction(left) or _is_fraction(right):
-        return passed_on(frame, node, [left, right], key)  # ``x + 0.1 * rank`` makes what a tensor holds, no number
+        # ``x + 0.1 * rank`` makes what a tensor holds, no number
+        return of_operation(node, left, right, passed_on(frame, node, [left, right], key))
     if (ranked := rank_from_node(node.op, (node.left, left), (node.right, right))) is not None:
         return ranked
     result = combine(operation, (left, right), key)
     if isinstance(node.op, ast.Add):
         result = as_long_as(frame, result, padded_to(frame, node.left, node.right))
-    return with_agreed(result, left, right)
+    return of_operation(node, left, right, with_agreed(result, left, right))
 
 
 def _makes_text(node: ast.expr) -> bool:

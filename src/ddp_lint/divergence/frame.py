@@ -245,7 +245,8 @@ def _across_call(value: Value, by: int) -> Value:
     if value.varies is None or value.varies.call_depth + by < 0:
         return value
     varies = dataclasses.replace(value.varies, call_depth=value.varies.call_depth + by)
-    return value.varying(varies, _shifted(value.test, by), _shifted(value.missing, by))
+    test, missing, loose = (_shifted(test, by) for test in (value.test, value.missing, value.loose))
+    return value.varying(varies, test, missing, loose)
 
 
 def _held_across_call(value: Value, by: int) -> Value:

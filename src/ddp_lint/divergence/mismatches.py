@@ -51,8 +51,8 @@ class Mismatch:
     that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
     `evident` shows whether the code shows that this condition holds. `reason` distinguishes the kinds where one kind
     has several: for ARGUMENT 'root', 'reduce op' or 'payload', for GROUP 'members' where each rank makes another
-    group, for STEP the knowledge kind ('step' or 'backward'), or 'decides' where
-    all ranks step, each by a number of its own.
+    group, for STEP the knowledge kind ('step' or 'backward'), 'decides' where all ranks step, each by a number of its
+    own, or 'loose' where all go backward, but the loss of some is a tensor that they have just made.
     """
 
     kind: Kind

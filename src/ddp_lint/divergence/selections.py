@@ -12,7 +12,7 @@ from typing import Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.lengths import assigned_once, is_loader_name, of_batches
-from ddp_lint.divergence.values import Value, Variation, unknown
+from ddp_lint.divergence.values import Value, Variation, divergent, unknown
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import assigned_to, inside, kept_by_node
@@ -69,8 +69,11 @@ def _is_negated(made: tuple[object, ...]) -> bool:
 
 def selection(frame: Frame, node: ast.AST, parts: Sequence[Value]) -> Value:
     """What is selected by these; the same number on all ranks if they have agreed on any of it."""
-    agreed = any(part.agreed for part in parts)
-    return unknown(frame.key(node), None if agreed else ref.Instance(SELECTION), agreed=agreed)
+    if any(part.agreed for part in parts):
+        return unknown(frame.key(node), agreed=True)
+    varies = next((part.varies for part in parts if part.open and of_batches(part.varies)), None)
+    chosen = unknown(frame.key(node)) if varies is None else divergent(frame.key(node), varies)
+    return chosen.with_reference(ref.Instance(SELECTION))
 
 
 def of_one_shape(value: Value) -> Value:

@@ -12,7 +12,7 @@ from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import of_arms
 from ddp_lint.divergence.closures import visible
-from ddp_lint.divergence.collectives import agree
+from ddp_lint.divergence.collectives import agree, backward_of_result
 from ddp_lint.divergence.conditions import test_of
 from ddp_lint.divergence.definitions import calls_in, made_anew, stores_of
 from ddp_lint.divergence.effects import (
@@ -42,9 +42,11 @@ from ddp_lint.divergence.expressions import (
 )
 from ddp_lint.divergence.failures import may_fail, names_of, refuses_own, whether_raised
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, Returned, none, reference_of
+from ddp_lint.divergence.hooks import is_followed_by_backward
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
 from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, padded_to
+from ddp_lint.divergence.losses import of_operation
 from ddp_lint.divergence.object_lists import is_counted, with_objects
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import sums_up_batches
@@ -802,6 +804,8 @@ def _class_manager(
 def _return(frame: Frame, node: ast.Return) -> None:
     value = evaluate(frame, node.value) if node.value is not None else none()
     _record(frame, value)
+    if not frame.depth and is_followed_by_backward(frame.linker, frame.owner, frame.function):
+        backward_of_result(frame, value, node)
     _leave(frame, "return")
 
 
@@ -884,7 +888,7 @@ def _augmented(frame: Frame, node: ast.AugAssign) -> None:
     if isinstance(node.op, ast.Add):
         value = as_long_as(frame, value, padded_to(frame, node.target, node.value))
         value = with_objects(frame, node, left, right.items or ()) or value
-    bind(frame, node.target, with_agreed(value, left, right), node)
+    bind(frame, node.target, of_operation(node, left, right, with_agreed(value, left, right)), node)
 
 
 def _delete(frame: Frame, node: ast.Delete) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 
 from ddp_lint.divergence import references as ref
@@ -11,6 +12,7 @@ from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers
 from ddp_lint.divergence.lengths import extent_of, grown_by_key, is_extent, is_size, size_of
+from ddp_lint.divergence.losses import written
 from ddp_lint.divergence.project_names import as_configured
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.values import Value, Variation, dictionary, divergent, filled, is_new_container, unknown
@@ -34,6 +36,7 @@ def bind(frame: Frame, target: ast.expr, value: Value, source: ast.AST, *, count
     if isinstance(target, ast.Subscript):
         key, base = evaluate(frame, target.slice), evaluate(frame, target.value)
         _store(frame, target, base)
+        written(frame, target.value)
         if _enter(frame, target, base, key, value):
             return
     if not path:
@@ -63,6 +66,8 @@ def _bind_parts(frame: Frame, target: ast.Tuple | ast.List, value: Value, source
             item = divergent(("part", frame.key(source), index), value.varies)
         else:
             item = unknown(("part", frame.key(source), frame.key(target), index), agreed=value.agreed)
+        if not index and value.loose is not None:
+            item = dataclasses.replace(item, loose=value.loose)
         bind(frame, part, item, source, counted=counted)
 
 

@@ -386,6 +386,8 @@ class Value:
     even: bool = False
     #: When it is None, where assignments of None and of something else show it.
     missing: Test | None = None
+    #: When it is a tensor that was made on the spot, from which backward reaches no parameter, where arms show it.
+    loose: Test | None = None
     #: How many containers with known elements lie within each other.
     depth: int = 0
 
@@ -452,9 +454,9 @@ class Value:
         made.reference = reference
         return made
 
-    def varying(self, varies: Variation, test: Test | None, missing: Test | None) -> Value:
+    def varying(self, varies: Variation, test: Test | None, missing: Test | None, loose: Test | None) -> Value:
         made = Value(*_ALL_OF(self))
-        made.varies, made.test, made.missing = varies, test, missing
+        made.varies, made.test, made.missing, made.loose = varies, test, missing, loose
         return made
 
 
@@ -475,6 +477,7 @@ class ArgumentKey(NamedTuple):
     even: bool
     made: bool
     missing: Hashable
+    loose: Hashable
 
 
 def argument_key(value: Value) -> ArgumentKey:
@@ -485,7 +488,7 @@ def argument_key(value: Value) -> ArgumentKey:
     components = None if plain else value.components
     return ArgumentKey(
         components, varies, value.open, value.reference, items, entries, value.agreed, value.even, value.made,
-        value.missing,
+        value.missing, value.loose,
     )  # fmt: skip
 
 
@@ -650,9 +653,11 @@ def merge(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
         alike = all((value.varies is None or value.even) and value.constant is None for value in (yes, no))
         even = alike and merged.kind != GROWN
     missing = _missing(test, yes, no) if merged.constant is None else None
-    if merged.even == even and merged.missing == missing:
+    first, second = loose_of(yes), loose_of(no)
+    loose = None if first is None and second is None else _either(test, first or NEVER, second or NEVER)
+    if merged.even == even and merged.missing == missing and merged.loose == loose:
         return merged
-    return dataclasses.replace(merged, even=even, missing=missing)
+    return dataclasses.replace(merged, even=even, missing=missing, loose=loose)
 
 
 #: What is never true.
@@ -671,6 +676,15 @@ def missing_of(value: Value) -> Test | None:
     return NEVER if made or (value.varies is not None and value.open and value.varies.cause == "data") else None
 
 
+def loose_of(value: Value) -> Test | None:
+    """When the value, or the loss that it begins with, is a tensor that was made on the spot: ``return loss, outputs``,
+    ``return {"loss": loss}``."""
+    if value.loose is not None or (value.items is None and value.entries is None):
+        return value.loose
+    held = value.items[0] if value.items else (value.entries or {}).get("loss")
+    return held.loose if held is not None else None
+
+
 def _is_none(value: Value) -> bool:
     constant = value.constant
     return constant is not None and constant.value is None
@@ -683,8 +697,11 @@ def _missing(test: Test, yes: Value, no: Value) -> Test | None:
     first, second = missing_of(yes), missing_of(no)
     if test.varying() is not None:  # ``if rank == 0: out = make()``: None is for the other ranks
         first, second = first or NEVER, second or NEVER
-    if first is None or second is None:
-        return None
+    return None if first is None or second is None else _either(test, first, second)
+
+
+def _either(test: Test, first: Test, second: Test) -> Test | None:
+    """The first where the test holds, else the second; None for a formula that is too large."""
     if first is second or first == second:
         return first
     if (first, second) == (ALWAYS, NEVER):

@@ -87,6 +87,8 @@ def _reason(difference: Difference) -> str:
         return "reduce op" if same_root else "root"
     if difference.how == "crossed":
         return "tensors"
+    if difference.event.loose and difference.fork.span == difference.event.span:
+        return "loose"
     return difference.event.kind if difference.event.kind in ("step", "backward") else ""
 
 

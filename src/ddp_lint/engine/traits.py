@@ -106,7 +106,7 @@ class _Look:
     def assigned(self, node: ast.Assign) -> None:
         if isinstance(node.targets[0], ast.Attribute):
             self._found |= {Trait.COUNTS} if _adds_number(node.value) else set()
-            self._found |= {Trait.KEEPS} if self._name == "__init__" and isinstance(node.value, _COLLECTIONS) else set()
+            self._found |= {Trait.KEEPS} if self._name == "__init__" and _is_collection(node.value) else set()
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self._given.append((target.id, node.value))
@@ -141,6 +141,14 @@ def _is_plain(value: ast.expr) -> bool:
 def _is_text(key: ast.expr) -> bool:
     """``d["x"]``: the key of a dict, never the index of a tensor."""
     return isinstance(key, ast.JoinedStr) or (isinstance(key, ast.Constant) and isinstance(key.value, str))
+
+
+def _is_collection(value: ast.expr) -> bool:
+    """Whether it is a list or the like, or what a function gives, which may be one: ``make_layers(depth)``."""
+    func = value.func if isinstance(value, ast.Call) else None
+    name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+    own = isinstance(func, ast.Name) or (isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name))
+    return isinstance(value, _COLLECTIONS) or (own and bool(name) and name.lstrip("_")[:1].islower())
 
 
 def _adds_number(value: ast.expr) -> bool:

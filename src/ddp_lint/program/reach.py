@@ -26,6 +26,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import PROGRAMS, is_telling
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program.events import Need, Vocabulary, vocabulary
@@ -53,6 +54,8 @@ _UNSPOKEN = {
 }
 #: ... where an object is made.
 _MAKING = frozenset({"__init__"})
+#: Methods from whose result a framework goes backward.
+_FOLLOWED_BY_BACKWARD = frozenset(table("tensors")["followed_by_backward"])
 #: Methods of one name, those of tests among them, of which a call on an object of no known class may mean one.
 _FEW = 8
 #: So many classes that are mentioned together are kept as one set for all of them: else each of n classes that one
@@ -450,6 +453,8 @@ class _Graph:
         if any(self._classes[class_].communicates for class_ in self._direct(number)):
             return True
         function = self._functions[number]
+        if function.method_of >= 0 and function.name.rpartition(".")[2] in _FOLLOWED_BY_BACKWARD:
+            return True
         if function.top and self._is_of_framework(function.name, place):
             return True
         return any(

@@ -16,7 +16,7 @@ class Trait(str, enum.Enum):
     PRINTS = "print(x), logger.info(x)"
     COUNTS = "self.calls += 1, self.seen.append(x)"
     CONSTRUCTS = "def __init__"
-    KEEPS = "self.layers = [...], in a constructor"
+    KEEPS = "self.layers = [...], self.layers = make(...), in a constructor"
     DELEGATES = "self.model.module(x), in a forward"
 
 

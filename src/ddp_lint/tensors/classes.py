@@ -313,6 +313,33 @@ class ModuleClasses:
             if isinstance(method, ast.FunctionDef) and method.name == "__init__"
         )
 
+    def has_parameters(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether a module surely has parameters that are trained: nothing of it may be frozen."""
+        nodes = (node for each in cls.lineage for node in walk(each.node))
+        if cls.name in seen or any(isinstance(n, ast.Attribute) and "requires_grad" in n.attr for n in nodes):
+            return False
+        made = [attribute for found in cls.attributes.values() for attribute in found]
+        layers = ((a.value, a.facts) for a in made if a.role is Role.LAYER and isinstance(a.value, ast.Call))
+        return any(a.role is Role.PARAMETER for a in made) or any(
+            self.makes_parameters(call, facts, seen | {cls.name}) for call, facts in layers
+        )
+
+    def makes_parameters(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether a call surely makes a parameter, a layer of torch.nn that has some, or a module of the project that
+        does."""
+        written = dotted_ast(call.func)
+        maker = self.qualified(written, facts)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in names("views", "maybe"):  # ``.to(device)``
+            of = call.func.value
+            return isinstance(of, ast.Call) and self.makes_parameters(of, facts, seen)
+        kind = layer_kind(maker)
+        if kind == "Sequential":
+            return any(isinstance(arg, ast.Call) and self.makes_parameters(arg, facts, seen) for arg in call.args)
+        if kind and maker not in PARAMETER_MAKERS:
+            return kind in names("saves_input", "parametric")
+        inner = self.resolve(written, facts)
+        return maker in PARAMETER_MAKERS or (inner is not None and self.has_parameters(inner, seen))
+
     def _makes_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str]) -> bool:
         """Whether a call registers a buffer, or makes a module that has some, also by a method of its class:
         ``Decoder.from_pretrained(config)``."""

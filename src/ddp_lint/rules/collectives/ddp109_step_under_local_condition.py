@@ -11,7 +11,10 @@ class StepUnderLocalCondition(MismatchRule):
 
     Finds `optimizer.step()`, `scheduler.step()`, `scaler.update()`, gradient clipping and `loss.backward()` that only
     some ranks run: under a rank test, under a test of this rank's own loss or data, or in a `try` whose handler skips
-    a batch that raised an exception and continues. Also `ReduceLROnPlateau.step(loss)` with each rank's own loss.
+    a batch that raised an exception and continues. Also `ReduceLROnPlateau.step(loss)` with each rank's own loss, and
+    a `backward()` of what is on some ranks a tensor that was made on the spot (`loss = torch.tensor(0.0)` where a batch
+    has no targets): all ranks call it, but there it reaches no parameter. Lightning goes backward from what
+    `training_step` returns: a rank that returns None or such a tensor skips it.
 
     ## Why it breaks
 
@@ -20,7 +23,8 @@ class StepUnderLocalCondition(MismatchRule):
     continues with gradients averaged over different models, and the checkpoint has one of them. If one rank skips a
     `backward()`, its peer waits in the gradients' `all_reduce`, or pairs it with that of the next step. Measured on
     two ranks, with NCCL and with gloo: after a step on rank 0 alone parameters differ by 0.0012, after clipping on
-    rank 0 alone by 0.013.
+    rank 0 alone by 0.013. With `torch.tensor(0.0, requires_grad=True)` for a loss on rank 1, that rank goes through
+    all its steps without an error while rank 0 waits in its first one (gloo).
 
     ## Example
 
@@ -81,6 +85,8 @@ class StepUnderLocalCondition(MismatchRule):
     trains alone because nothing in the file is distributed, or in a function that takes its model as it is, next to
     functions that train what they wrap, conditions that are results of a collective, loops over loaders whose batches
     one process hands out (`dispatch_batches=True`), and loops inside of `Join` that call no collective by themselves.
+    Losses without targets that are made of the model's output (`output.sum() * 0`), and those to which another term is
+    added; training steps with manual optimization.
 
     ## How to confirm
 

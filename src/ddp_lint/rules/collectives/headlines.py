@@ -191,6 +191,8 @@ def _step(mismatch: Mismatch) -> str:
     after = "the others hang in its all_reduce" if backward else "the replicas drift apart"
     if mismatch.reason == "decides":
         return f"{what} depends on {_depends(mismatch)}: {after}"
+    if mismatch.reason == "loose":
+        return f"where `{mismatch.condition}` differs, a rank's loss has no gradients: the others hang in {what}"
     if mismatch.rounds:
         after = "one hangs in the all_reduce of its backward" if backward else after
         return f"the loop over `{mismatch.condition}` runs a different number of times on each rank: {after}"
@@ -251,6 +253,8 @@ def _agreed(mismatch: Mismatch) -> str:
 def _together(mismatch: Mismatch) -> str:
     if mismatch.reason == "decides":
         return "average the number over the ranks (all_reduce) before the step"
+    if mismatch.reason == "loose":
+        return "make the loss without targets from the model's output, too: `output.sum() * 0`"
     if mismatch.rounds:
         return "give all ranks the same number of iterations (pad the shares), or wrap the loop in `Join`"
     if mismatch.by_rank_or_place:

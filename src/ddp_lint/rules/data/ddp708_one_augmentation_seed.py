@@ -38,13 +38,18 @@ _BY_RANK = re.compile(r"rank|process_index|initial_seed|base_seed|get_worker_inf
 _STARTS_RANKS = ("spawn", "Process", "start_processes")
 
 
+_SEED_BY_RANK = "after building the model, seed random, numpy and torch by rank: workers seed from torch's generator"
+_SEED_WORKERS = "seed_everything(seed, workers=True) seeds the workers of each rank by its number"
+
+
 class OneAugmentationSeed(Rule):
     """All ranks use the same augmentation seed, so they draw the same crops and flips.
 
     ## What it does
 
     Finds code that several ranks run where Python's or NumPy's generator gets a seed that does not depend on the rank,
-    directly or through a helper of the project, next to a data loader, in a program that augments its data at random,
+    directly, through a helper of the project, or by Lightning's `seed_everything(seed)` without `workers=True`, next to
+    a data loader, in a program that augments its data at random,
     or whose dataset draws from `random` or NumPy in `__getitem__`: in the file, in what it imports, or in a file that
     imports it.
     Also a `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler, and a
@@ -174,7 +179,7 @@ class OneAugmentationSeed(Rule):
             "all ranks seed `random` or NumPy alike: they draw the same augmentations for different samples",
             notes=[f"rank 0 and rank 1 draw the same numbers, also those of `{drawn[0]}`"],
             labels=[(drawn[1], "draws at random")],
-            help="after building the model, seed random, numpy and torch by rank: workers seed from torch's generator",
+            help=_SEED_WORKERS if self._is_of_framework(node) else _SEED_BY_RANK,
         )
 
     # ---- what workers start with
@@ -272,7 +277,11 @@ class OneAugmentationSeed(Rule):
         seed = call.args[0].value
         if isinstance(seed, cst.Name) and any(b.kind == "parameter" for b in self.module.bindings(seed, call)):
             return False
-        return name in _SEEDERS or self._is_known_helper(self.module.callee(call))
+        return name in _SEEDERS or self._is_of_framework(call) or self._is_known_helper(self.module.callee(call))
+
+    def _is_of_framework(self, call: cst.Call) -> bool:
+        name, project = self.module.callee(call), self.module.project
+        return (project.canonical(name) if project is not None else name) in table("data")["framework_seeds"]
 
     def _is_known_helper(self, name: str) -> bool:
         if name not in self._helpers:

@@ -202,12 +202,15 @@ class CudaBeforeSetDevice(Rule):
     def _on_current_gpu(self, call: cst.Call, before: list[cst.Call]) -> str:
         """What a call does on the current GPU without naming one; '' when it does not."""
         name = self.module.qualified(call.func)
+        started = any(self.module.qualified(c.func) == "torch.distributed.init_process_group" for c in before)
         if name in _GUESSING:
-            started = any(self.module.qualified(c.func) == "torch.distributed.init_process_group" for c in before)
             named = argument(call, None, "device_ids") or argument(call, None, "device")
             return "" if named is not None or not started else f"`{name.rpartition('.')[2]}` uses cuda:0 on every rank"
-        if self._runs(call, _chooses_gpu) is None and self._runs(call, _uses_current_gpu) is not None:
-            return f"{self.module.quoted(call.func)} puts a tensor on cuda:0 on every rank"
+        if self._runs(call, _chooses_gpu) is None:
+            if self._runs(call, _uses_current_gpu) is not None:
+                return f"{self.module.quoted(call.func)} puts a tensor on cuda:0 on every rank"
+            if started and self._runs(call, _guesses_gpu) is not None:
+                return f"{self.module.quoted(call.func)} uses cuda:0 on every rank"
         if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value in _TENSOR_METHODS:
             if self._holds_no_tensor(call.func.value):
                 return ""
@@ -345,6 +348,12 @@ class CudaBeforeSetDevice(Rule):
 
 def _chooses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
     return (facts.imports.resolve(dotted_ast(call.func)) or "") in _SETS
+
+
+def _guesses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call is a collective that takes the current GPU, as none is named."""
+    named = any(keyword.arg in ("device_ids", "device", None) for keyword in call.keywords)
+    return not named and (facts.imports.resolve(dotted_ast(call.func)) or "") in _GUESSING
 
 
 def _uses_current_gpu(facts: ModuleFacts, call: ast.Call) -> bool:

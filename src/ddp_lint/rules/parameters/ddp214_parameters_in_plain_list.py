@@ -10,12 +10,11 @@ from ddp_lint.project.framework_imports import SHARDING
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.imports import of_self
+from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.tensors import Kind, ModuleClass, TensorFile
-from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.operations import layer_kind
 
 _PLAIN = (cst.List, cst.Tuple, cst.Dict, cst.ListComp, cst.DictComp)
@@ -28,9 +27,10 @@ class ParametersInPlainList(Rule):
 
     ## What it does
 
-    Finds `self.layers = [nn.Linear(..), ..]`, a dict or comprehension of such, `self.layers.append(nn.Linear(..))`,
-    and lists of the module's own parameters (`self.weights = [self.a.weight, self.b.weight]`), when `forward` reads the
-    list and nothing registers its elements.
+    Finds `self.layers = [nn.Linear(..), ..]`, a dict or comprehension of such or of the project's own modules with
+    parameters, `self.layers.append(nn.Linear(..))`, such a list that a function of the project returns
+    (`self.layers = make_layers(depth)`), and lists of the module's own parameters
+    (`self.weights = [self.a.weight, self.b.weight]`), when `forward` reads the list and nothing registers its elements.
 
     ## Why it breaks
 
@@ -88,7 +88,9 @@ class ParametersInPlainList(Rule):
 
     The elements are registered too: passed to `nn.Sequential`, `nn.ModuleList`, `add_module`, `setattr`. The list is
     not read in forward. Classes that are not an `nn.Module`. Layers whose gradients are turned off by name
-    (`self.filters[0].requires_grad_(False)`). Only with `--preview`: second references to registered parameters, in a
+    (`self.filters[0].requires_grad_(False)`), and modules that freeze themselves. A list for one module of the project,
+    which keeps it from being registered (`self.teacher = [Teacher()]`). Modules that hand the parameters of the list
+    out by a method. Only with `--preview`: second references to registered parameters, in a
     project that shards no model.
 
     ## How to confirm
@@ -128,6 +130,11 @@ class ParametersInPlainList(Rule):
         if isinstance(node, cst.Assign) and isinstance(node.value, _PLAIN):
             name, value = dotted(node.targets[0].target), node.value
             elements: list[cst.CSTNode] = list(_elements(value))
+            if isinstance(value, cst.List) and len(elements) == 1 and self._hides(elements[0]):
+                return None
+        elif isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
+            name = dotted(node.targets[0].target)
+            return name if of_self(name) and self._made_by_function(node.value) else None
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "append":
             name, elements = dotted(node.func.value), [a.value for a in node.args]
             if not self._starts_as_list(name, function):
@@ -135,6 +142,10 @@ class ParametersInPlainList(Rule):
         else:
             return None
         return name if of_self(name) and any(self._is_trained(e, function) for e in elements) else None
+
+    def _hides(self, element: cst.CSTNode) -> bool:
+        """``self.teacher = [Teacher()]``: a list for one module of the project's keeps it from being registered."""
+        return isinstance(element, cst.Call) and not layer_kind(self.module.qualified(element.func))
 
     def _is_fixed(self, name: str, function: cst.FunctionDef) -> bool:
         """Whether gradients are switched off for what the list holds: ``self.filters[0].requires_grad_(False)``."""
@@ -154,23 +165,37 @@ class ParametersInPlainList(Rule):
     def _is_trained(self, element: cst.CSTNode, function: cst.FunctionDef) -> bool:
         """Whether an element is a parameter, or a layer that has some."""
         if isinstance(element, cst.Call):
-            maker = self.module.qualified(element.func)
-            return maker in PARAMETER_MAKERS or layer_kind(maker) in (
-                "Linear",
-                "Conv1d",
-                "Conv2d",
-                "Conv3d",
-                "Embedding",
-            )
+            return self._makes_parameters(element)
         value = TensorFile.of(self.module).flow(function).value(element)
         return value.kind is Kind.PARAMETER and bool(value.name)
+
+    def _makes_parameters(self, made: cst.Call) -> bool:
+        call = ast.parse(self.module.tree.code_for_node(made).strip(), mode="eval").body
+        tensors = TensorFile.of(self.module)
+        return isinstance(call, ast.Call) and tensors.classes.makes_parameters(call, tensors.facts)
+
+    def _made_by_function(self, made: cst.Call) -> bool:
+        """Whether a function of the project or a method returns a plain list of layers: ``make_layers(depth)``."""
+        tensors, written = TensorFile.of(self.module), dotted(made.func)
+        owner, own = self.module.class_of(made), written.removeprefix("self.")
+        cls = tensors.classes.named(owner.name.value) if owner is not None else None
+        if own != written and cls is not None:
+            of, method = cls.methods.get(own, (None, None))
+            found = (of.facts, method) if of is not None and method is not None else None
+        else:
+            found = tensors.classes.function(written, tensors.facts)
+        return found is not None and any(
+            isinstance(element, ast.Call) and tensors.classes.makes_parameters(element, found[0])
+            for element in _returned(found[1])
+        )
 
     def _read_in_forward(self, name: str, function: cst.FunctionDef) -> bool:
         owner = TensorFile.of(self.module).owner(function)
         if owner is None:
             return False
-        from_forward = set(owner.forward_methods)
-        return any(method in from_forward for method in _methods_reading(owner, name[5:]))
+        reading = set(_methods_reading(owner, name[5:]))
+        given = any(_gives_parameters(owner.methods[method][1]) for method in reading - {"forward", "__init__"})
+        return not given and not reading.isdisjoint(owner.forward_methods)
 
     def _registered(self, name: str, function: cst.FunctionDef) -> bool:
         for node in descendants(function.body):
@@ -210,6 +235,28 @@ def _elements(value: cst.BaseExpression) -> Iterator[cst.CSTNode]:
         yield value.value
 
 
+def _returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """The elements of the one list, tuple or dictionary that a function returns."""
+    returns = [node.value for node in walk(function) if isinstance(node, ast.Return)]
+    value = returns[0] if len(returns) == 1 else None
+    if isinstance(value, ast.Name):
+        stores = [n.value for n in walk(function) if isinstance(n, ast.Assign) and dotted_ast(n.targets[0]) == value.id]
+        if len(stores) == 1 and isinstance(stores[0], ast.List):
+            adding = (
+                n for n in walk(function) if isinstance(n, ast.Call) and dotted_ast(n.func) == f"{value.id}.append"
+            )
+            yield from (call.args[0] for call in adding if call.args)
+        value = stores[0] if len(stores) == 1 else None
+    if isinstance(value, (ast.List, ast.Tuple)):
+        yield from value.elts
+    elif isinstance(value, ast.Dict):
+        yield from value.values
+    elif isinstance(value, ast.ListComp):
+        yield value.elt
+    elif isinstance(value, ast.DictComp):
+        yield value.value
+
+
 def _methods_reading(owner: ModuleClass, attribute: str) -> Iterator[str]:
     """Names of the methods that read `self.attribute`."""
     for name, (_, node) in owner.methods.items():
@@ -219,8 +266,14 @@ def _methods_reading(owner: ModuleClass, attribute: str) -> Iterator[str]:
                 break
 
 
+def _gives_parameters(method: ast.FunctionDef) -> bool:
+    """Whether a method hands out parameters by itself: those of a plain list for an optimizer, or to freeze them."""
+    words = ("parameters", "named_parameters", "requires_grad_", "requires_grad")
+    return any(isinstance(node, ast.Attribute) and node.attr in words for node in walk(method))
+
+
 def _makes(node: cst.CSTNode) -> bool:
     """Whether the elements are built on the spot: in no other place can they be registered."""
     if isinstance(node, cst.Assign):
-        return any(isinstance(e, cst.Call) for e in _elements(node.value))
+        return isinstance(node.value, cst.Call) or any(isinstance(e, cst.Call) for e in _elements(node.value))
     return isinstance(node, cst.Call) and any(isinstance(a.value, cst.Call) for a in node.args)
