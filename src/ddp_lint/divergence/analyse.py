@@ -338,7 +338,9 @@ def _as_derived(read: _Read, facts: ModuleFacts, summaries: Summaries) -> _Read:
     """With the mismatches that come about in a method by what the constructors of derived classes keep: a wrapped model
     of ``class DDPTrainer(Trainer)``."""
     function = read.root.function
-    if function is None or function.owner is None or read.root.decorated or not may_run_own_apart(function):
+    if function is None or read.root.decorated:
+        return read
+    if not may_run_own_apart(function) and not may_run_own_on_some(function):
         return read
     reads = []
     for of in derived(summaries, function):

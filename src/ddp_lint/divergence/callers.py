@@ -201,8 +201,8 @@ def may_run_own_on_some(function: FunctionRef) -> bool:
 
 
 def may_run_own_apart(function: FunctionRef) -> bool:
-    """Does a method of a class that keeps a model test something that its object holds, and call a method or leave a
-    loop by it: ``if self.device == 0: self.validate()``?"""
+    """Does a method of a class that keeps a model compare what its object holds to the first rank's number, and call
+    something or leave a loop by it: ``if self.device == 0: self.validate()``?"""
     return function.owner is not None and bool(_models_of(function.owner.node)) and _parts_by_own(function.node)
 
 
@@ -213,10 +213,10 @@ def _parts_by_own(function: ast.AST) -> bool:
 
 
 def _compares_own(test: ast.expr) -> bool:
-    """``self.device == 0``, ``not self.gpu``: a number that the object holds, alone."""
-    if isinstance(test, ast.Compare) and isinstance(test.comparators[0], ast.Constant):
-        test = test.left if test.comparators[0].value == 0 else test
-    return isinstance(test, ast.Attribute) and getattr(test.value, "id", "") == "self"
+    """``self.device == 0``"""
+    if not isinstance(test, ast.Compare) or getattr(test.comparators[0], "value", None) != 0:
+        return False
+    return isinstance(test.left, ast.Attribute) and getattr(test.left.value, "id", "") == "self"
 
 
 def derived(summaries: Summaries, function: FunctionRef) -> Iterator[ClassRef]:
