@@ -337,3 +337,62 @@ def test_a_list_of_the_own_share_that_another_function_makes_a_tensor_of(tmp_pat
             return reduce(losses)
     """
     check(tmp_path, source)
+
+
+#: A class whose objects are of derived classes, one of which wraps the model.
+TRAINER = """
+class Trainer:
+    def __init__(self, model, gpu, loader, opt):
+        self.model = model
+        self.gpu = gpu
+        self.loader = loader
+        self.opt = opt
+
+    def fit(self):
+        for epoch in range(3):
+            self.epoch(){mark}
+            if self.gpu == 0:
+                break
+
+    def epoch(self):
+        for x in self.loader:
+            self.model(x).sum().backward()
+            self.opt.step()
+"""
+DERIVED = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from program import Trainer
+
+
+class Shared(Trainer):
+    def __init__(self, name, model, rank, loader, opt):
+        self.name = name
+        {wrap}
+        super().__init__(self.model, {gpu}, loader, opt)
+
+
+def main(rank, world_size, loader, opt):
+    dist.init_process_group("nccl", rank=rank, world_size=world_size)
+    Shared("shared", torch.nn.Linear(1, 1), rank, loader, opt).fit()
+
+
+if __name__ == "__main__":
+    mp.spawn(main, args=(2, [], None), nprocs=2)
+"""
+WRAPPED = "self.model = DDP(model.to(rank), device_ids=[rank])"
+
+
+@pytest.mark.parametrize(
+    ("wrap", "gpu", "mark"),
+    [
+        (WRAPPED, "rank", "  # !optimizer-step"),
+        (WRAPPED, "0", ""),  # the same number on all ranks
+        ("self.model = model.to(rank)", "rank", ""),
+    ],
+)
+def test_what_the_constructor_of_a_derived_class_keeps(wrap: str, gpu: str, mark: str, tmp_path: pathlib.Path) -> None:
+    check(tmp_path, TRAINER.format(mark=mark), main=DERIVED.format(wrap=wrap, gpu=gpu))

@@ -257,9 +257,12 @@ def _makes_once(frame: Frame, condition: ast.expr, body: Sequence[ast.stmt]) -> 
 
 @kept_by_node(8192)
 def _set_in(statement: ast.stmt) -> frozenset[str]:
-    """What a statement or one in it assigns to, by ``=`` alone."""
+    """What a statement or one in it assigns to, by ``=`` alone. What a handler gives up shows nothing that is made:
+    ``except OSError: args.cached = False``."""
+    handled = (h for t in (statement, *children(statement)) if isinstance(t, ast.Try) for h in t.handlers)
+    given_up = {id(part) for handler in handled for part in children(handler)}
     stores = (child for child in (statement, *children(statement)) if isinstance(child, ast.Assign))
-    return frozenset(dotted(target) for store in stores for target in store.targets)
+    return frozenset(dotted(target) for store in stores if id(store) not in given_up for target in store.targets)
 
 
 def _fills(frame: Frame, cache: ast.expr, body: Sequence[ast.AST]) -> bool:

@@ -150,7 +150,8 @@ class Distinctive:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Framework:
     """One file. `packages` are the names that it is imported by. `imports_torch`: importing it imports torch;
-    `sets_epoch`: its loops call ``set_epoch`` on the sampler of the loader that they are given; `chooses_device`: it
+    `sets_epoch`: its loops call ``set_epoch`` on the sampler of the loader that they are given (`loops`, where given,
+    are words of which a file that uses its loops holds one); `chooses_device`: it
     chooses the rank's GPU before the user's code runs; `batches_per_rank`: its model parallelism takes a batch of each
     rank. `unwrapping` are functions and methods that return the module inside a wrapper; `trains` are texts of which a
     program that has it run the backward holds one; `sends_states` are classes whose objects send the states of what
@@ -167,6 +168,7 @@ class Framework:
     holds: tuple[str, ...] = ()
     imports_torch: bool = False
     sets_epoch: bool = False
+    loops: tuple[str, ...] = ()
     chooses_device: bool = False
     batches_per_rank: bool = False
     unwrapping: tuple[str, ...] = ()

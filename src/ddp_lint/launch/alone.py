@@ -49,7 +49,7 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
         return False
     programs = project.remember(("programs above", facts.name), lambda: _programs(facts, project))
     if line is not None:
-        programs = tuple(p for p in programs if not is_unused_at(project, facts, line, _modules(project, p)))
+        programs = tuple(p for p in programs if not is_unused_at(project, facts, line, _modules(project, p), p.name))
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
 
 
@@ -107,7 +107,7 @@ def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool
             return False
         seen = functools.partial(_lines, facts, project, shown)
         lines = project.remember(("lines of ranks",), seen, facts.kept)
-        if any(not is_unused_at(project, facts, line, among) for line in lines):
+        if any(not is_unused_at(project, facts, line, among, program.name) for line in lines):
             return False
     return True
 
@@ -138,6 +138,8 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
         last = last_part(node)
         if id(node) in called and facts.qualified(node) in _WRAPS and node.lineno not in tested:
             yield node  # it fails without a group: where none is seen, another package has made it
+        if isinstance(node, ast.Attribute) and dotted_ast(node).startswith("self.") and not MAY_JOIN.search(last):
+            continue  # what an object has is no function at the top of a file
         if last not in lasts and not (id(node) in called and MAY_JOIN.search(last)):
             continue
         if is_variable(node, function_at(facts.tree, node.lineno)):

@@ -62,10 +62,11 @@ def runs_alone(module: Module, node: cst.CSTNode | None = None) -> bool:
     facts, project = module.facts, module.project
     if facts is None or project is None:
         return False
-    return _comes_alone(facts, project, module.span(node).line if node is not None else None)
+    return comes_alone(facts, project, module.span(node).line if node is not None else None)
 
 
-def _comes_alone(facts: ModuleFacts, project: Project, line: int | None) -> bool:
+def comes_alone(facts: ModuleFacts, project: Project, line: int | None) -> bool:
+    """The same of a file's facts, and of a line of it."""
     alone: bool = project.remember(("alone", line), lambda: run_alone(facts, project, line, _evidence), facts.kept)
     return alone
 
@@ -80,7 +81,7 @@ def program_of_ranks(facts: ModuleFacts, project: Project, line: int | None = No
     to it, or to a line of it, are one process."""
     users = importers(project, facts.name, holding=joining_words(project)) if facts.name else iter(())
     found = evidence_in(facts, project) or _run_by(project, users)
-    return None if found is None or _comes_alone(facts, project, line) else found
+    return None if found is None or comes_alone(facts, project, line) else found
 
 
 def _run_by(project: Project, users: Iterator[ModuleFacts]) -> Evidence | None:

@@ -36,6 +36,8 @@ _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\bretu
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
 #: What an object has, as in ``eval('self.decoder_' + n)``, is no definition of the file.
 _OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]")
+#: The test of a file for whether it is the program.
+_GUARD = re.compile(r"__name__ == ['\"]__main__['\"]")
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MODULE = "torch.nn.Module"
@@ -75,11 +77,14 @@ def _is_replaced(module: Module, facts: ModuleFacts, definition: cst.FunctionDef
     return not any(isinstance(n, ast.Name) and n.id == name for each in users for n in walk(each))
 
 
-def is_unused_at(project: Project, facts: ModuleFacts, line: int, among: frozenset[str] | None = None) -> bool:
+def is_unused_at(
+    project: Project, facts: ModuleFacts, line: int, among: frozenset[str] | None = None, program: str = ""
+) -> bool:
     """Whether nothing in the project uses the function or class at the top of a file that a line is in; nothing in the
-    modules `among`, where given: those of one program."""
+    modules `among`, where given: those of one program. Where the module that is started is given, too (`program`),
+    what others do only where they are started themselves is no use of theirs."""
     name = _mentions(project, facts).around(line)
-    return bool(name) and _is_left(project, facts, name, frozenset(), among)
+    return bool(name) and _is_left(project, facts, name, frozenset(), among, program)
 
 
 def _is_left_method(module: Module, project: Project, around: list[cst.FunctionDef | cst.ClassDef]) -> bool:
@@ -108,10 +113,13 @@ def _is_left(
     name: str,
     above: frozenset[tuple[str, str]],
     among: frozenset[str] | None = None,
+    program: str = "",
 ) -> bool:
     """Whether nothing but unused definitions mentions one; `above`: those that are being looked at."""
     definition = facts.definitions.get(name)
-    if definition is None or definition.decorator_list or name.startswith("main"):
+    if definition is None or definition.decorator_list:
+        return False
+    if name.startswith("main") and program in ("", facts.name):
         return False
     if not _is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
@@ -126,8 +134,11 @@ def _is_left(
         if among is None and _is_offered(project, facts, name, user):
             return False
         by_text = among is None or _computes_names(project, among)
-        for place in _mentioning(project, user, name, definition, by_text=by_text):
-            if (user.name, place) not in above and not (place and _is_left(project, user, place, above, among)):
+        imported = program not in ("", user.name)
+        for place in _mentioning(project, user, name, definition, by_text=by_text, imported=imported):
+            if (user.name, place) in above:
+                continue
+            if not place or not _is_left(project, user, place, above, among, program):
                 return False
     return True
 
@@ -180,17 +191,24 @@ def _computes_names(project: Project, among: frozenset[str]) -> bool:
 
 
 def _mentioning(
-    project: Project, facts: ModuleFacts, name: str, definition: ast.AST, *, by_text: bool = True
+    project: Project,
+    facts: ModuleFacts,
+    name: str,
+    definition: ast.AST,
+    *,
+    by_text: bool = True,
+    imported: bool = False,
 ) -> set[str]:
     """The definitions of a file that mention a name, also as a string where that counts (`by_text`); "" for what is in
-    none. A list of what a module offers mentions what it does not use, and ``logging.enable`` is not the ``enable`` of
-    another module."""
+    none. A list of what a module offers mentions what it does not use, nor does a module that is `imported` do what
+    its ``if __name__ == "__main__":`` holds, and ``logging.enable`` is not the ``enable`` of another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
     lines = {node.lineno for node in found if not _is_another(project, facts, node, definition)}
     lines |= known.strings.get(name, set()) if by_text else set()
-    return {known.around(line) for line in lines if not any(line in offer for offer in known.offers)}
+    idle = [*known.offers, *(known.started if imported else ())]
+    return {known.around(line) for line in lines if not any(line in each for each in idle)}
 
 
 def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> bool:
@@ -203,10 +221,11 @@ def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> 
 
 
 def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attribute, definition: ast.AST) -> bool:
-    """Whether a name is what an object has, as in ``model.train()``, or what a module has that leads to another
-    definition of the project."""
+    """Whether a name is what an object has, as in ``model.train()``, or leads to another definition of the project: the
+    file's own, or what a module has."""
     if not isinstance(node, ast.Attribute):
-        return False
+        own = facts.definitions.get(node.id)
+        return own is not None and own is not definition and facts.imports.resolve(node.id) is None
     root = dotted_ast(node).partition(".")[0]
     if root and facts.imports.resolve(root) is None and not any(map(facts.file.holds, _IMPORTS)):
         return True
@@ -237,7 +256,9 @@ class _Mentions:
         assigned = (n for n in facts.tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
         # ``__all__ = {"Head": Head}`` is a table from which other code takes a class by its name.
         lists = (n for n in assigned if not isinstance(n.value, ast.Dict))
-        self.offers = [range(each.lineno, (each.end_lineno or each.lineno) + 1) for each in lists]
+        self.offers = list(map(_lines_of, lists))
+        guards = (n for n in facts.tree.body if isinstance(n, ast.If) and _GUARD.fullmatch(ast.unparse(n.test)))
+        self.started = [_lines_of(statement) for guard in guards for statement in guard.body]
         self._definitions = sorted(facts.definitions.values(), key=lambda definition: definition.lineno)
         self._firsts = [definition.lineno for definition in self._definitions]
 
@@ -246,6 +267,10 @@ class _Mentions:
         place = bisect.bisect_right(self._firsts, line) - 1
         found = self._definitions[place] if place >= 0 else None
         return found.name if found is not None and line <= (found.end_lineno or found.lineno) else ""
+
+
+def _lines_of(statement: ast.stmt) -> range:
+    return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
 
 
 def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFacts) -> bool:

@@ -52,8 +52,12 @@ def is_sampler(module: Module, call: cst.Call) -> bool:
 
 def framework_loads(module: Module | ModuleFacts) -> bool:
     """Whether the file hands its loaders to a framework that sets the epoch (`Framework.sets_epoch`)."""
-    setting = frameworks.packages(lambda framework: framework.sets_epoch)
-    return not setting.isdisjoint(module.imports.packages)
+    code = module.file.code
+
+    def sets(framework: frameworks.Framework) -> bool:
+        return framework.sets_epoch and (not framework.loops or any(word in code for word in framework.loops))
+
+    return not frameworks.packages(sets).isdisjoint(module.imports.packages)
 
 
 def is_evaluation(text: str) -> bool:

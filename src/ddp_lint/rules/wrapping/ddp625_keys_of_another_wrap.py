@@ -24,6 +24,9 @@ from ddp_lint.tensors.classes import is_module_class
 _DEPTH = 5  # steps from a value to the call that makes it
 #: Code that takes the prefix off, or puts it on.
 _HANDLED = re.compile(r"""["']module\.|consume_prefix|remove_prefix|removeprefix|strip_prefix|startswith\(["']module""")
+#: What a program calls the file that a run of its own has left, and what it calls one that comes from elsewhere.
+_RESUMED = re.compile(r"resum|ckpt|checkpoint|snapshot|restart|restore|continu", re.IGNORECASE)
+_FOREIGN = re.compile(r"pre_?train|http|url|init|teacher|backbone|fine_?tun|weight|hub", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,8 @@ class KeysOfAnotherWrap(Rule):
     Finds, in one file (whose helpers may get the models from others), `torch.save(model.state_dict(), path)` after
     `model = DDP(model)` together with `model.load_state_dict(torch.load(path))` before the wrap (or on
     `model.module`), and the reverse: saved from `model.module`, loaded into the wrapper. Also if the state is one
-    entry of a checkpoint, `checkpoint["model"]`, and another entry matches what was saved.
+    entry of a checkpoint, `checkpoint["model"]`, and another entry matches what was saved, or the name of the path says
+    that a run of the program has left it (`args.resume`, `options["ckpt"]`).
 
     ## Why it breaks
 
@@ -205,7 +209,10 @@ class KeysOfAnotherWrap(Rule):
             return False  # it is loaded into the model before the wrap
         if save.path and save.path == loaded.path:
             return loaded.wrap is None or loaded.wrap.call is save.wrap.call
-        return loaded.wrap is save.wrap and bool(save.key) and bool(self._other_keys(save) & self._keys_read(loaded))
+        if loaded.wrap is not save.wrap or not save.key:
+            return False
+        own = _RESUMED.search(loaded.path) is not None and _FOREIGN.search(loaded.path) is None
+        return own or bool(self._other_keys(save) & self._keys_read(loaded))
 
     # ---- the two sides
 
