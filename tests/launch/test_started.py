@@ -9,7 +9,8 @@ import pytest
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_paths
-from ddp_lint.launch.started import launched, place_of, started_alone
+from ddp_lint.findings import Confidence
+from ddp_lint.launch.started import launched, place_of, started_alone, started_on_one_node
 from ddp_lint.project import Project
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
@@ -234,3 +235,102 @@ def test_a_kept_result_depends_on_the_launcher(tmp_path: pathlib.Path, monkeypat
     assert check(root, "DDP811")[0] == []
     (root / "two.sh").write_text("python -m torch.distributed.launch tools/deep.py\n")
     assert check(root, "DDP811")[0] == ["deep.py"]
+
+
+def on_one(root: pathlib.Path, files: dict[str, str], module: str = "tools.x") -> bool:
+    for name, text in {"tools/x.py": "", "tools/helper.py": "", **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    project = Project(root)
+    facts = project.facts(module)
+    assert facts is not None
+    return started_on_one_node(project, facts)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc_per_node 8 tools/x.py",
+        "torchrun --standalone --nproc_per_node=gpu -m tools.x",
+        "torchrun --nnodes 1:1 --nproc_per_node 8 tools/x.py",
+        "deepspeed --include=localhost:0,1 tools/x.py",
+        "python tools/x.py --gpus 4",
+        "#SBATCH --nodes=1\nsrun python tools/x.py",
+        "#SBATCH -N 1\ntorchrun --nproc_per_node 8 tools/x.py",
+        "accelerate launch --config_file one.yaml tools/x.py",
+        "# torchrun --nproc_per_node 8 tools/x.py",
+        "torchrun --nproc_per_node 8 train.py",  # another program of the project, and nothing starts this one
+    ],
+)
+def test_on_one_node(tmp_path: pathlib.Path, command: str) -> None:
+    (tmp_path / "one.yaml").write_text("num_machines: 1\nnum_processes: 8\n")
+    assert on_one(tmp_path, {"run.sh": f"#!/bin/bash\n{command}\n"})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "torchrun --nnodes 2 --nproc_per_node 8 tools/x.py",
+        "torchrun --nnodes $NODES --nproc_per_node 8 tools/x.py",
+        "NODES=1\ntorchrun --nnodes $NODES --nproc_per_node 8 tools/x.py",
+        "torchrun $OPTIONS tools/x.py",
+        "torchrun --nproc_per_node 8 tools/x.py\n# torchrun --nnodes 2 --nproc_per_node 8 tools/x.py",
+        "#SBATCH --nodes=2\nsrun torchrun --nproc_per_node 8 tools/x.py",
+        "srun python tools/x.py",
+        "mpirun -np 16 python tools/x.py",
+        "python tools/x.py --rank 0 --world-size 2",
+        "deepspeed --hostfile hosts tools/x.py",
+        "accelerate launch --config_file two.yaml tools/x.py",
+        "accelerate launch --config_file lost.yaml tools/x.py",
+        "torchrun --nproc_per_node 8 train.py\ntorchrun --nnodes 4 --nproc_per_node 8 other.py",
+    ],
+)
+def test_on_several_nodes_or_not_known(tmp_path: pathlib.Path, command: str) -> None:
+    (tmp_path / "two.yaml").write_text("num_machines: 2\n")
+    assert not on_one(tmp_path, {"run.sh": f"#!/bin/bash\n{command}\n"})
+
+
+def test_a_program_that_counts_its_nodes_is_for_several(tmp_path: pathlib.Path) -> None:
+    run = {"run.sh": "torchrun --nproc_per_node 8 tools/x.py\n"}
+    assert on_one(tmp_path, {**run, "tools/x.py": "nodes = graph.num_nodes()\n"})
+    assert not on_one(tmp_path, {**run, "tools/x.py": 'parser.add_argument("--nnodes")\n'})
+
+
+def test_a_helper_is_on_the_nodes_of_its_programs(tmp_path: pathlib.Path) -> None:
+    run = {"run.sh": "torchrun --nproc_per_node 8 tools/x.py\n", "tools/y.py": ""}
+    uses = 'import tools.helper\n\nif __name__ == "__main__":\n    pass\n'
+    assert on_one(tmp_path, {**run, "tools/x.py": uses}, "tools.helper")
+    more = {"tools/y.py": uses, "more.sh": "torchrun --nnodes 2 --nproc_per_node 8 tools/y.py\n"}
+    assert not on_one(tmp_path, more, "tools.helper")
+
+
+TRAINS = """import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+if __name__ == "__main__":
+    dist.init_process_group("nccl")
+    loader = DataLoader(data, sampler=DistributedSampler(data))
+    for epoch in range(9):
+        for batch in loader:
+            step(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "doubtful"),
+    [
+        ("torchrun --nproc_per_node 1 tools/x.py", True),
+        ("torchrun --nproc_per_node 8 tools/x.py", False),
+        ("torchrun --nproc_per_node 1 tools/x.py\ntorchrun --nproc_per_node 8 tools/x.py", False),
+        ("torchrun --nproc_per_node $GPUS tools/x.py", False),
+        ("python tools/x.py", False),
+        ("", False),
+    ],
+)
+def test_a_program_that_is_only_shown_with_one_process(tmp_path: pathlib.Path, command: str, doubtful: bool) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/x.py").write_text(TRAINS)
+    (tmp_path / "run.sh").write_text(f"{command}\n")
+    (finding,) = check_paths([tmp_path / "tools/x.py"], Settings(tmp_path, frozenset({"DDP701"}))).findings
+    assert (finding.confidence is Confidence.LOW) is doubtful

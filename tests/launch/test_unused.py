@@ -1,4 +1,4 @@
-"""Definitions that nothing uses, in projects where many files hold their name as a word."""
+"""Definitions that nothing uses, and what may use them after all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LEFT = pathlib.Path(__file__).parents[1] / "fixtures" / "failures" / "DDP503_lef
 @pytest.mark.parametrize(
     ("other", "confidence"),
     [
-        ("print('training')", Confidence.MEDIUM),
+        ("import importlib\nf = getattr(importlib.import_module(m), name)\nprint('training')", Confidence.MEDIUM),
+        ("import importlib\nf = getattr(importlib.import_module(m), name)\nprint('working')", Confidence.LOW),
+        ("print('training')", Confidence.LOW),  # nothing looks for a function by a name
         ("import left\nleft.training()", Confidence.MEDIUM),
         ("# training of the other model\ndone = 1", Confidence.LOW),
     ],
@@ -28,4 +30,87 @@ def test_a_word_that_many_files_hold(tmp_path: pathlib.Path, other: str, confide
     (tmp_path / "other.py").write_text(f"{other}\n")
     shutil.copy(LEFT, tmp_path)
     (finding,) = check_paths([tmp_path / "left.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+LOOKS_UP = "import importlib\nf = getattr(importlib.import_module(m), name)\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "confidence"),
+    [
+        ({}, Confidence.LOW),
+        ({"find.py": LOOKS_UP}, Confidence.LOW),
+        ({"find.py": LOOKS_UP, "conf.yaml": "start: training\n"}, Confidence.MEDIUM),
+        ({"find.py": LOOKS_UP, "conf.yaml": "start: trainings\n"}, Confidence.LOW),
+        ({"find.py": "import importlib\nf = getattr(importlib.import_module(m), f'{n}ing')\n"}, Confidence.MEDIUM),
+    ],
+)
+def test_a_name_that_the_settings_may_give(
+    tmp_path: pathlib.Path, files: dict[str, str], confidence: Confidence
+) -> None:
+    shutil.copy(LEFT, tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (finding,) = check_paths([tmp_path / "left.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+STARTS = """import multiprocessing
+
+import torch.distributed as dist
+
+
+def work(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+
+
+class Pool{base}:
+    def start_old_parts(self):
+        worker = multiprocessing.Process(target=work, args=(0,))
+        worker.start()
+        worker.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "confidence"),
+    [
+        ({}, Confidence.LOW),  # an old copy, which nothing mentions
+        ({"train.py": "import pools_old\npools_old.Pool().start_old_parts()\n"}, Confidence.MEDIUM),
+        ({"conf.yaml": "pool: pools_old\n"}, Confidence.MEDIUM),
+        ({"train.py": "name = 'pools_old'\n"}, Confidence.MEDIUM),
+        (
+            {"setup.py": "from setuptools import setup\nsetup(name='pools')\n"},
+            Confidence.MEDIUM,
+        ),  # for others to import
+        ({"run.py": ""}, Confidence.MEDIUM),  # nor anything beside it
+    ],
+)
+def test_a_file_that_nothing_imports(tmp_path: pathlib.Path, files: dict[str, str], confidence: Confidence) -> None:
+    (tmp_path / "pools_old.py").write_text(STARTS.replace("{base}", ""))
+    (tmp_path / "pools.py").write_text(STARTS.replace("{base}", ""))
+    (tmp_path / "run.py").write_text("import pools\n")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (finding,) = check_paths([tmp_path / "pools_old.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+@pytest.mark.parametrize(
+    ("base", "use", "confidence"),
+    [
+        ("", "Pool()", Confidence.LOW),
+        ("", "Pool()  # .start_parts()", Confidence.LOW),
+        ("", "Pool().start_parts()", Confidence.MEDIUM),
+        ("", "Pool()\nOther().start_parts()", Confidence.MEDIUM),  # it may be of this class as well
+        ("", "call(Pool(), 'start_parts')", Confidence.MEDIUM),
+        ("(framework.Callback)", "Pool()", Confidence.MEDIUM),  # the framework may call it
+    ],
+)
+def test_a_method_that_nothing_mentions(tmp_path: pathlib.Path, base: str, use: str, confidence: Confidence) -> None:
+    text = f"import framework\n{STARTS.replace('{base}', base)}".replace("start_old_parts", "start_parts")
+    (tmp_path / "pools.py").write_text(text)
+    (tmp_path / "train.py").write_text(f"from pools import Pool\n{use}\n")
+    (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert finding.confidence is confidence

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
-from ddp_lint.launch.started import started_alone, starts_several
+from ddp_lint.launch.started import launched_alone, started_alone, starts_several
 from ddp_lint.launch.unused import does_something, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -47,10 +47,21 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     seen."""
     if not facts.name or not (joining_functions(project) or starts_several(project)):
         return False
-    programs = project.remember(("programs above", facts.name), lambda: _programs(facts, project))
+    programs = _programs_above(facts, project)
     if line is not None:
         programs = tuple(p for p in programs if not is_unused_at(project, facts, line, _modules(project, p), p.name))
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def shown_alone(facts: ModuleFacts, project: Project) -> bool:
+    """Whether the project shows how to start all programs that come to a file, each by a launcher with one process: of
+    several nothing is seen."""
+    programs = _programs_above(facts, project) if facts.name else ()
+    return bool(programs) and all(launched_alone(project, program.source.inside) for program in programs)
+
+
+def _programs_above(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
+    return project.remember(("programs above", facts.name), lambda: _programs(facts, project))
 
 
 def _programs(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:

@@ -7,7 +7,8 @@ import re
 
 import libcst as cst
 
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import importers, programs
+from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import last_part
@@ -24,12 +25,14 @@ _CONTEXT = re.compile(
 
 
 def makes_samples(module: Module, function: cst.FunctionDef) -> bool:
-    """Whether a loader calls a function for its samples or batches: a method of a dataset, or a collate function."""
+    """Whether a loader calls a function for its samples or batches: a method of a dataset, one that a dataset calls for
+    a sample, or a collate function."""
     if function.name.value not in METHODS:
         return False
     owner = module.parent(module.parent(function) or function)
     if isinstance(owner, cst.ClassDef):
-        return _is_dataset(module, owner)
+        transforms = function.name.value == "__call__" and transforms_samples(module, function)
+        return transforms or _is_dataset(module, owner)
     return function.name.value.startswith("collate")
 
 
@@ -45,7 +48,8 @@ def loaders_use_workers(module: Module, *, forked: bool = False) -> bool:
     own = _uses_workers(module.facts, forked) if module.facts is not None else None
     if own is not None or module.project is None or not module.name:
         return bool(own)
-    users = importers(module.project, module.name, holding=("DataLoader",))
+    find = importers if forked else programs
+    users = find(module.project, module.name, holding=("DataLoader",))
     return any(_uses_workers(user, forked) for user in users)
 
 

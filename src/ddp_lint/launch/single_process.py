@@ -81,7 +81,10 @@ def transforms_samples(module: Module, node: cst.CSTNode) -> bool:
     """Whether a place is in what a data set does with single samples, on the CPU and without gradients: by the name of
     its file or folder, or by what its class inherits from."""
     *folders, name = module.file.place.split("/")
-    if words_of(name.removesuffix(".py")) & _AUGMENTING or {"transform", "transforms"} & set(folders):
+    if words_of(name.removesuffix(".py")) & _AUGMENTING or {"transform", "transforms", "transforms.py"} & {
+        *folders,
+        name,
+    }:
         return True
     owner = module.class_of(node)
     bases = [dotted(base.value).rpartition(".")[2] for base in owner.bases] if owner is not None else []

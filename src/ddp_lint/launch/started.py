@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import importers, programs
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 
@@ -45,6 +45,22 @@ _QUOTES = str.maketrans("\"'[],()", "       ")
 _PYTHON = re.compile(
     r"(?<![\w./-])(?:\S{0,200}/)?python[\d.]*(?: +-[A-Za-z]+(?<!-m))* +(?P<target>-m +\S+|\S+\.py(?=\s|$))"
 )
+#: The numbers of nodes that a script asks its scheduler for, and where it leaves them to whoever starts it.
+_ASKED_NODES = re.compile(r"(?m)^#(?:SBATCH|PBS|BSUB)\b.*?(?:--nodes[= ]+|-N +|-l +(?:nodes|select)=)(\d+)")
+_OPEN_NODES = re.compile(r"(?<![\w$])(?:nnodes|num[-_]nodes|num[-_]machines|nodes|hostfile|N|h)[= ]+[\"']?\$")
+#: Options of a program that tell it which process of several it is.
+_ONE_OF_SEVERAL = re.compile(r"(?<!\S)--?(?:\w*rank|world[-_]size|n(?:um)?[-_]?nodes|nodes|nr|\w*launcher)(?:=| +|$)")
+#: What an option for the nodes has that means this one.
+_ONE_NODE = re.compile(r"1|1:1|1x\S+|localhost\S*")
+#: A file with the settings of a launcher, and what it has where there is one node.
+_SETTINGS = re.compile(r"\S+\.(?:ya?ml|json)")
+_ONE_MACHINE = re.compile(r"(?m)^[ \t\"]*num_machines[\"]?: *1\b")
+#: What a program of several nodes has of how many there are, or which of them it is on.
+_COUNTS_NODES = re.compile(
+    # A graph has nodes as well: ``g.num_nodes()``.
+    r"(?i)\b(?:nnodes|num_machines|node_?rank|slurm_(?:nodeid|nnodes|job_num_nodes)|group_rank)\b"
+    r"|(?:--|\b(?:args|cfg|config|opt|trainer|hparams)\.)n(?:um)?[-_]?nodes\b|\bnum_nodes *="
+)
 _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 
 
@@ -54,13 +70,15 @@ class Start:
     processes: "one" by a launcher, "several", or a number of a launcher that is not seen, "plain" by Python alone,
     "other" by a command that is not known. `said`: it is in a comment, and nothing runs it. `launcher`: its name, ''
     for none; `local_rank`: whether it passes each process its local rank as an "argument" or leaves it in the
-    "environment" alone, '' where that is not known."""
+    "environment" alone, '' where that is not known. `nodes`: "one" where all its processes are on one node, the file
+    with the settings that say it, or ''."""
 
     target: str
     how: str
     said: bool = False
     launcher: str = ""
     local_rank: str = ""
+    nodes: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +101,18 @@ def started_alone(project: Project, inside: str) -> str:
 
 
 def _started_alone(project: Project, inside: str) -> str:
-    if not starts_several(project):
-        return ""
+    hows = _hows(project, inside) if starts_several(project) else frozenset()
+    return ("plain" if "plain" in hows else "one") if hows and hows <= {"one", "plain"} else ""
+
+
+def launched_alone(project: Project, inside: str) -> bool:
+    """Whether all commands of the project that start a program, by its path below the root, do so by a launcher with
+    one process."""
+    return project.remember(("launched alone", inside), lambda: _hows(project, inside)) == {"one"}
+
+
+def _hows(project: Project, inside: str) -> frozenset[str]:
+    """How the scripts and texts of the project start a program (`Start.how`), as far as that is known."""
     base = posixpath.basename(inside)
     same = frozenset(project.named(base.lower()))
     hows = set()
@@ -97,8 +125,48 @@ def _started_alone(project: Project, inside: str) -> str:
         found = _starts_in(project, project.inside(path))
         hows |= {start.how for start in found if start.how == "several" and inside in _meant(start.target, "", same)}
     hows |= _in_texts(project, inside, same)
-    hows.discard("")
-    return ("plain" if "plain" in hows else "one") if hows and hows <= {"one", "plain"} else ""
+    return frozenset(hows - {""})
+
+
+def started_on_one_node(project: Project, facts: ModuleFacts) -> bool:
+    """Whether all commands in the scripts and the texts of the project that start a program, or those that import a
+    file, start it on one node; of one that none starts, whether all commands of launchers do. A program that itself
+    has an option or a variable for the number of nodes is for several."""
+    key = ("started on one node", facts.source.inside)
+    return project.remember(key, lambda: _are_on_one_node(project, facts))
+
+
+def _are_on_one_node(project: Project, facts: ModuleFacts) -> bool:
+    # A file that a text names is not therefore started.
+    texts = ((text, tuple(s for s in starts if s.how != "other")) for text, starts in _texts(project))
+    every = (*_scripts(project), *texts)
+    found = set()
+    for program in _with_programs(project, facts):
+        if _COUNTS_NODES.search(program.file.text) is not None:
+            return False
+        inside = program.source.inside
+        same = frozenset(project.named(posixpath.basename(inside).lower()))
+        for script, starts in ((inside, _starts_in(project, inside)), *every):
+            meant = {s: same if not s.target and not s.said else _meant(s.target, script, same) for s in starts}
+            found |= {_nodes_of(project, start) for start, files in meant.items() if inside in files}
+    others = {_nodes_of(project, start) for _, starts in every for start in starts if start.launcher}
+    return (found or others) == {"one"}
+
+
+def _nodes_of(project: Project, start: Start) -> str:
+    """On how many nodes a command starts a program, also by the settings of its launcher that it names."""
+    if _SETTINGS.fullmatch(start.nodes) is None:
+        return start.nodes
+    files = project.named(posixpath.basename(start.nodes).lower())
+    texts = [project.text(pathlib.Path(project.absolute(inside))) or "" for inside in files]
+    return "one" if texts and all(_ONE_MACHINE.search(text) for text in texts) else ""
+
+
+def _with_programs(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
+    """A file, and the programs that import it, directly or through another file."""
+    yield facts
+    if facts.name and not facts.file.holds("__main__"):
+        yield from programs(project, facts.name, holding=("__main__", "parse_args"))
 
 
 def launched(project: Project, facts: ModuleFacts, local_rank: str) -> Launch | None:
@@ -207,6 +275,7 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
     of what they say: then a path is none from where the script is."""
     given = _given(text)
     moved = _CHANGES_FOLDER.search(text) is not None
+    asked, left_open = set(_ASKED_NODES.findall(text)), _OPEN_NODES.search(text) is not None
     above = 0
     for joined in _ENTRY.sub(f"{_BEGAN} ", _JOINED.sub(f"{_BEGAN} ", _values_joined(text))).split("\n"):
         line, number = joined.replace(_BEGAN, ""), above + 1
@@ -220,7 +289,9 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
             start = _start(command.translate(_QUOTES))
             if start is not None:
                 target = f"{_SOMEWHERE}/{start.target}" if moved and start.target else start.target
-                yield number, dataclasses.replace(start, target=target, said=said)
+                several = left_open or (asked != {"1"} and (bool(asked) or start.nodes == "as asked"))
+                nodes = "" if several else "one" if start.nodes == "as asked" else start.nodes
+                yield number, dataclasses.replace(start, target=target, said=said, nodes=nodes)
 
 
 def _values_joined(text: str) -> str:
@@ -263,7 +334,9 @@ def _start(command: str) -> Start | None:
         return Start(other[0], "other") if other is not None else None
     several = _multiplies(command[: found.start()]) or command.rstrip().endswith("&")
     several = several or _options(table("launch")["starts"]["several"]).search(command, found.end()) is not None
-    return Start(_file_of(found["target"]), "several" if several else "plain")
+    of_more = _ONE_OF_SEVERAL.search(command, found.end()) is not None
+    nodes = "" if of_more else "as asked" if _multiplies(command[: found.start()]) else "one"
+    return Start(_file_of(found["target"]), "several" if several else "plain", nodes=nodes)
 
 
 def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> Start | None:
@@ -284,7 +357,11 @@ def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> S
     left = "unless" in launcher and _options(launcher["unless"]).search(before) is not None
     local_rank = "environment" if left else launcher.get("local_rank", "")
     how = "one" if alone else "several"
-    return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank)
+    on_one = all(_ONE_NODE.fullmatch(number) for number in nodes) and not open_
+    if len(nodes) == 1 and _SETTINGS.fullmatch(nodes[0]) is not None:
+        return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=nodes[0])
+    on_nodes = "" if not on_one else "as asked" if _multiplies(command[: found.start()]) else "one"
+    return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=on_nodes)
 
 
 def _file_of(target: str) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import bisect
 import collections
-import itertools
 import pathlib
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from ddp_lint.launch.search import homes, importers, words_of_imports
+from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.uses import uses
@@ -33,16 +34,26 @@ _SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 #: Calls that import a module of any name, and what finds any name in it, in the same file or in one that gets it.
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
+#: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
+_COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
 #: What an object has, as in ``eval('self.decoder_' + n)``, is no definition of the file.
-_OF_ITSELF = re.compile(r"globals\(\)\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]")
+_OF_ITSELF = re.compile(
+    r"globals\(\)\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]|\bFire\(\s*\)"
+)
 #: The test of a file for whether it is the program.
 _GUARD = re.compile(r"__name__ == ['\"]__main__['\"]")
+#: Letters of the name of a file that a word of another meaning hardly has.
+_TELLING = 5
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_MODULE = "torch.nn.Module"
-#: Methods that torch calls itself.
-_HOOKS = frozenset({"forward", "extra_repr", "reset_parameters", "get_extra_state", "set_extra_state"})
+#: Classes of which a method with a name of its own is called by nothing but the project.
+_PLAIN = frozenset({"torch.nn.Module", "object", "abc.ABC", "typing.Generic", "typing.Protocol"})
+#: Methods that torch or a framework calls itself.
+_HOOKS = re.compile(
+    r"_.*|(on|configure|extra|load|save|get|set|state|compute)_.*|\w+_(step|dataloader|state|dict|begin|end|hook)"
+    r"|forward|backward|reset_parameters|setup|teardown|step|fit|train|predict|transform|close|collate|process|run"
+)
 
 
 def is_unused(module: Module, node: cst.CSTNode) -> bool:
@@ -55,9 +66,10 @@ def is_unused(module: Module, node: cst.CSTNode) -> bool:
     name = around[-1].name.value if around else ""
     if not name:
         return False
-    if any(_is_replaced(module, facts, each) for each in around):
+    if any(_is_replaced(module, facts, each) for each in around) or is_left_file(project, facts):
         return True
-    return _is_left(project, facts, name, frozenset()) or _is_left_method(module, project, around)
+    line = module.span(around[0].name).line
+    return _is_left(project, facts, name, frozenset()) or _is_left_method(project, facts, line)
 
 
 def _is_replaced(module: Module, facts: ModuleFacts, definition: cst.FunctionDef | cst.ClassDef) -> bool:
@@ -77,6 +89,42 @@ def _is_replaced(module: Module, facts: ModuleFacts, definition: cst.FunctionDef
     return not any(isinstance(n, ast.Name) and n.id == name for each in users for n in walk(each))
 
 
+def is_left_file(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a file is an old copy: nothing imports it or mentions its name, it does nothing by itself, and what it
+    has is taken from a file beside it. A package that is installed has modules for others to import."""
+
+    def found() -> bool:
+        stem = facts.name.rpartition(".")[2]
+        path = project.find(facts.name)
+        if path is None or path.suffix != ".py" or path.stem != stem or facts.source.is_test:
+            return False
+        if facts.file.holds("__main__") or does_something(facts) or len(stem) < _TELLING:
+            return False
+        if any(project.inside(other) != facts.source.inside for other in project.holding(stem)):
+            return False
+        if named_in_texts(project, stem) or is_installed(project):
+            return False
+        return _is_copied_beside(project, facts)
+
+    return project.remember(("left file", facts.name), found)
+
+
+def _is_copied_beside(project: Project, facts: ModuleFacts) -> bool:
+    """Whether the project imports another module of a file's folder that has a class of the same name."""
+    package, folder = facts.name.rpartition(".")[0], posixpath.dirname(facts.source.inside)
+    classes = {name for name, node in facts.definitions.items() if isinstance(node, ast.ClassDef)}
+    found = dict.fromkeys(path for name in sorted(classes)[:_FILES] for path in project.holding(name))
+    for path in list(found)[:_FILES]:
+        other = project.facts_of(path) if posixpath.dirname(project.inside(path)) == folder else None
+        if other is None or other.name == facts.name or other.name.rpartition(".")[0] != package:
+            continue
+        stem = other.name.rpartition(".")[2]
+        users = importers(project, other.name, holding=(stem,)) if not classes.isdisjoint(other.definitions) else ()
+        if any(not user.source.is_test for user in users):
+            return True
+    return False
+
+
 def is_unused_at(
     project: Project, facts: ModuleFacts, line: int, among: frozenset[str] | None = None, program: str = ""
 ) -> bool:
@@ -87,24 +135,34 @@ def is_unused_at(
     return bool(name) and _is_left(project, facts, name, frozenset(), among, program)
 
 
-def _is_left_method(module: Module, project: Project, around: list[cst.FunctionDef | cst.ClassDef]) -> bool:
-    """Whether a method of a module, which no framework calls by its name, is mentioned by nothing but itself."""
-    method, owner = next(((m, c) for m, c in itertools.pairwise(around) if isinstance(c, cst.ClassDef)), (None, None))
-    facts = module.facts
-    if not isinstance(method, cst.FunctionDef) or owner is None or method.decorators or facts is None:
+def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether a method at a line, which no framework calls by its name, is mentioned by nothing but itself."""
+    name = _mentions(project, facts).around(line)
+    owner = facts.definitions.get(name) if name else None
+    inside = (n for n in (owner.body if isinstance(owner, ast.ClassDef) else ()) if isinstance(n, FunctionNode))
+    method = next((n for n in inside if n.lineno <= line <= (n.end_lineno or n.lineno)), None)
+    if method is None or method.decorator_list or _HOOKS.fullmatch(method.name):
         return False
-    name = method.name.value
-    if name.startswith("_") or name in _HOOKS or not _is_plain_module(module, project, owner):
+    if not _is_plain(project, f"{facts.name}.{name}") or not _is_in_use(project, facts):
         return False
-    if not _is_in_use(project, facts):
-        return False
-    return len(re.findall(rf"\b{name}\b", module.file.text)) == 1 and len(project.holding(name)) <= 1
+    found: bool = project.remember(
+        ("method left", method.name), lambda: _is_mentioned_once(project, facts, method.name), facts.kept
+    )
+    return found
 
 
-def _is_plain_module(module: Module, project: Project, owner: cst.ClassDef) -> bool:
-    """Whether a class and all that it inherits from are of the project, but for ``nn.Module``."""
-    lineage = project.lineage(module.name_of(owner))
-    return _MODULE in lineage and all(name in (_MODULE, "object") or project.split(name) for name in lineage)
+def _is_mentioned_once(project: Project, facts: ModuleFacts, name: str) -> bool:
+    """Whether the code of the project has a name in one place, and no text of it has it. One commented out is none."""
+    paths = project.holding(name)
+    if len(paths) > _FILES or named_in_texts(project, name) or facts.file.holds("Fire"):
+        return False
+    files = [user.file for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
+    return sum(len(re.findall(rf"\b{name}\b", file.code)) for file in files) == 1
+
+
+def _is_plain(project: Project, name: str) -> bool:
+    """Whether a class and all that it inherits from are of the project, or call no methods by their names."""
+    return all(each in _PLAIN or project.split(each) for each in project.lineage(name))
 
 
 def _is_left(
@@ -123,8 +181,9 @@ def _is_left(
         return False
     if not _is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
-    paths = _mentioning_files(project, facts, name)
-    if len(paths) > _FILES or (not above and _is_found_by_name(project, facts, among)):
+    by_text = bool(_how_it_looks_up(project)) if among is None else _computes_names(project, among)
+    paths = _mentioning_files(project, facts, name, by_text=by_text)
+    if len(paths) > _FILES or (not above and _is_found_by_name(project, facts, name, among)):
         return False
     above |= {(facts.name, name)}
     for path in paths:
@@ -133,7 +192,6 @@ def _is_left(
             continue
         if among is None and _is_offered(project, facts, name, user):
             return False
-        by_text = among is None or _computes_names(project, among)
         imported = program not in ("", user.name)
         for place in _mentioning(project, user, name, definition, by_text=by_text, imported=imported):
             if (user.name, place) in above:
@@ -143,11 +201,11 @@ def _is_left(
     return True
 
 
-def _mentioning_files(project: Project, facts: ModuleFacts, name: str) -> Sequence[pathlib.Path]:
-    """The files that hold the name of a definition. Where it is a word that many hold, as `training` is, those of them
-    that may mean the definition: its own, what imports it or a package that passes it on, and what has the string."""
+def _mentioning_files(project: Project, facts: ModuleFacts, name: str, *, by_text: bool) -> Sequence[pathlib.Path]:
+    """The files that hold the name of a definition and may mean it, as not all do where it is a word: its own, what
+    imports it or a package that passes it on, and what has the string where that counts."""
     paths = project.holding(name)
-    if not _FILES < len(paths) <= _WORD_FILES:
+    if len(paths) > _WORD_FILES:
         return paths
     words = {home.rpartition(".")[2] for home in homes(project, facts.name)}
     as_string = re.compile(rf"[\"'](?:[\w.]*\.)?{name}[\"']")
@@ -155,7 +213,7 @@ def _mentioning_files(project: Project, facts: ModuleFacts, name: str) -> Sequen
     def may_mean(path: pathlib.Path) -> bool:
         if project.inside(path) == facts.source.inside or not words.isdisjoint(words_of_imports(project, path)):
             return True
-        return as_string.search(project.text(path) or "") is not None
+        return by_text and as_string.search(project.text(path) or "") is not None
 
     return [path for path in paths if may_mean(path)]
 
@@ -282,22 +340,37 @@ def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFac
     return any(project.canonical(target) == whole for target in targets)
 
 
-def _is_found_by_name(project: Project, facts: ModuleFacts, among: frozenset[str] | None) -> bool:
-    """Whether code of the project may find any definition of a file by a name that the settings give. In one program
+def _is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: frozenset[str] | None) -> bool:
+    """Whether code of the project may find a definition of a file by a name that the settings give. In one program
     only where it looks for it in this file."""
     if among is not None:
         return _OF_ITSELF.search(facts.file.text) is not None or any(
             user.name in among for user in _looking_up(project, facts)
         )
-    return project.remember(("found by name", facts.name), lambda: _looks_up(project, facts))
-
-
-def _looks_up(project: Project, facts: ModuleFacts) -> bool:
-    importing = (project.text(path) or "" for word in _IMPORTS for path in project.holding(word))
-    settings = (project.text(path) or "" for word in _BY_SETTINGS for path in project.holding(word))
-    if _OF_ITSELF.search(facts.file.text) or any(map(_SETTINGS.search, settings)):
+    if project.remember(("found by name", facts.name), lambda: _is_looked_up(project, facts)):
         return True
-    return any(map(_ANY_NAME.search, importing)) or any(True for _ in _looking_up(project, facts))
+    how = _how_it_looks_up(project)
+    # What looks in any module gets the name from somewhere: a string of the code counts as a mention.
+    return how == "composed" or (how == "given" and named_in_texts(project, name))
+
+
+def _is_looked_up(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a file looks for its own definitions by their names, or another one does in its module."""
+    return _OF_ITSELF.search(facts.file.text) is not None or any(True for _ in _looking_up(project, facts))
+
+
+def _how_it_looks_up(project: Project) -> str:
+    return project.remember(("looks up",), lambda: _looks_up(project))
+
+
+def _looks_up(project: Project) -> str:
+    """Whether code of the project looks in modules of any name for what has a name that is "given" to it, or one that
+    it makes up, "composed"; '' for none."""
+    importing = [project.text(path) or "" for word in _IMPORTS for path in project.holding(word)]
+    settings = (project.text(path) or "" for word in _BY_SETTINGS for path in project.holding(word))
+    if any(map(_COMPOSED_NAME.search, importing)):
+        return "composed"
+    return "given" if any(map(_SETTINGS.search, settings)) or any(map(_ANY_NAME.search, importing)) else ""
 
 
 def _looking_up(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:

@@ -45,6 +45,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "dispatches": ("ddp_lint.divergence.lengths", "dispatching"),
     "seeds": ("ddp_lint.divergence.draws", "seeding"),
     "starts": ("ddp_lint.launch.started", "starting"),
+    "words": ("ddp_lint.launch.texts", "holding_words"),
 }
 #: Likewise, what is worked out of all methods of a class and is small next to them (`kept_by_class`).
 DERIVED: Final[Mapping[str, tuple[str, str]]] = {

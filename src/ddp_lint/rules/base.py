@@ -11,7 +11,9 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
-from ddp_lint.launch.unused import is_unused
+from ddp_lint.launch.alone import shown_alone
+from ddp_lint.launch.importable import cannot_be_imported
+from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
@@ -49,6 +51,8 @@ class Documented:
     in_tests_too: ClassVar[bool] = False
     #: True, of a rule that is off by default: source cannot decide and a run can, so it is on in `verify`.
     run_decides: ClassVar[bool] = False
+    #: What it finds harms several ranks alone: of low confidence where the project starts a program with one process.
+    of_several: ClassVar[bool] = False
     #: The PyTorch release from which on the hazard does not exist: with `target-torch` at it or above, the rule is off.
     gone_in: ClassVar[tuple[int, int] | None] = None
 
@@ -126,14 +130,13 @@ class Rule(Documented):
 
         `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
         what goes wrong for the user; `labels` point at the places that explain it, `notes` give further facts, `cause`
-        is what others may depend on too. What no run reaches is not reported; what nothing in the project uses is of
-        low confidence.
+        is what others may depend on too. What no run reaches is not reported; what nothing in the project uses, or
+        what no program that it shows meets, is of low confidence.
         """
-        if isinstance(where, cst.CSTNode):
-            if is_never_reached(self.module, where):
-                return
-            if confidence is not Confidence.LOW and is_unused(self.module, where):
-                confidence = Confidence.LOW
+        if isinstance(where, cst.CSTNode) and is_never_reached(self.module, where):
+            return
+        if confidence is not Confidence.LOW and self._meets_no_run(where):
+            confidence = Confidence.LOW
         span_of = self._span_of
         self._emit(
             Finding(
@@ -150,6 +153,15 @@ class Rule(Documented):
                 cause=cause,
             )
         )
+
+    def _meets_no_run(self, where: cst.CSTNode | Span) -> bool:
+        """Whether the project shows no run that comes to a place, or none with ranks that what is found needs."""
+        project, facts = self.module.project, self.module.facts
+        if project is None or facts is None or not facts.name:
+            return False
+        if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
+            return True
+        return is_unused(self.module, where) if isinstance(where, cst.CSTNode) else is_left_file(project, facts)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(

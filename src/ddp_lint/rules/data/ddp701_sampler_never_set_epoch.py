@@ -98,6 +98,7 @@ class SamplerNeverSetEpoch(Rule):
     """
 
     triggers = Triggers("DistributedSampler", "epoch", "epochs", file=("DistributedSampler",), tests=False)
+    of_several = True
     oracles = ("epochs",)
 
     def start(self) -> None:

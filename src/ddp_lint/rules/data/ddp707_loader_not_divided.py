@@ -118,6 +118,7 @@ class LoaderNotDivided(Rule):
     triggers = Triggers(
         "DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=("DataLoader", "StatefulDataLoader")
     )
+    of_several = True
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 

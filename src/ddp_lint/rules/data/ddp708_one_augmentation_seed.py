@@ -153,6 +153,7 @@ class OneAugmentationSeed(Rule):
     triggers = Triggers(
         "seed", "manual_seed", "worker_init_fn", *table("data")["seed_helpers"], file=(*table("data")["loader_words"],)
     )
+    of_several = True
     oracles = ("seeds",)
     confidence = Confidence.MEDIUM
 

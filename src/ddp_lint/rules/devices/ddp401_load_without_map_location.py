@@ -159,6 +159,7 @@ class LoadWithoutMapLocation(Rule):
 
     confidence = Confidence.HIGH
     triggers = Triggers("load", "load_state_dict_from_url", "load_url", file=("torch",), tests=False)
+    of_several = True
     oracles = ("device", "exception")
     needs_cuda = True
 

@@ -10,6 +10,7 @@ from ddp_lint.findings import Applicability, Cause, Confidence, Fix
 from ddp_lint.knowledge import table
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single_process import counts_one_node, gives_local_ranks, is_benchmark, on_one_node
+from ddp_lint.launch.started import started_on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -78,7 +79,8 @@ class DeviceFromGlobalRank(Rule):
     `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` passes to its
     function; names that are not proven to be the global rank; code that only rank 0 runs; tests and files that
     rendezvous on `localhost`, or form a group of `torch.cuda.device_count()` ranks, also by a function of the project
-    that they join by, because there is only one node.
+    that they join by, because there is only one node; `barrier(device_ids=[rank])` behind `set_device(rank)`. Of low
+    confidence where every command of the project starts the program on one node, and it has no option for more.
 
     ## How to confirm
 
@@ -117,6 +119,7 @@ class DeviceFromGlobalRank(Rule):
 
     def start(self) -> None:
         self._reported: set[cst.CSTNode] = set()
+        self._chosen: list[tuple[cst.BaseExpression, str]] = []
         self._moved: list[tuple[cst.BaseExpression, str]] = []
 
     @functools.cached_property
@@ -126,6 +129,12 @@ class DeviceFromGlobalRank(Rule):
         project = self.module.project
         local = project is not None and project.remember("local ranks", lambda: gives_local_ranks(project))
         return local or self.module.file.is_test or on_one_node(self.module) or counts_one_node(self.module)
+
+    @functools.cached_property
+    def _started_on_one_node(self) -> bool:
+        """Whether the project shows only how to start it on one node, where the index is right."""
+        project, facts = self.module.project, self.module.facts
+        return project is not None and facts is not None and started_on_one_node(project, facts)
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.module.qualified(node.func)
@@ -177,9 +186,10 @@ class DeviceFromGlobalRank(Rule):
         source = rank_source(self.module, value, "global_rank")
         picks = source is None
         source = source if source is not None else self._picking(value)
-        if source is None or self._is_first(value):
+        if source is None or self._is_first(value) or (where == "barrier" and self._is_set_above(value)):
             return
         self._reported.add(value)
+        self._chosen.append((value, where))
         labels = [(source, "the global rank")] if source is not value else []
         self.report(
             value,
@@ -188,7 +198,7 @@ class DeviceFromGlobalRank(Rule):
             else f"the global rank is the GPU index in {where}: on the second node no GPU has that number",
             notes=["on two nodes with 8 GPUs, rank 8 selects GPU 8: invalid device ordinal"] if not picks else [],
             labels=labels,
-            confidence=Confidence.LOW if is_benchmark(self.module) else None,
+            confidence=Confidence.LOW if is_benchmark(self.module) or self._started_on_one_node else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',
             fix=self._fix(value) if not picks and where != _VISIBLE else None,  # to count the GPUs there is too early
             cause=Cause(self.module.span(call)) if call is not None else None,
@@ -211,6 +221,12 @@ class DeviceFromGlobalRank(Rule):
         first = f"{self.module.code(value)} == 0"
         tests = (part for test in holding(self.module, value) for part in conjuncts(test))
         return any(self.module.code(part) == first for part in tests)
+
+    def _is_set_above(self, value: cst.BaseExpression) -> bool:
+        """Whether the rank has set the GPU of that number before, in the same function: it has failed there."""
+        function = self.module.function_of(value)
+        above = (each for each, where in self._chosen if where == "set_device" and each.deep_equals(value))
+        return any(self.module.function_of(each) is function for each in above)
 
     def _fix(self, value: cst.BaseExpression) -> Fix | None:
         around = self.module.parent(value)

@@ -132,6 +132,7 @@ class CudaBeforeSetDevice(Rule):
         "device",
         file=("set_device", "set_device_index", "init_process_group", "get_context", "local_rank", "rank"),
     )
+    of_several = True
     oracles = ("device", "exception")
     needs_cuda = True
 

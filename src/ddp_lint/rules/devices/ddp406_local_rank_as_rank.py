@@ -5,6 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single_process import on_one_node
+from ddp_lint.launch.started import started_on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.edits import replace
@@ -62,7 +63,8 @@ class LocalRankAsRank(Rule):
     ## When it is silent
 
     Ranks that are computed (`node_rank * gpus + local_rank`), and values that are not proven to be the local rank;
-    files that set `MASTER_ADDR` to this machine, or mention that `torchrun --standalone` starts them.
+    files that set `MASTER_ADDR` to this machine, or mention that `torchrun --standalone` starts them. Of low confidence
+    where every command of the project starts the program on one node, and it has no option for more.
 
     ## How to confirm
 
@@ -98,9 +100,15 @@ class LocalRankAsRank(Rule):
             "the local rank is passed as the job's rank: two nodes have two ranks 0, and the job hangs",
             notes=["the ranks above the number of GPUs of a node never register"],
             labels=labels,
+            confidence=Confidence.LOW if self._is_started_on_one_node() else None,
             help="omit rank and world_size: torchrun sets RANK and WORLD_SIZE",
             fix=self._fix(given),
         )
+
+    def _is_started_on_one_node(self) -> bool:
+        """Whether the project shows only how to start it on one node, where both ranks are the same."""
+        project, facts = self.module.project, self.module.facts
+        return project is not None and facts is not None and started_on_one_node(project, facts)
 
     def _device_count(self, size: cst.BaseExpression) -> cst.CSTNode | None:
         for value in (size, *self.module.assignments(size)):

@@ -138,6 +138,7 @@ class NoneOnOtherRanks(Rule):
         ),
         tests=False,
     )
+    of_several = True
     oracles = ("exception",)
 
     def start(self) -> None:

@@ -173,14 +173,15 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, downloads beside one of the first rank, beside a barrier of some ranks, or in
-    `with main_process_first()`, downloads and writes under a lock for all processes (`with FileLock(path)`), folders
-    that are asked for in such an order, calls in a `try` that does not raise again, paths with the rank (or a temporary
-    name, or the time to the microsecond) in them, helpers that a caller may guard, or calls in the process that starts
-    the ranks, tests, and distributed checkpoints, which are written by all ranks on purpose; files that are only
-    emptied (`with open(path, "w"): pass`), if no rank writes to them before all have met. A function whose name a later
-    one takes is not run. A function of the project that returns whether this is the first rank counts as such a test,
-    as does a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
+    Writes under a test for the rank, the second part of a data set whose first one the lines above download,
+    downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
+    downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such
+    an order, calls in a `try` that does not raise again, paths with the rank (or a temporary name, or the time to
+    the microsecond) in them, helpers that a caller may guard, or calls in the process that starts the ranks, tests,
+    and distributed checkpoints, which are written by all ranks on purpose; files that are only emptied (`with
+    open(path, "w"): pass`), if no rank writes to them before all have met. A function whose name a later one takes
+    is not run. A function of the project that returns whether this is the first rank counts as such a test, as does
+    a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
     without a group come to, where others of the project make one.
 
     ## How to confirm
@@ -220,6 +221,7 @@ class RanksWriteOneFile(Rule):
         ),
         tests=False,
     )
+    of_several = True
     oracles = ("files", "exception")
 
     def start(self) -> None:
@@ -445,7 +447,19 @@ class RanksWriteOneFile(Rule):
         download = argument(call, None, "download")
         if download is None or dotted(download) != "True" or self._is_in_turn(call, name):
             return None
-        return argument(call, 0, "root")
+        folder = argument(call, 0, "root")
+        return None if folder is not None and self._is_downloaded_above(call, name, folder) else folder
+
+    def _is_downloaded_above(self, call: cst.Call, name: str, folder: cst.BaseExpression) -> bool:
+        """Whether the same data set is downloaded into the folder by a call above: its other part came with that."""
+        function = self.module.function_of(call)
+        for other in calls_in(function.body if function is not None else self.module.tree):
+            if other is call:
+                return False
+            other_folder = argument(other, 0, "root") if self.module.qualified(other.func) == name else None
+            if other_folder is not None and other_folder.deep_equals(folder) and argument(other, None, "download"):
+                return self.module.function_of(other) is function
+        return False
 
     def _is_in_turn(self, call: cst.Call, name: str = "") -> bool:
         """Whether the first rank comes by a call first: it alone has a barrier there, or a call of `name`."""

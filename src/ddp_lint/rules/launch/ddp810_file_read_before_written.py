@@ -171,6 +171,7 @@ class FileReadBeforeWritten(Rule):
         file=("torch",),
         tests=False,
     )
+    of_several = True
     oracles = ("files", "exception")
 
     def start(self) -> None:

@@ -1,0 +1,57 @@
+"""Which words the scripts, settings and texts of a project hold: what they name, a program may look up by its name."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from ddp_lint.knowledge import table
+from ddp_lint.project import Project
+
+#: Files that are read: in a project with more, any name may be in one of them.
+_FILES = 2000
+#: What the files have that say how a project is installed.
+_INSTALLED = re.compile(r"\bsetup\(|(?m:^\[(?:project|tool\.poetry|metadata)\])")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def named_in_texts(project: Project, name: str) -> bool:
+    """Whether a script, a file of settings or another text of the project may hold a word."""
+    words = project.remember(("words of texts",), lambda: _words(project))
+    return words is None or name in words
+
+
+def is_installed(project: Project) -> bool:
+    """Whether the project is a package that is installed."""
+    return any(map(_INSTALLED.search, _how_to_install(project)))
+
+
+def is_installed_as(project: Project, name: str) -> bool:
+    """Whether the project is installed by a name."""
+    called = re.compile(rf"""(?m)\bname\s*=\s*["']?{re.escape(name)}\b""")
+    return is_installed(project) and any(map(called.search, _how_to_install(project)))
+
+
+def _how_to_install(project: Project) -> tuple[str, ...]:
+    """The texts of the files that say how the project is installed."""
+    return tuple(project.text(project.root / name) or "" for name in ("setup.py", "setup.cfg", "pyproject.toml"))
+
+
+def holding_words(text: str) -> str:
+    """The words of a text (`parts.TESTS`)."""
+    return " ".join(sorted(set(_WORD.findall(text))))
+
+
+def _words(project: Project) -> frozenset[str] | None:
+    starts = table("launch")["starts"]
+    files = project.named(f"{starts['scripts']} {starts['texts']} {starts['settings']}")
+    return frozenset(w for inside in files for w in _words_of(project, inside)) if len(files) <= _FILES else None
+
+
+def _words_of(project: Project, inside: str) -> list[str]:
+    path = project.absolute(inside)
+    if not project.tested(path, "words"):
+        return []
+    with project.recording(apart=True):  # it depends on no more of the text
+        text = project.text(pathlib.Path(path))
+    return _WORD.findall(text or "")

@@ -1,0 +1,61 @@
+"""Files that import from the project what is not there."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.launch.importable import cannot_be_imported
+from ddp_lint.project import Project
+
+SETUP = "from setuptools import setup\nsetup(name='pkg')\n"
+
+
+def cannot(root: pathlib.Path, files: dict[str, str], module: str = "train") -> bool:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    project = Project(root)
+    facts = project.facts(module)
+    assert facts is not None
+    return cannot_be_imported(project, facts)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.py": "from model import Net\n", "model.py": "class Network: ...\n"},
+        {"train.py": "from lib.model import Net\n", "lib/model.py": "class Network: ...\n", "lib/__init__.py": ""},
+        {"train.py": "from lib.old.model import Net\n", "lib/new.py": "", "lib/__init__.py": ""},
+    ],
+)
+def test_a_name_that_is_not_there(tmp_path: pathlib.Path, files: dict[str, str]) -> None:
+    assert cannot(tmp_path, files)
+
+
+def test_of_a_package_that_the_project_is(tmp_path: pathlib.Path) -> None:
+    files = {"pkg/__init__.py": "", "examples/train.py": "from pkg.gone.model import Net\n"}
+    assert not cannot(tmp_path, files, "examples.train")  # another package of that name may be installed
+    assert cannot(tmp_path, {**files, "setup.py": SETUP}, "examples.train")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"model.py": "class Net: ...\n"},
+        {"model.py": "from torch.nn import *\n"},
+        {"model.py": "for name in ['Net']:\n    globals()[name] = type(name, (), {})\n"},
+        {"model.py": "def __getattr__(name):\n    return name\n"},
+        {"model.py": "try:\n    from fast import Net\nexcept ImportError:\n    Net = None\n"},
+        {"model/__init__.py": "", "model/Net.py": ""},
+        {"model/__init__.py": "", "model/Net.pyx": ""},
+        {"train.py": "try:\n    from model import Net\nexcept ImportError:\n    Net = None\n", "model.py": "x = 1\n"},
+        {"train.py": "def build():\n    from model import Net\n", "model.py": "x = 1\n"},
+        {"train.py": "import sys\nsys.path.insert(0, 'lib')\nfrom model import Net\n", "model.py": "x = 1\n"},
+        {"train.py": "from model import *\n", "model.py": "x = 1\n"},
+        {"train.py": "from somewhere import Net\n"},
+    ],
+)
+def test_what_may_be_there(tmp_path: pathlib.Path, files: dict[str, str]) -> None:
+    assert not cannot(tmp_path, {"train.py": "from model import Net\n", **files})
