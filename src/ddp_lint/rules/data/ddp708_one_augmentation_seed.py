@@ -62,7 +62,8 @@ class OneAugmentationSeed(Rule):
     workers: they seed random, NumPy and torch with a number that the loader draws from torch's generator in the
     process of its rank. So with workers torch's seed has to differ: with `num_workers=2` and the same torch seed, the
     draws of all three are equal on both ranks even if random and NumPy are seeded by rank (measured on gloo, torch
-    2.13). The same torch seed is correct until the initial weights are created.
+    2.13). The same torch seed is correct until the initial weights are created. With Lightning 2.6 the workers of both
+    ranks drew the same numbers after `seed_everything(1)`, and other ones with `workers=True`.
 
     ## Example
 

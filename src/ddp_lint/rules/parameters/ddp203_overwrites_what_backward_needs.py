@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ddp_lint.findings import Span
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.saved_by_hand import overwritten
 from ddp_lint.rules.triggers import Trait, Triggers
@@ -112,9 +113,15 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     triggers = Triggers(Trait.WRITES, "save_for_backward", file=("torch",), tests=False)
     oracles = ("exception", "gradient")
 
+    def start(self) -> None:
+        self._seen: set[cst.CSTNode | Span] = set()
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         super().visit_FunctionDef(node)
         for write, name, save in overwritten(self.module, node):
+            if write in self._seen:
+                continue  # several call the function that it is in
+            self._seen.add(write)
             self.report(
                 write,
                 f"`{name}` is overwritten after `save_for_backward` kept it: gradients are wrong, without an error",

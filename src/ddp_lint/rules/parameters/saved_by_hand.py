@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import libcst as cst
 
+from ddp_lint.findings import Span
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import exclusive
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants
@@ -20,9 +22,10 @@ _AUTOGRAD = ("torch.autograd.Function", "torch.autograd.function.Function", "tor
 
 
 class Overwritten(NamedTuple):
-    """A write to an argument of `forward` behind the call that has saved it."""
+    """A write to an argument of `forward` behind the call that has saved it: `node` is the write, or where it is in a
+    function of the same file."""
 
-    node: cst.CSTNode
+    node: cst.CSTNode | Span
     name: str
     save: cst.Call
 
@@ -41,7 +44,7 @@ def overwritten(module: Module, forward: cst.FunctionDef) -> Iterator[Overwritte
         for name in {dotted(arg.value) for arg in save.args}.intersection(given[1:]) - dirty:
             node = next((n for n in _writes(module, forward, name) if _comes_after(module, n, save, name)), None)
             if node is not None:
-                yield Overwritten(node, name, save)
+                yield Overwritten(_place(module, node), name, save)
 
 
 def _is_of_autograd(module: Module, function: cst.FunctionDef) -> bool:
@@ -62,7 +65,7 @@ def _writes(module: Module, function: cst.FunctionDef, name: str) -> Iterator[cs
         if isinstance(node, cst.Call):
             method = isinstance(node.func, cst.Attribute) and dotted(node.func.value) == name and writes(called(node))
             given = bool(node.args) and dotted(node.args[0].value) == name
-            found = method or (given and _writes_its_first(module, node))
+            found = method or (given and _written_by(module, node) is not None)
         elif isinstance(node, cst.AssignTarget):
             found = isinstance(node.target, cst.Subscript) and dotted(node.target.value) == name
         else:
@@ -71,14 +74,24 @@ def _writes(module: Module, function: cst.FunctionDef, name: str) -> Iterator[cs
             yield node
 
 
-def _writes_its_first(module: Module, call: cst.Call) -> bool:
+def _place(module: Module, write: cst.CSTNode) -> cst.CSTNode | Span:
+    """Where to change something: in the function that writes what it is given, if that is in the same file."""
+    found = _written_by(module, write) if isinstance(write, cst.Call) else None
+    here = found is not None and found[0] is module.facts
+    return found[0].file.span_of(found[1]) if here and found is not None else write
+
+
+def _written_by(module: Module, call: cst.Call) -> tuple[ModuleFacts, ast.Call] | None:
+    """Where the function of the project that is called writes what it is given first."""
     project = module.project
     found = project.definition(project.canonical(module.callee(call))) if project is not None else None
     function = found[1] if found is not None else None
-    if not isinstance(function, ast.FunctionDef) or not parameters(function):
-        return False
+    if found is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
+        return None
     first = parameters(function)[0].arg
     if any(isinstance(n, ast.Name) and n.id == first and isinstance(n.ctx, ast.Store) for n in walk(function)):
-        return False
-    targets = (n.func for n in walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
-    return any(dotted_ast(target.value) == first and writes(target.attr) for target in targets)
+        return None
+    calls = (n for n in walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+    writing = (n for n in calls if writes(last_part(n.func)) and dotted_ast(n.func).rpartition(".")[0] == first)
+    write = next(writing, None)
+    return (found[0], write) if write is not None else None
