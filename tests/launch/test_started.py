@@ -334,3 +334,10 @@ def test_a_program_that_is_only_shown_with_one_process(tmp_path: pathlib.Path, c
     (tmp_path / "run.sh").write_text(f"{command}\n")
     (finding,) = check_paths([tmp_path / "tools/x.py"], Settings(tmp_path, frozenset({"DDP701"}))).findings
     assert (finding.confidence is Confidence.LOW) is doubtful
+
+
+@pytest.mark.parametrize(("gpus", "doubtful"), [("0", True), ("0,1", False)])
+def test_a_program_that_leaves_itself_one_gpu(tmp_path: pathlib.Path, gpus: str, doubtful: bool) -> None:
+    (tmp_path / "x.py").write_text(f'import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "{gpus}"\n{TRAINS}')
+    (finding,) = check_paths([tmp_path / "x.py"], Settings(tmp_path, frozenset({"DDP701"}))).findings
+    assert (finding.confidence is Confidence.LOW) is doubtful

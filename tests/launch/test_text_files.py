@@ -54,3 +54,14 @@ def test_yaml(tmp_path: pathlib.Path) -> None:
 def test_yaml_that_reads_what_it_sets(tmp_path: pathlib.Path) -> None:
     text = "env:\n  TORCH_VERSIONS: 2.1\n  NCCL_TIMEOUT: 1\nrun: |\n  for v in $TORCH_VERSIONS; do test $v; done\n"
     assert found(tmp_path, "job.yml", text) == [("DDP802", 3, "NCCL_TIMEOUT")]
+
+
+def test_a_variable_that_begins_with_the_name_of_what_is_built(tmp_path: pathlib.Path) -> None:
+    """It is no variable of torch with another beginning."""
+    line = "export PYTORCH3D_BUILD_NUMBER=1\n"
+    assert found(tmp_path, "build.sh", f"{line}conda build packaging/pytorch3d\n") == []
+    assert found(tmp_path, "other.sh", f"{line}conda build packaging/other\n") == [
+        ("DDP802", 1, "PYTORCH3D_BUILD_NUMBER")
+    ]
+    text = "export PYTOCH_BUILD_NUMBER=1\nconda build pytoch\nexport NCCL_IB_DISABEL=1  # nccl\n"
+    assert found(tmp_path, "typo.sh", text) == [("DDP802", 3, "NCCL_IB_DISABEL")]

@@ -37,6 +37,8 @@ _RUNNERS = re.compile(r"\w*(Trainer|TrainingArguments|Strategy|Runner|Engine|Acc
 _STARTS_ITSELF = re.compile(
     r"\bspawn\(|start_processes|notebook_launcher|\bsubprocess\b|os\.system\(|\w*Process\(|\w*launch\w*\("
 )
+#: The one GPU that a program leaves itself, whatever its rank.
+_ONE_GPU = re.compile(r"(?m)^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']\d[\"'] *$")
 #: How a program comes to modules that it does not import by their names.
 _BY_NAME = re.compile(r"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|\bglobals\(\)|Fire\(\)")
 
@@ -54,10 +56,10 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
 
 
 def shown_alone(facts: ModuleFacts, project: Project) -> bool:
-    """Whether the project shows how to start all programs that come to a file, each by a launcher with one process: of
-    several nothing is seen."""
+    """Whether the project shows how to start all programs that come to a file, each by a launcher with one process, or
+    they leave themselves one GPU: of several ranks nothing is seen."""
     programs = _programs_above(facts, project) if facts.name else ()
-    return bool(programs) and all(launched_alone(project, program.source.inside) for program in programs)
+    return bool(programs) and all(p.file.shows(_ONE_GPU) or launched_alone(project, p.source.inside) for p in programs)
 
 
 def _programs_above(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:

@@ -52,8 +52,9 @@ class VariableReadByNothing(NameRule):
 
     ## When it is silent
 
-    Variables that the project itself reads; names that differ from a known one by more than a typing error, by a
-    number or by a whole word.
+    Variables that the project itself reads; those that begin with a name which the file has as a word
+    (`PYTORCH3D_VERSION` where `pytorch3d` is built); names that differ from a known one by more than a typing
+    error, by a number or by a whole word.
 
     ## How to confirm
 
@@ -90,13 +91,26 @@ class VariableReadByNothing(NameRule):
         project = self.module.project
         if project is None:
             return False
+        if _has_own_prefix(write.name, found, self.module.file.text):
+            return True
         texts = (project.text(path) or "" for path in project.holding(write.name))
         return any(_read(write.name).search(text) for text in texts)
 
     @classmethod
     def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:
         """Whether the file that sets a variable reads it: ``$NAME``, ``${NAME}``, ``${{ env.NAME }}``."""
+        if _has_own_prefix(name, found, text):
+            return True
         return re.search(rf"\$\{{?{re.escape(name)}\b|\benv\.{re.escape(name)}\b", text) is not None
+
+
+def _has_own_prefix(name: str, found: Misnamed, text: str) -> bool:
+    """Whether a variable begins with the name of something else that the text is about, and not with the misspelt
+    beginning of the one that is read: ``PYTORCH3D_VERSION`` where ``pytorch3d`` is built."""
+    first = name.partition("_")[0]
+    if not found.right or first == found.right.partition("_")[0]:
+        return False
+    return re.search(rf"(?<![\w$]){re.escape(first.lower())}(?![\w])", text) is not None
 
 
 def _read(name: str) -> re.Pattern[str]:
