@@ -25,7 +25,7 @@ class StepUnderLocalCondition(MismatchRule):
     two ranks, with NCCL and with gloo: after a step on rank 0 alone parameters differ by 0.0012, after clipping on
     rank 0 alone by 0.013. With `torch.tensor(0.0, requires_grad=True)` for a loss on rank 1, that rank goes through
     all its steps without an error while rank 0 waits in its first one (gloo). The same from the `training_step` of
-    Lightning 2.6; where that returns None, rank 1 ends with an error, and rank 0 waits for it.
+    Lightning 2.6; where that returns None on rank 1, rank 0 ends with "Connection closed by peer".
 
     ## Example
 
