@@ -712,6 +712,27 @@ def sends_from_rank_to_rank(n: int) -> str:
     return f"{_TORCH}def f(x):\n    r = dist.get_rank()\n" + "".join(sent.format(i, i + 1) for i in range(n))
 
 
+@text(600)
+def models_wrapped_in_one_function(n: int) -> str:
+    made = "".join(f"    m{i} = DDP(net.a{i})\n    m{i}(net.x).sum().backward()\n" for i in range(n))
+    return f"{_TORCH}from torch.nn.parallel import DistributedDataParallel as DDP\ndef f(net):\n{made}"
+
+
+@text(500)
+def loaders_of_one_function(n: int) -> str:
+    made = "".join(f"    l{i} = DataLoader(x.a{i}, shuffle=True)\n" for i in range(n))
+    used = "".join(f"    for y in l{i}:\n        dist.all_reduce(y)\n" for i in range(n))
+    return f"{_TORCH}from torch.utils.data import DataLoader\ndef f(m, x):\n{made}{used}"
+
+
+@text(40)
+def calls_that_double_by_what_they_pass(n: int) -> str:
+    names = ", ".join(f"p{i}" for i in range(8))
+    call = "    f{}(x, p1, p2, p3, p4, p5, p6, p7, {})\n"
+    links = "".join(f"def f{i}(x, {names}):\n{call.format(i + 1, 'g')}{call.format(i + 1, 'h')}" for i in range(n))
+    return f"{_TORCH}def g(x): pass\ndef h(x): pass\n{links}def f{n}(x, {names}):\n    dist.all_reduce(x)\n"
+
+
 # ---- several files
 
 

@@ -109,21 +109,28 @@ def functions_behind(frame: Frame, loss: ast.expr) -> list[ast.expr]:
 def made_by(function: ast.AST, names: frozenset[str]) -> tuple[ast.expr, ...]:
     """The functions, one of each dotted name, that variables of a function are made by: a script may have thousands of
     backward passes of one name."""
+    values = _assigned_in(function)
+    found: dict[str, ast.expr] = {}
+    seen, left = set(names), list(names)
+    while left:
+        for value in values.get(left.pop(), ()):
+            found |= {dotted(call.func) or last_part(call.func): call.func for call in calls_below(value)}
+            new = names_in(value) - seen
+            seen |= new
+            left += new
+    return tuple(func for name, func in found.items() if name)
+
+
+@kept_by_node(64)
+def _assigned_in(function: ast.AST) -> dict[str, list[ast.expr]]:
+    """What a function assigns to each dotted name."""
     values = collections.defaultdict(list)
     for node in children(function):
         if isinstance(node, (ast.Assign, ast.AugAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for name in {name for target in targets for name in _targets(target)}:
                 values[name].append(node.value)
-    found: dict[str, ast.expr] = {}
-    seen, left = set(names), list(names)
-    while left:
-        for value in values[left.pop()]:
-            found |= {dotted(call.func) or last_part(call.func): call.func for call in calls_below(value)}
-            new = names_in(value) - seen
-            seen |= new
-            left += new
-    return tuple(func for name, func in found.items() if name)
+    return dict(values)
 
 
 def _targets(target: ast.expr) -> list[str]:

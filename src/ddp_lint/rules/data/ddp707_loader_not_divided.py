@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
 import libcst as cst
@@ -122,6 +123,16 @@ class LoaderNotDivided(Rule):
     oracles = ("samples",)
     confidence = Confidence.MEDIUM
 
+    @functools.cached_property
+    def _samplers(self) -> dict[cst.CSTNode, dict[str, list[cst.Call]]]:
+        """By function, or the module."""
+        return {}
+
+    @functools.cached_property
+    def _by_rank(self) -> dict[cst.FunctionDef | None, bool]:
+        """By function: whether it divides something by the rank."""
+        return {}
+
     def visit_Call(self, node: cst.Call) -> None:
         if self.module.qualified(node.func) not in LOADERS or not node.args or any(arg.star for arg in node.args):
             return
@@ -168,15 +179,22 @@ class LoaderNotDivided(Rule):
         """The sampler over the loader's dataset that is created next to it and used for nothing but its epoch."""
         function = self.module.function_of(node)
         scope = function.body if function is not None else self.module.tree
-        dataset = self.module.code(node.args[0].value)
-        for call in calls_in(scope):
-            over = argument(call, 0, "dataset")
-            if over is None or not is_sampler(self.module, call) or self.module.code(over) != dataset:
-                continue
+        for call in self._samplers_in(scope).get(self.module.code(node.args[0].value), ()):
             name = assigned_name(self.module, call)
             if name.isidentifier() and not exclusive(self.module, call, node) and not self._is_used(name, scope):
                 return call
         return None
+
+    def _samplers_in(self, scope: cst.CSTNode) -> dict[str, list[cst.Call]]:
+        """The samplers of a function or of the module, by the code of the dataset: searched for once."""
+        found = self._samplers.get(scope)
+        if found is None:
+            found = self._samplers[scope] = {}
+            for call in calls_in(scope):
+                over = argument(call, 0, "dataset")
+                if over is not None and is_sampler(self.module, call):
+                    found.setdefault(self.module.code(over), []).append(call)
+        return found
 
     def _is_used(self, name: str, scope: cst.CSTNode) -> bool:
         """Whether the value of the name is used, except in ``name.set_epoch(n)`` and ``name is None``."""
@@ -258,14 +276,16 @@ class LoaderNotDivided(Rule):
         if _divides(text):
             return True
         function = self.module.function_of(node)
-        scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", self.module.code(function) if function is not None else text)
-        by_rank = (
-            re.search(
-                r"(rank|world_size)\s*(::|\])|\brange\(\s*\w*rank\b|\[\s*[\w.]*rank|rank\s*\*|%\s*\w*world", scope
-            )
-            is not None
+        if function not in self._by_rank:
+            self._by_rank[function] = self._is_by_rank(self.module.code(function) if function is not None else text)
+        return self._by_rank[function] or self._is_made_by_rank(node.args[0].value)
+
+    def _is_by_rank(self, code: str) -> bool:
+        scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", code)
+        by_rank = re.search(
+            r"(rank|world_size)\s*(::|\])|\brange\(\s*\w*rank\b|\[\s*[\w.]*rank|rank\s*\*|%\s*\w*world", scope
         )
-        return by_rank or mentions_own_rank(self.module, scope) or self._is_made_by_rank(node.args[0].value)
+        return by_rank is not None or mentions_own_rank(self.module, scope)
 
     def _is_made_by_rank(self, data: cst.BaseExpression) -> bool:
         """Whether a function or class of the project that the data comes from mentions the rank."""
@@ -291,6 +311,7 @@ class LoaderNotDivided(Rule):
         return _BY_RANK.search(words) is not None or mentions_own_rank(self.module, words)
 
 
+@functools.lru_cache(maxsize=8)
 def _divides(code: str) -> bool:
     """Whether a file has a word that divides data; an import alone divides nothing."""
     text = re.sub(r"(?m)^(from|import) .*$", "", code)

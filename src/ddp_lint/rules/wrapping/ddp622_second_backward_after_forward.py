@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.training import backwards_of
+from ddp_lint.rules.wrapping.training import Mentions, backwards_of
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
@@ -136,12 +136,14 @@ class SecondBackwardAfterForward(Rule):
             wrap = self.module.wraps.of(name, call) if name else None
             if wrap is not None and wrap.kind == "ddp" and not without_gradient(self.module, call):
                 forwards.setdefault(name, []).append((call, wrap))
+        detached = [(name, arg) for name, made in forwards.items() for one in made for arg in self._detached(*one)]
+        place, mentions = {call: number for number, call in enumerate(calls)}, Mentions()
         for model, made in forwards.items():
-            others = (one for name, calls in forwards.items() if name != model for one in calls)
-            ends = frozenset(arg for call, wrap in others for arg in self._detached(call, wrap))
-            reached = backwards_of(self.module, [call for call, _ in made], ends)
-            ordered = [call for call in calls if call in reached and argument(call, None, "inputs") is None]
-            self._check(model, made[0][1], calls, ordered)
+            ends = frozenset(arg for name, arg in detached if name != model)
+            reached = backwards_of(self.module, [call for call, _ in made], ends, mentions)
+            inside = [call for call in reached if call in place and argument(call, None, "inputs") is None]
+            ordered = sorted(inside, key=lambda call: place[call])
+            self._check(model, made[0][1], place, ordered)
 
     def _detached(self, call: cst.Call, wrap: Wrap) -> Iterator[cst.Arg]:
         """The arguments of a forward of which the model inside uses nothing but what it detaches."""
@@ -156,8 +158,9 @@ class SecondBackwardAfterForward(Rule):
             if name in taken and not arg.star and _is_always_detached(name, found[1]):
                 yield arg
 
-    def _check(self, model: str, wrap: Wrap, calls: list[cst.Call], backwards: list[cst.Call]) -> None:
-        place = {call: number for number, call in enumerate(calls)}
+    def _check(self, model: str, wrap: Wrap, place: dict[cst.Call, int], backwards: list[cst.Call]) -> None:
+        """`place`: all calls of the function, in their order."""
+        calls = list(place) if backwards[1:] else []
         for first, second in itertools.pairwise(backwards):
             between = (*calls[place[first] + 1 : place[second]], *calls_in(second))
             caught_up = self._catches_up(model, second, calls[place[second] + 1 :], backwards)

@@ -18,13 +18,29 @@ def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
     return next(iter(flow.backwards), None) if flow is not None else None
 
 
+class Mentions:
+    """The names in each statement of a function, looked for once for all values that are followed through it."""
+
+    def __init__(self) -> None:
+        self._known: dict[cst.CSTNode, frozenset[str]] = {}
+
+    def of(self, statement: cst.CSTNode) -> frozenset[str]:
+        known = self._known.get(statement)
+        if known is None:
+            nodes = (statement, *descendants(statement))
+            known = self._known[statement] = frozenset(node.value for node in nodes if isinstance(node, cst.Name))
+        return known
+
+
 def backwards_of(
-    module: Module, values: Sequence[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset()
-) -> set[cst.Call]:
+    module: Module, values: Sequence[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset(),
+    mentions: Mentions | None = None,
+) -> set[cst.Call]:  # fmt: skip
     """All `backward()` calls in the function of some values that one of these flows into; none of them is
-    `without_gradient`. `ends`: arguments that pass on nothing, since the call detaches them."""
+    `without_gradient`. `ends`: arguments that pass on nothing, since the call detaches them. `mentions` of this
+    function, if values are followed through it many times."""
     function = module.function_of(values[0])
-    flow = _Flow(frozenset(values), ends)
+    flow = _Flow(module, frozenset(values), ends, mentions)
     if function is not None:
         flow.suite(function.body)
     return set(flow.backwards)
@@ -49,7 +65,7 @@ def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
     function = module.function_of(value)
     if function is None or without_gradient(module, value):
         return None
-    flow = _Flow(frozenset({value}))
+    flow = _Flow(module, frozenset({value}))
     flow.suite(function.body)
     return flow
 
@@ -61,10 +77,17 @@ class _Flow:
     name holds it if it does so on any way through.
     """
 
-    def __init__(self, values: frozenset[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset()) -> None:
+    def __init__(
+        self, module: Module, values: frozenset[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset(),
+        mentions: Mentions | None = None,
+    ) -> None:  # fmt: skip
         self.values = values
         self.ends = ends
         self.names: set[str] = set()
+        self._mentions = mentions
+        self._around = {up for value in values for up in module.ancestors(value)}
+        #: How names that have held a value begin.
+        self._first: set[str] = set()
         #: Those that have a dot, now or before: few, so that a name is bound in no time however many hold the value.
         self._dotted: set[str] = set()
         #: In the order in which they are met.
@@ -73,11 +96,17 @@ class _Flow:
 
     def suite(self, suite: cst.BaseSuite) -> None:
         for statement in suite.body:
+            if statement not in self._around and not (self.names and self._is_mentioned_in(statement)):
+                continue
             if isinstance(statement, cst.SimpleStatementLine):
                 for small in statement.body:
                     self._small(small)
             else:
                 getattr(self, f"_{type(statement).__name__}", self._small)(statement)
+
+    def _is_mentioned_in(self, statement: cst.CSTNode) -> bool:
+        """Whether a statement may mention a name that holds a value."""
+        return self._mentions is None or not self._first.isdisjoint(self._mentions.of(statement))
 
     # ---- statements
 
@@ -191,6 +220,7 @@ class _Flow:
             self.names.difference_update([n for n in self._dotted if n.startswith(f"{name}.")])
             if held:
                 self.names.add(name)
+                self._first.add(name.partition(".")[0])
                 if "." in name:
                     self._dotted.add(name)
 
