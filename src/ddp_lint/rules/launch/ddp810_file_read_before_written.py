@@ -343,8 +343,8 @@ class FileReadBeforeWritten(Rule):
             return False
         if project.types.of(on, site.facts, site.around, None, _DEPTH) == self.module.name_of(owner):
             return True
-        made = (n for n in facts.tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call))
-        own = (n.targets[0] for n in made if dotted_ast(n.value.func) == owner.name.value)
+        made = ((n.targets[0], n.value) for n in facts.tree.body if isinstance(n, ast.Assign))
+        own = (t for t, v in made if isinstance(v, ast.Call) and dotted_ast(v.func) == owner.name.value)
         return project.meaning(site.facts, on) in {f"{facts.name}.{dotted_ast(target)}" for target in own}
 
     def _constructs(self, function: cst.FunctionDef, owner: cst.ClassDef) -> bool:
