@@ -11,7 +11,16 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.file_access import Accesses
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.joining import is_before_fit
-from ddp_lint.launch.ranks import IN_TURN, all_ranks_call, first_rank_test, on_one_rank, own_ranks, several_ranks
+from ddp_lint.launch.ranks import (
+    BARRIERS,
+    IN_TURN,
+    all_ranks_call,
+    first_rank_test,
+    is_kept_to_one_rank,
+    on_one_rank,
+    own_ranks,
+    several_ranks,
+)
 from ddp_lint.launch.single_process import on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_folders import folders_of, made_on_one_rank
@@ -19,9 +28,9 @@ from ddp_lint.rules.launch.temporary_folders import MAKERS, shared_folder
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, leaves, opposed
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 
@@ -49,6 +58,8 @@ _READS = Accesses(
     methods={"read_text": None, "read_bytes": None, "from_pretrained": (0, "pretrained_model_name_or_path")},
     modes="r",
 )
+#: Methods that call each other, and steps from an object to the call that makes it, which are followed.
+_METHODS, _DEPTH = 2, 4
 #: Words of calls after which the ranks have met, or a rank has waited for the file.
 _WAITS = re.compile(
     r"barrier|wait|sync|broadcast|all_reduce|allreduce|all_gather|allgather|reduce|gather|scatter|rendezvous|exists|"
@@ -305,8 +316,37 @@ class FileReadBeforeWritten(Rule):
         made = next((f for f in self.module.of_type(cst.FunctionDef) if self._constructs(f, owner)), None)
         if made is not function:
             named = (dotted(call.func) for call in calls_in(made.body)) if made is not None else ()
-            owner = owner if f"self.{name}" in named else None
-        return constructions(self.module, owner) if owner is not None else ()
+            if f"self.{name}" not in named:
+                return tuple(self._sites_of_method(function, owner))
+        return constructions(self.module, owner)
+
+    def _sites_of_method(
+        self, function: cst.FunctionDef, owner: cst.ClassDef, above: int = _METHODS
+    ) -> Iterator[CallSite]:
+        """The calls of a method on objects that are known to be of its class, also by another method of theirs."""
+        for site in call_sites(self.module, function):
+            on = site.node.func.value if isinstance(site.node.func, ast.Attribute) else None
+            if on is None or site.around is None:
+                continue
+            if dotted_ast(on) != "self":
+                if self._is_of(on, site, owner):
+                    yield site
+            elif above and site.facts is self.module.facts and not _in_turns(site.node, site.around):
+                methods = (f for f in self.module.of_type(cst.FunctionDef) if self.module.class_of(f) is owner)
+                by = next((f for f in methods if f.name.value == site.around.name), None)
+                yield from self._sites_of_method(by, owner, above - 1) if by is not None else ()
+
+    def _is_of(self, on: ast.expr, site: CallSite, owner: cst.ClassDef) -> bool:
+        """Whether an expression is an object of a class of this file, or the one that the file keeps for all who
+        import it: ``loader = Loader()``."""
+        project, facts = self.module.project, self.module.facts
+        if project is None or facts is None:
+            return False
+        if project.types.of(on, site.facts, site.around, None, _DEPTH) == self.module.name_of(owner):
+            return True
+        made = ((n.targets[0], n.value) for n in facts.tree.body if isinstance(n, ast.Assign))
+        own = (t for t, v in made if isinstance(v, ast.Call) and dotted_ast(v.func) == owner.name.value)
+        return project.meaning(site.facts, on) in {f"{facts.name}.{dotted_ast(target)}" for target in own}
 
     def _constructs(self, function: cst.FunctionDef, owner: cst.ClassDef) -> bool:
         return function.name.value == "__init__" and self.module.class_of(function) is owner
@@ -346,6 +386,12 @@ class FileReadBeforeWritten(Rule):
             return False
         tests = (up.test for up in self.module.ancestors(read) if isinstance(up, cst.If))
         return not any(_WAITS.search(self.module.code(test)) for test in tests)
+
+
+def _in_turns(call: ast.Call, around: FunctionNode) -> bool:
+    """Whether one rank alone makes a call, or a function that has ranks wait for each other."""
+    waits = any(last_part(each.func) in BARRIERS for each in calls_below(around))
+    return waits or is_kept_to_one_rank(call, around)
 
 
 def _prepares(site: CallSite) -> bool:
