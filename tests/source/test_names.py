@@ -91,3 +91,14 @@ def test_where_an_arm_is_missing_its_names_are_not_copied(
     assert facts is not None
     assert [m.span.line for m in result_of(facts, project).mismatches] == [104]
     assert sum(length > 25 for length in copied) <= 30  # once for each arm of the later half
+
+
+def test_names_differ_from_their_copies_in_what_was_set_since() -> None:
+    names = Names({f"n{n}": n for n in range(100)})
+    first = Names(names)
+    names["n1"] = 0
+    second = Names(names)
+    names["n2"] = 0
+    second["n3"] = 0
+    assert set(first.differing(names)) == {"n1", "n2"}
+    assert set(names.differing(second)) == {"n2", "n3"}

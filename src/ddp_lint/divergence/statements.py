@@ -511,16 +511,18 @@ def _rounds(
         returned = len(frame.returned)
         body, end, _ = once()
         frame.env = _counted_on(frame, node, _join(frame, test, end, entry, node), entry)
-        if frame.summaries.variables.rebound() == rebound and _is_settled(node, before, frame.env):
+        touched = {*end.differing(entry), *entry.differing(before), *_counters(node)}
+        changed = [name for name in touched if frame.env.get(name) is not before.get(name)]
+        if frame.summaries.variables.rebound() == rebound and _is_settled(node, changed):
             frame.loops -= 1
             _set_again(frame.env, before, entry)
             return body, _join(frame, test, end, frame.env, node)
         del frame.returned[returned:]
     else:
-        changed = _assigned(node)
+        assigned = _assigned(node)
         frame.env = Names(entry)
-        for name in changed.keys() & entry.keys():
-            kept = not changed[name] and not entry[name].items and not entry[name].entries
+        for name in assigned.keys() & entry.keys():
+            kept = not assigned[name] and not entry[name].items and not entry[name].entries
             if entry[name].varies is None and not kept:
                 frame.env[name] = unknown(("loop", frame.key(node), name), entry[name].reference)
     body, end, _ = once()
@@ -528,10 +530,8 @@ def _rounds(
     return body, _join(frame, test, end, frame.env, node)
 
 
-def _is_settled(node: ast.For | ast.AsyncFor | ast.While, before: Names[Value], after: Names[Value]) -> bool:
-    """Does the next round find what the first one found? Then it does the same."""
-    changed = [name for name in after if after[name] is not before.get(name)]
-    changed += before.keys() - after.keys()
+def _is_settled(node: ast.For | ast.AsyncFor | ast.While, changed: Sequence[str]) -> bool:
+    """Does the next round find what the first one found, which has changed these names? Then it does the same."""
     anew = made_anew(node) if changed else ()
     return all(name in anew or _ROOT.split(name, 1)[0] in anew for name in changed)
 
@@ -541,7 +541,7 @@ _ROOT = re.compile(r"[.\[]")
 
 def _set_again(env: Names[Value], before: Names[Value], entry: Names[Value]) -> None:
     """What the head of a loop sets for each round, such as its target, is set again."""
-    for name in before.keys() | entry.keys():
+    for name in entry.differing(before):
         if name not in entry:
             env.pop(name, None)
         elif entry[name] is not before.get(name):

@@ -20,41 +20,47 @@ class Names(dict[str, T]):
     names are looked at that they have set, and where a name is rebound, only its parts.
     """
 
-    __slots__ = ("_before", "_changed", "_of", "_parts", "_state")
+    __slots__ = ("_before", "_changed", "_marks", "_of", "_parts")
 
     def __init__(self, names: Mapping[str, T] | None = None) -> None:
         super().__init__(names or ())
         #: What was there before, where what is set now will be taken back; None for what was not there.
         self._before: dict[str, T | None] | None = None
-        #: What stands for the names as they are now, since they were first copied so.
-        self._state: object = None
-        #: The state that these are a copy of, and what was set or deleted since, in order.
+        #: What was set or deleted, in order, and how much of it when the names were copied, by what stands for that.
+        self._changed: list[str] = []
+        self._marks: dict[object, int] = {}
+        #: What stands for the state of other names that these are a copy of.
         self._of: object = None
-        self._changed: dict[str, None] = {}
         #: By text the parts that were ever set, here or in another copy.
         self._parts: dict[str, set[str]]
         if isinstance(names, Names):
             self._parts = names._parts
-            self._of = names._state = names._state or object()
+            self._of = names._mark()
         else:
             self._parts = {}
             for name in self:
                 self._note(name)
+
+    def _mark(self) -> object:
+        """What stands for the names as they are now."""
+        last = next(reversed(self._marks), None)
+        if last is None or self._marks[last] < len(self._changed):
+            last = object()
+            self._marks[last] = len(self._changed)
+        return last
 
     def __setitem__(self, name: str, value: T) -> None:
         if self._before is not None:
             self._before.setdefault(name, self.get(name))
         if name not in self:
             self._note(name)
-        self._state = None
-        self._changed[name] = None
+        self._changed.append(name)
         super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:
         if self._before is not None:
             self._before.setdefault(name, self[name])
-        self._state = None
-        self._changed[name] = None
+        self._changed.append(name)
         super().__delitem__(name)
 
     def update(self, names: Mapping[str, T]) -> None:  # type: ignore[override]
@@ -97,20 +103,23 @@ class Names(dict[str, T]):
                     super().__setitem__(name, value)
 
     def differing(self, other: Names[T]) -> Iterable[str]:
-        """The names that may hold something else there, or nothing: few of them for two copies of the same names."""
+        """The names that may hold something else there, or nothing: few of them for two copies of the same names, and
+        for names and a copy of them."""
         if self._of is not None and self._of is other._of:
-            return {**self._changed, **other._changed}
-        if self._of is not None and self._of is other._state:
-            return self._changed
+            return dict.fromkeys((*self._changed, *other._changed))
+        if self._of in other._marks:
+            return dict.fromkeys((*self._changed, *other._changed[other._marks[self._of] :]))
+        if other._of in self._marks:
+            return other.differing(self)
         return {**self, **other}
 
     def gone_on_from(self, before: Names[T]) -> Names[T]:
         """A copy, as what became of the names before, of which these are a copy or which they are."""
         after = Names(self)
         if self is before:
-            after._of, after._changed = before._of, dict(before._changed)
-        elif self._of is not None and self._of is before._state:
-            after._of, after._changed = before._of, {**before._changed, **self._changed}
+            after._of, after._changed = before._of, list(dict.fromkeys(before._changed))
+        elif self._of in before._marks:
+            after._of, after._changed = before._of, list(dict.fromkeys((*before._changed, *self._changed)))
         return after
 
 
