@@ -14,6 +14,8 @@ from ddp_lint.divergence.why import Explanation, explain
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.files import shown
 from ddp_lint.findings import Confidence, Finding, Span
+from ddp_lint.launch.alone import shown_alone
+from ddp_lint.launch.ranks import comes_alone
 from ddp_lint.messages.find import result_of as messages_of
 from ddp_lint.output import Sources, visible, visible_finding
 from ddp_lint.output.full import excerpt
@@ -52,8 +54,8 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     style = Style(wants_color(color, sys.stdout))
     if not found:
         write(f"{visible(shown(path))}:{line}: there is no call here\n", None)
-    held_back = _held_back(path, project, settings)
-    write("\n".join(_block(e, reported.get(e.span), held_back, style) for e in found), None)
+    blocks = (_block(e, reported.get(e.span), _held_back(path, project, settings, e.span.line), style) for e in found)
+    write("\n".join(blocks), None)
     return CLEAN
 
 
@@ -66,7 +68,7 @@ def silence(
     for path in (path for path in files if path.suffix != notebook.SUFFIX):
         for e in explain(path, project):
             if e.span not in reported:
-                yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings))}"
+                yield f"{e.span.path}:{e.span.line}: {_silent(e, _held_back(path, project, settings, e.span.line))}"
         yield from _unfollowed_messages(path, project)
         yield from _long_lineages(path, project)
     for name, line, variable in sorted(summaries_of(project).variables.tables):
@@ -97,11 +99,14 @@ def _of_divergence(findings: Iterable[Finding]) -> dict[Span, Finding]:
     return {f.span: f for f in findings if f.code.startswith("DDP1")}
 
 
-def _held_back(path: pathlib.Path, project: Project, settings: Settings) -> str:
-    """Why no finding in this file is shown unasked; '' where they are."""
-    if not settings.sure or surest_at(project.inside(path)) is not Confidence.LOW:
+def _held_back(path: pathlib.Path, project: Project, settings: Settings, line: int) -> str:
+    """Why no finding at a line of this file is shown, or shown unasked; '' where they are."""
+    facts = project.facts_of(path)
+    if settings.sure and surest_at(project.inside(path)) is Confidence.LOW:
+        return f"findings in a {place_kind(project.inside(path))} are shown only with --preview"
+    if facts is None or not comes_alone(facts, project, line) or shown_alone(facts, project):
         return ""
-    return f"findings in a {place_kind(project.inside(path))} are shown only with --preview"
+    return "each program that comes here is one process"
 
 
 def _silent(e: Explanation, held_back: str) -> str:

@@ -27,7 +27,12 @@ def _imports_nothing(project: Project, facts: ModuleFacts) -> bool:
     path = project.find(facts.name)
     if path is None or path.suffix != ".py" or facts.source.is_test or facts.file.shows(_OTHER_FOLDERS):
         return False
-    return any(_is_missing(project, *each) for each in _imported(project, facts))
+    own = facts.name.partition(".")[0]
+    # What a package imports of itself it may get when it is installed: a link, or files that are made.
+    return any(
+        _is_missing(project, module, rest, within=module.name.partition(".")[0] == own)
+        for module, rest in _imported(project, facts)
+    )
 
 
 def _imported(project: Project, facts: ModuleFacts) -> Iterator[tuple[ModuleFacts, str]]:
@@ -40,7 +45,7 @@ def _imported(project: Project, facts: ModuleFacts) -> Iterator[tuple[ModuleFact
         base = absolute(node, facts.name, project.module_name(path)[1])
         for alias in node.names:
             name = f"{base}.{alias.name}"
-            target = name if node.level else project.locate(name, path, True)
+            target = name if node.level else project.locate(name, path, facts.file.holds("__main__"))
             found = project.split(target) if alias.name != "*" else None
             if found is not None and found[1] and (node.level or _is_its_own(project, facts, *found, base)):
                 yield found
@@ -57,8 +62,8 @@ def _is_its_own(project: Project, facts: ModuleFacts, module: ModuleFacts, rest:
     return first == facts.name.partition(".")[0] or is_installed_as(project, first)
 
 
-def _is_missing(project: Project, module: ModuleFacts, rest: str) -> bool:
-    """Whether a module surely has no name, nor a module of it."""
+def _is_missing(project: Project, module: ModuleFacts, rest: str, *, within: bool) -> bool:
+    """Whether a module surely has no name, nor a module of it; `within`: it is of the package that imports it."""
     first, _, behind = rest.partition(".")
     text = module.file.text
     if module.source.is_test or _MAKES_NAMES.search(text) or re.search(rf"\b{re.escape(first)}\b", text):
@@ -67,6 +72,8 @@ def _is_missing(project: Project, module: ModuleFacts, rest: str) -> bool:
         return False
     if posixpath.basename(module.source.inside) != "__init__.py":
         return True
+    if within:
+        return False
     # A folder without a file of its own is a package too, and a compiled module has other files.
     files = project.named(f"{first.lower()}.*") if behind else ()
     return bool(behind) and posixpath.dirname(module.source.inside) not in map(posixpath.dirname, files)

@@ -22,8 +22,11 @@ def named_in_texts(project: Project, name: str) -> bool:
 
 
 def is_installed(project: Project) -> bool:
-    """Whether the project is a package that is installed."""
-    return any(map(_INSTALLED.search, _how_to_install(project)))
+    """Whether the project is a package that is installed: by what its files say, or as it lies below `src`."""
+    if any(map(_INSTALLED.search, _how_to_install(project))):
+        return True
+    packages = project.remember(("packages",), lambda: project.named("__init__.py"))
+    return any(path.startswith("src/") and path.count("/") == 2 for path in packages)
 
 
 def is_installed_as(project: Project, name: str) -> bool:

@@ -143,7 +143,7 @@ def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
     method = next((n for n in inside if n.lineno <= line <= (n.end_lineno or n.lineno)), None)
     if method is None or method.decorator_list or _HOOKS.fullmatch(method.name):
         return False
-    if not _is_plain(project, f"{facts.name}.{name}") or not _is_in_use(project, facts):
+    if is_installed(project) or not _is_plain(project, f"{facts.name}.{name}") or not _is_in_use(project, facts):
         return False
     found: bool = project.remember(
         ("method left", method.name), lambda: _is_mentioned_once(project, facts, method.name), facts.kept
@@ -181,7 +181,10 @@ def _is_left(
         return False
     if not _is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
-    by_text = bool(_how_it_looks_up(project)) if among is None else _computes_names(project, among)
+    if among is None:
+        by_text = is_installed(project) or bool(_how_it_looks_up(project))
+    else:
+        by_text = _computes_names(project, among)
     paths = _mentioning_files(project, facts, name, by_text=by_text)
     if len(paths) > _FILES or (not above and _is_found_by_name(project, facts, name, among)):
         return False
@@ -205,7 +208,7 @@ def _mentioning_files(project: Project, facts: ModuleFacts, name: str, *, by_tex
     """The files that hold the name of a definition and may mean it, as not all do where it is a word: its own, what
     imports it or a package that passes it on, and what has the string where that counts."""
     paths = project.holding(name)
-    if len(paths) > _WORD_FILES:
+    if len(paths) > _WORD_FILES or (len(paths) <= _FILES and is_installed(project)):
         return paths
     words = {home.rpartition(".")[2] for home in homes(project, facts.name)}
     as_string = re.compile(rf"[\"'](?:[\w.]*\.)?{name}[\"']")
@@ -350,8 +353,9 @@ def _is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: fr
     if project.remember(("found by name", facts.name), lambda: _is_looked_up(project, facts)):
         return True
     how = _how_it_looks_up(project)
-    # What looks in any module gets the name from somewhere: a string of the code counts as a mention.
-    return how == "composed" or (how == "given" and named_in_texts(project, name))
+    # What looks in any module gets the name from somewhere: a string of the code counts as a mention. Who has installed
+    # the project gives it names that are not seen.
+    return how == "composed" or (how == "given" and (is_installed(project) or named_in_texts(project, name)))
 
 
 def _is_looked_up(project: Project, facts: ModuleFacts) -> bool:
