@@ -288,12 +288,13 @@ class _Walk:
             return inside
         for part in below(node):
             if isinstance(part, (ast.expr, ast.withitem)):
-                self._expression(part, state - muted)
+                self._expression(part, state - muted if muted else state)  # a copy of thousands is not free
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
             state = self.block(node.body, state, muted)
             return self.block(getattr(node, "orelse", []), state, muted)
         for call in (n for n in below(node) if isinstance(n, ast.Call)):
-            state = state | self._placed(call)
+            placed = self._placed(call)
+            state = state | placed if placed else state
         if isinstance(node, ast.Return) and node.value is not None:
             self._return(node.value, state)
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
@@ -329,7 +330,10 @@ class _Walk:
         name = dotted_ast(target)
         if not name:
             return state
-        return state | {name} if places and -1 in places else state - {name}
+        is_wrapped = places is not None and -1 in places
+        if is_wrapped is (name in state):
+            return state
+        return state | {name} if is_wrapped else state - {name}
 
     def _is_wrapped(self, value: ast.expr, state: frozenset[str]) -> frozenset[int] | None:
         """The places of a value that hold a wrapped model, -1 for the value itself."""
