@@ -18,6 +18,7 @@ from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
+from ddp_lint.tensors.defaults import needs_other_than_default
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -161,7 +162,9 @@ class Rule(Documented):
             return False
         if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
             return True
-        return is_unused(self.module, where) if isinstance(where, cst.CSTNode) else is_left_file(project, facts)
+        if not isinstance(where, cst.CSTNode):
+            return is_left_file(project, facts)
+        return is_unused(self.module, where) or needs_other_than_default(self.module, where)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(
