@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.build import build
-from ddp_lint.divergence.callers import Callers, derived, may_run_on_some, may_run_own_apart, may_run_own_on_some
+from ddp_lint.divergence.callers import Callers, may_run_on_some, may_run_own_on_some
 from ddp_lint.divergence.compare import Comparison, Difference, TooLong
 from ddp_lint.divergence.definitions import refusals
 from ddp_lint.divergence.early_exit import one_for_each_exit
@@ -219,7 +219,7 @@ def communicating_roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Ro
 
 
 def _may_run_model(function: FunctionRef) -> bool:
-    return may_run_on_some(function) or may_run_own_on_some(function) or may_run_own_apart(function)
+    return may_run_on_some(function) or may_run_own_on_some(function)
 
 
 def _may_part(root: Root, linker: Linker) -> bool:
@@ -279,7 +279,6 @@ class _Reader:
             return read
         with self._project.recording() as asked:
             full = _as_given(_as_called(read, callers), self._facts, self._summaries, callers)
-            full = _as_derived(full, self._facts, self._summaries)
         if not _is_of_manager(read.root):
             self._made.append((full, asked))
         return full
@@ -332,27 +331,6 @@ def _as_given(read: _Read, facts: ModuleFacts, summaries: Summaries, callers: Ca
     added = tuple(mismatch for mismatch in more.values() if mismatch not in read.mismatches)
     communicates = read.communicates or any(each.communicates for each in reads)
     return dataclasses.replace(read, mismatches=(*read.mismatches, *added), communicates=communicates)
-
-
-def _as_derived(read: _Read, facts: ModuleFacts, summaries: Summaries) -> _Read:
-    """With the mismatches that come about in a method by what the constructors of derived classes keep: a wrapped model
-    of ``class DDPTrainer(Trainer)``."""
-    function = read.root.function
-    if function is None or read.root.decorated:
-        return read
-    if not may_run_own_apart(function) and not may_run_own_on_some(function):
-        return read
-    reads = []
-    for of in derived(summaries, function):
-        if summaries.is_exhausted:
-            return read
-        receiver = unknown(("object", of.node.name), ref.Instance(of))
-        seen = dataclasses.replace(function, receiver=receiver, of=of)
-        reads.append(_read(dataclasses.replace(read.root, function=seen), facts, summaries, giver=of.facts))
-    places = {m.span for m in read.mismatches if m.confidence is not Confidence.LOW}
-    more = {(m.kind, m.span): m for each in reads for m in each.mismatches if m.span not in places}
-    communicates = read.communicates or any(each.communicates for each in reads)
-    return dataclasses.replace(read, mismatches=(*read.mismatches, *more.values()), communicates=communicates)
 
 
 def _evaluate(root: Root, facts: ModuleFacts, summaries: Summaries) -> None:

@@ -19,7 +19,7 @@ from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.generation import fed_back
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.parameters import general
-from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.summaries import Given, Summaries
 from ddp_lint.divergence.values import BATCH, ELEMENT, INDEX, Test, Value, argument_key
@@ -198,48 +198,6 @@ def may_run_own_on_some(function: FunctionRef) -> bool:
         return True
     goes_backward = any(isinstance(node, ast.Call) and last_part(node.func) == "backward" for node in nodes)
     return goes_backward or any(isinstance(node, ast.If) and _tests_rank(node.test) for node in nodes)
-
-
-def may_run_own_apart(function: FunctionRef) -> bool:
-    """Does a method of a class that keeps a model compare what its object holds to the first rank's number, and call
-    something or leave a loop by it: ``if self.device == 0: self.validate()``?"""
-    return function.owner is not None and bool(_models_of(function.owner.node)) and _parts_by_own(function.node)
-
-
-@kept_by_node(4096)
-def _parts_by_own(function: ast.AST) -> bool:
-    tests = (node for node in inside(function) if isinstance(node, ast.If) and _compares_own(node.test))
-    return any(isinstance(part, (ast.Break, ast.Call)) for test in tests for part in inside(test))
-
-
-def _compares_own(test: ast.expr) -> bool:
-    """``self.device == 0``"""
-    if not isinstance(test, ast.Compare) or getattr(test.comparators[0], "value", None) != 0:
-        return False
-    return isinstance(test.left, ast.Attribute) and getattr(test.left.value, "id", "") == "self"
-
-
-def derived(summaries: Summaries, function: FunctionRef) -> Iterator[ClassRef]:
-    """The classes of the project that inherit a method as it is, and whose own constructors keep a wrapped model."""
-    owner, linker, project = function.owner, summaries.linker, summaries.linker.project
-    if owner is None:
-        return
-    paths = [path for path in project.holding(owner.node.name) if f"({owner.node.name}" in (project.text(path) or "")]
-    files = (project.facts_of(path) for path in (paths if len(paths) <= _FILES else ()))
-    for facts in (f for f in files if f is not None and not f.source.is_test and project.shows(f, "wraps")):
-        for node in facts.definitions.values():
-            of = linker.class_ref(node, facts) if isinstance(node, ast.ClassDef) and node is not owner.node else None
-            if of is None or owner not in linker.linearised(of)[0][1:] or "__init__" not in linker.members(of):
-                continue
-            found = linker.method(of, function.name)
-            if found is not None and found.node is function.node and _keeps_wrapped(summaries, of, owner):
-                yield of
-
-
-def _keeps_wrapped(summaries: Summaries, of: ClassRef, owner: ClassRef) -> bool:
-    models = sorted(_models_of(of.node) | _models_of(owner.node))
-    held = (summaries.variables.attribute_of(of, name) for name in models)
-    return any(value is not None and is_wrapped(value) for value in held)
 
 
 @kept_by_node(1024)

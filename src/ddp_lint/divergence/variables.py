@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -29,7 +28,7 @@ from ddp_lint.divergence.definitions import (
     unpacked_in,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
-from ddp_lint.divergence.expressions import dotted, evaluate, held_in
+from ddp_lint.divergence.expressions import evaluate, held_in
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way, reference_of, span_of
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.lengths import assigned_once, grown, is_loader_name
@@ -287,8 +286,8 @@ class Variables:
                     return divergent(("signal", of.node.name, name), heard)
                 stores = stores_of(owner.node, name)[:4]
                 for method, value in stores:
-                    if method.name == "__init__" and (overwritten or self._gets_back(of, method, name, value)):
-                        continue  # the constructor of the class itself has set another since, or hands its own there
+                    if overwritten and method.name == "__init__":
+                        continue  # the constructor of the class itself has set another since
                     emptied = emptied or (isinstance(value, ast.Constant) and value.value is None)
                     current = self._stored(of, owner, method, name, value)
                     if current is None or (result is not None and current.constant == Known(None)):
@@ -362,7 +361,6 @@ class Variables:
         if isinstance(value, ast.Name):
             given = (
                 self._flag_given(of, method, value.id)
-                or self._rank_given(of, method, value.id)
                 or self._wrapped_given(of, method, value.id)
                 or self._loader_given(of, method, value.id)
             )
@@ -386,14 +384,6 @@ class Variables:
         if not by_name and not all(isinstance(assigned_once(*each), _TESTS) for each in given):
             return None
         return _by_rank(given)
-
-    def _rank_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
-        """The rank that every object of the class is made with as its device: ``Trainer(model, device=rank)``."""
-        if method.name != "__init__" or not _DEVICE.search(name):
-            return None
-        rank = _by_rank(self._given(of, method, name))
-        numbers = rank.components if rank is not None else ()
-        return rank if numbers and all(isinstance(n, Known) and isinstance(n.value, int) for n in numbers) else None
 
     def _field_given(self, of: ClassRef, name: str) -> Value | None:
         """The same of a field of a dataclass: ``Settings(verbose=rank == 0)``."""
@@ -451,44 +441,19 @@ class Variables:
     def _given(self, of: ClassRef, method: FunctionNode, name: str) -> list[tuple[Frame, ast.expr]]:
         """What the project makes objects of the class with, for a parameter of ``__init__``, and where; nothing if a
         call does not show it."""
-        names = [a.arg for a in positional(method)][1:]
-        constructor = self._summaries.linker.method(of, "__init__") if method.name == "__init__" else None
-        if constructor is not None and constructor.node is not method:
-            return self._handed_up(of, constructor, method, names, name)
         made = self._summaries.linker.project.class_of(of.facts, of.node).name
-        return self._passed(made, names, name)
-
-    def _handed_up(
-        self, of: ClassRef, constructor: FunctionRef, method: FunctionNode, names: Sequence[str], name: str
-    ) -> list[tuple[Frame, ast.expr]]:
-        """What the constructor of the class itself gives to the next one: ``super().__init__(DDP(model))``."""
-        above = self._summaries.linker.method(of, "__init__", constructor.owner)
-        calls = [node for node in inside(constructor.node) if isinstance(node, ast.Call) and _constructs(node)]
-        if above is None or above.node is not method or len(calls) != 1 or not positional(constructor.node):
-            return []
-        this = first_name(constructor.node)
-        by_class = dotted(calls[0].args[0]) == this if calls[0].args else False  # ``Base.__init__(self, model)``
-        argument = _argument_of(calls[0], [this, *names] if by_class else names, name)
-        frame = Frame(self._summaries, constructor.facts, constructor.node, constructor.owner)
-        frame.env[this] = unknown((MADE, of.node.name), ref.Instance(of))
-        return [(_assigning(frame, argument), argument)] if argument is not None else []
-
-    def _gets_back(self, of: ClassRef, method: FunctionNode, name: str, value: ast.expr) -> bool:
-        """Does a base class store what the class itself has in that attribute: ``super().__init__(self.model)``?"""
-        constructor = self._summaries.linker.method(of, "__init__")
-        if not isinstance(value, ast.Name) or constructor is None or constructor.node is method:
-            return False
-        own = f"{first_name(constructor.node)}.{name}"
-        return [dotted(argument) for _, argument in self._given(of, method, value.id)] == [own]
+        return self._passed(made, [a.arg for a in positional(method)][1:], name)
 
     def _passed(self, called: str, names: Sequence[str], name: str, depth: int = 0) -> list[tuple[Frame, ast.expr]]:
         """What the project gives a function or a class, by its canonical name, for a parameter; where a caller passes
         on a parameter of its own, what that one is given."""
         found: list[tuple[Frame, ast.expr]] = []
         for facts, use, call in constructions(self._summaries.linker.project, called, _FILES):
-            if _spreads(call):
+            place = names.index(name) if name in names else len(call.args)
+            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+            argument = call.args[place] if place < len(call.args) else keywords.get(name)
+            if None in keywords or any(isinstance(each, ast.Starred) for each in call.args):
                 return []
-            argument = _argument_of(call, names, name)
             if argument is not None:
                 further = self._from_callers(facts, use, argument, depth) if depth < _PASSED_ON else []
                 found += further or [(_assigning(self._around(facts, use), argument), argument)]
@@ -520,20 +485,6 @@ class Variables:
         return frame
 
 
-def _spreads(call: ast.Call) -> bool:
-    """``f(*args, **settings)``"""
-    return any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
-
-
-def _argument_of(call: ast.Call, names: Sequence[str], name: str) -> ast.expr | None:
-    """What a call gives for a parameter, of which `names` are the positional ones; None where it does not show it."""
-    if _spreads(call):
-        return None
-    place = names.index(name) if name in names else len(call.args)
-    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    return call.args[place] if place < len(call.args) else keywords.get(name)
-
-
 #: Variables that one is made of through which it is followed.
 _ASSIGNED: Final = 4
 
@@ -552,8 +503,6 @@ def _assigning(frame: Frame, argument: ast.expr, depth: int = _ASSIGNED) -> Fram
     return frame
 
 
-#: What a constructor takes the number of a GPU by, which may be the rank.
-_DEVICE: Final = re.compile(r"device|gpu|cuda|proc|local", re.IGNORECASE)
 #: Expressions that give a Boolean.
 _TESTS: Final = (ast.Compare, ast.UnaryOp, ast.BoolOp)
 
