@@ -14,8 +14,7 @@ from ddp_lint.divergence.why import Explanation, explain
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.files import shown
 from ddp_lint.findings import Confidence, Finding, Span
-from ddp_lint.launch.alone import shown_alone
-from ddp_lint.launch.ranks import comes_alone
+from ddp_lint.launch.ranks import is_for_one_process
 from ddp_lint.messages.find import result_of as messages_of
 from ddp_lint.output import Sources, visible, visible_finding
 from ddp_lint.output.full import excerpt
@@ -104,9 +103,8 @@ def _held_back(path: pathlib.Path, project: Project, settings: Settings, line: i
     facts = project.facts_of(path)
     if settings.sure and surest_at(project.inside(path)) is Confidence.LOW:
         return f"findings in a {place_kind(project.inside(path))} are shown only with --preview"
-    if facts is None or not comes_alone(facts, project, line) or shown_alone(facts, project):
-        return ""
-    return "each program that comes here is one process"
+    alone = facts is not None and is_for_one_process(facts, project, line)
+    return "each program that comes here is one process" if alone else ""
 
 
 def _silent(e: Explanation, held_back: str) -> str:

@@ -13,7 +13,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.alone import MAY_JOIN, run_alone
+from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
 from ddp_lint.launch.search import importers, programs, returned_by
@@ -69,6 +69,12 @@ def comes_alone(facts: ModuleFacts, project: Project, line: int | None) -> bool:
     """The same of a file's facts, and of a line of it."""
     alone: bool = project.remember(("alone", line), lambda: run_alone(facts, project, line, _evidence), facts.kept)
     return alone
+
+
+def is_for_one_process(facts: ModuleFacts, project: Project, line: int) -> bool:
+    """Whether all programs that come to a line of a file are one process and are not meant for more, as those are that
+    scripts start by a launcher with one process."""
+    return comes_alone(facts, project, line) and not shown_alone(facts, project)
 
 
 def _imported_by_ranks(module: Module) -> Evidence | None:

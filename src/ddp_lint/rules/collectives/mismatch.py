@@ -13,8 +13,7 @@ from ddp_lint.divergence.one_process import (
     spawned_alone,
 )
 from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
-from ddp_lint.launch.alone import shown_alone
-from ddp_lint.launch.ranks import comes_alone
+from ddp_lint.launch.ranks import is_for_one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
 from ddp_lint.rules.collectives.headlines import headline, remedy
@@ -54,8 +53,7 @@ class MismatchRule(Rule):
             called = (mismatch.call, *(step.callee for step in mismatch.way))
             alone = any(is_name_of_one_process(name.rpartition(".")[2]) for name in (*around, *called))
             alone = alone or bool(spawned_alone(facts.tree).intersection(around))
-            # What scripts start by a launcher with one process is meant for more.
-            alone = alone or (comes_alone(facts, project, mismatch.span.line) and not shown_alone(facts, project))
+            alone = alone or is_for_one_process(facts, project, mismatch.span.line)
             if not alone and not is_meant(self.module.file, around):
                 self.report(
                     mismatch.span,
