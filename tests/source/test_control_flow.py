@@ -1,10 +1,13 @@
 """What leads to a place, and what of it holds there."""
 
+import ast
+
 import libcst as cst
+import pytest
 from libcst import matchers
 
 from ddp_lint.source import ImportTable, Module, SourceFile
-from ddp_lint.source.control_flow import conditions, holding
+from ddp_lint.source.control_flow import conditions, holding, is_never_reached
 
 TEXT = """
 def f(a, b, c, d):
@@ -45,3 +48,45 @@ def test_what_has_failed_before_is_not_gone_through_for_what_holds() -> None:
     )
     before, held = _told(text, "x")
     assert (len(before), held) == (51, ["a"])
+
+
+def _is_reached(text: str) -> bool:
+    tree = cst.parse_module(text)
+    facts = ImportTable.of(ast.parse(text), "m", is_package=False)
+    module = Module(SourceFile("m.py", text), tree, facts)
+    return not is_never_reached(module, matchers.findall(tree, matchers.Name("here"))[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if 0:\n    here()\n",
+        "if None:\n    pass\nelif False:\n    here()\n",
+        "while 0:\n    here()\n",
+        "if 1:\n    pass\nelse:\n    here()\n",
+        "def f(a):\n    if a:\n        never_tested\n        if a > 1:\n            here()\n",
+        "raise ValueError\nhere()\n",
+    ],
+)
+def test_what_no_run_reaches(text: str) -> None:
+    assert not _is_reached(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if 1:\n    here()\n",
+        "if 0:\n    pass\nelse:\n    here()\n",
+        "while True:\n    here()\n",
+        "if a:\n    here()\n",
+        "def f(a):\n    a\n    here()\n",
+        "import a\na\nhere()\n",
+        "from m import *\na\nhere()\n",
+        "globals()['a'] = 1\na\nhere()\n",
+        "print\nhere()\n",
+        "try:\n    unicode\nexcept NameError:\n    here()\n",
+        "def f():\n    here()\n    never_tested\n",
+    ],
+)
+def test_what_a_run_may_reach(text: str) -> None:
+    assert _is_reached(text)

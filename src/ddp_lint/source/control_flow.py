@@ -16,6 +16,7 @@ class Nodes(Protocol):
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]: ...
     def code(self, node: cst.CSTNode) -> str: ...
+    def is_undefined(self, name: cst.Name) -> bool: ...
 
 
 def conditions(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:
@@ -150,13 +151,14 @@ def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> It
 
 class _Statements(NamedTuple):
     """The place of each statement of a block; those of ``if test: return``, with the tests that failed behind them, and
-    of ``if test: if other: return``; those of the `assert`s, with their tests; that of the first one that always
-    leaves, which is the last one reached."""
+    of ``if test: if other: return``; those of the `assert`s, with their tests; those that are a name alone; that of the
+    first one that always leaves, which is the last one reached."""
 
     places: dict[cst.CSTNode, int]
     exits: tuple[tuple[int, cst.BaseExpression], ...]
     inner_exits: tuple[tuple[int, cst.BaseExpression, cst.BaseExpression], ...]
     asserts: tuple[tuple[int, cst.BaseExpression], ...]
+    names: tuple[tuple[int, cst.Name], ...]
     last: int
 
 
@@ -167,9 +169,11 @@ def _statements(block: cst.IndentedBlock | cst.Module) -> _Statements:
     exits = ((place, test) for place, branch in branches for test in _failed_behind(branch))
     ends = (place for place, statement in enumerate(block.body) if _goes_no_further(statement))
     places: dict[cst.CSTNode, int] = {statement: place for place, statement in enumerate(block.body)}
-    lines = ((place, s) for place, s in enumerate(block.body) if isinstance(s, cst.SimpleStatementLine))
+    lines = [(place, s) for place, s in enumerate(block.body) if isinstance(s, cst.SimpleStatementLine)]
     asserts = ((place, s.test) for place, line in lines for s in line.body if isinstance(s, cst.Assert))
-    return _Statements(places, tuple(exits), tuple(inner), tuple(asserts), next(ends, len(places)))
+    values = ((place, s.value) for place, line in lines for s in line.body if isinstance(s, cst.Expr))
+    names = ((place, value) for place, value in values if isinstance(value, cst.Name))
+    return _Statements(places, tuple(exits), tuple(inner), tuple(asserts), tuple(names), next(ends, len(places)))
 
 
 def _leaving(block: cst.BaseSuite) -> Iterator[cst.If]:
@@ -204,11 +208,14 @@ def _goes_no_further(statement: cst.CSTNode) -> bool:
 
 
 def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
-    """Whether a statement before it in one of its blocks always leaves (what follows a `return` or ``assert False``),
-    or it needs a name to be None that was given a number where it was None."""
+    """Whether a statement before it in one of its blocks always leaves (what follows a `return`, ``assert False`` or a
+    name alone that nothing defines, which raises), it is in an arm that a constant switches off (``if 0:``), or it
+    needs a name to be None that was given a number where it was None."""
     below: cst.CSTNode = node
     absent: set[str] = set()  # names that are None in the arms around
     for up in module.ancestors(node):
+        if isinstance(up, (cst.If, cst.While)) and _is_switched_off(up, below):
+            return True
         if isinstance(up, cst.If) and below is not up.test:
             name, outcome = _asks_for_none(up.test)
             absent |= {name} if outcome is (below is up.body) else set()
@@ -217,9 +224,24 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
             place = statements.places.get(below, 0)
             if place > statements.last or any(_is_filled(up.body[:place], name) for name in absent):
                 return True
+            if any(line < place and module.is_undefined(name) for line, name in statements.names):
+                return True
             absent = set()
         below = up
     return False
+
+
+def _is_switched_off(branch: cst.If | cst.While, arm: cst.CSTNode) -> bool:
+    """Whether the test of a branch is a constant that no run takes the arm by."""
+    outcome = always(branch.test)
+    return arm is branch.orelse if outcome else outcome is False and arm is branch.body
+
+
+def always(test: cst.BaseExpression) -> bool | None:
+    """What a test is in every run, if it is a constant: ``if 0:``, ``while True:``."""
+    if isinstance(test, cst.Name):
+        return {"True": True, "False": False, "None": False}.get(test.value)
+    return bool(test.evaluated_value) if isinstance(test, cst.Integer) else None
 
 
 def _asks_for_none(test: cst.BaseExpression) -> tuple[str, bool | None]:

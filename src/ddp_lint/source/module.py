@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import io
 import itertools
 import pathlib
+import re
 import tokenize
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -35,6 +37,8 @@ __all__ = ["Module", "dotted"]
 N = TypeVar("N", bound=cst.CSTNode)
 
 _QUOTED = 60
+#: How a file gets names that nothing in its text binds; a notebook has those that its magics make.
+_MAKES_GLOBALS = re.compile(r"\bglobals\(|\bexec\(|\bbuiltins\b|get_ipython|^\s*[%!]", re.MULTILINE)
 
 
 Structure = tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]
@@ -265,6 +269,13 @@ class Module:
             return self.scopes.bindings(target, at or self.tree)
         name = dotted(target)
         return self.scopes.bindings(name, at or target) if name else []
+
+    def is_undefined(self, name: cst.Name) -> bool:
+        """Whether nothing in the file gives a name that is read a value, so that it raises: no binding, no import, no
+        built-in function. False where a ``from x import *`` may bring it, or what the file does with ``globals()``."""
+        if hasattr(builtins, name.value) or self.imports.stars or self.file.shows(_MAKES_GLOBALS):
+            return False
+        return not self.bindings(name) and self.imports.resolve(name.value) is None
 
     def assignments(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[cst.BaseExpression]:
         """The expressions that a name, a dotted name or ``self.x`` is assigned as a whole, in source order."""
