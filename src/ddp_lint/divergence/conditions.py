@@ -21,6 +21,7 @@ from ddp_lint.divergence.lengths import assigned_once, follows_from_extent, is_e
 from ddp_lint.divergence.selections import (
     GRADIENTS,
     asks_for_any,
+    counted,
     is_instead,
     may_be_empty,
     may_be_lacking,
@@ -52,6 +53,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence
+from ddp_lint.project import Project
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
@@ -102,6 +104,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
     alike = lacking is None and (
         _is_alike(left, right, result, opposite)
+        or _asks_for_samples(frame, node, left, right)
         or _asks_for_labels(node, left, right)
         or _asks_for_form(node, opposite, right)
         or _asks_for_process(node)
@@ -398,6 +401,26 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
     if with_none and result.varies.cause in ("host", "clock", "random"):
         return True  # each process has a name, a number and a time of its own, none has none
     return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
+
+
+def _asks_for_samples(frame: Frame, node: ast.Compare, left: Value, right: Value) -> bool:
+    """``len(batch) == 0``, ``images.numel() == 0``, of loaders whose batches all have a sample."""
+    if right.constant != Known(0) or not of_batches(left.varies):
+        return False
+    return (is_size(left) or counted(node.left) is not None) and _keep_samples(frame.linker.project)
+
+
+def _keep_samples(project: Project) -> bool:
+    """Whether the project makes its loaders, and nothing of it chooses what comes into a batch: each has a sample."""
+
+    def found() -> bool:
+        return bool(project.holding("DataLoader(")) and not any(map(project.holding, _CHOOSING))
+
+    return project.remember(("loaders keep samples",), found)
+
+
+#: What may leave a batch without a sample.
+_CHOOSING = ("collate", "batch_sampler", "IterableDataset", "batch_size=None", "webdataset")
 
 
 def _is_place(node: ast.Compare, left: Value, right: Value) -> bool:

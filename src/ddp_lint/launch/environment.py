@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import difflib
 import functools
+import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any, TypeGuard
@@ -14,6 +15,7 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, SourceFile, dotted
 from ddp_lint.source.imports import dotted_ast
@@ -65,14 +67,35 @@ def writes(module: Module, node: cst.CSTNode) -> Iterator[Write]:
 
 
 def shows_own_gpu(module: Module) -> bool:
-    """Whether a file shows each rank the GPU of its number alone, which is `cuda:0` to it."""
+    """Whether a file shows each rank the GPU of its number alone, which is `cuda:0` to it, or the ranks of the project
+    see no other: ``assert torch.cuda.device_count() == 1`` where they join, there or in a file that it imports from."""
     facts = module.facts
+    if _asserts_one_gpu(module):
+        return True
     if facts is None or _VISIBLE not in module.file.text:
         return False
     assigned = (node for node in walk(facts.tree) if isinstance(node, ast.Assign))
     values = (n.value for n in assigned if any(_is_variable(t, _VISIBLE, facts) for t in n.targets))
     names = (dotted_ast(part).rpartition(".")[2] for value in values for part in walk(value))
     return not {*names}.isdisjoint(table("checkpoints")["ranks"])
+
+
+def _asserts_one_gpu(module: Module) -> bool:
+    project, facts = module.project, module.facts
+    joining = [path for path in project.holding("device_count") if _asserts_one(project, path)] if project else []
+    if project is None or facts is None or not joining:
+        return False
+    found = (project.split(target) for target in module.imports.names.values())
+    names = {facts.name, *(each[0].name for each in found if each is not None)}
+    return any(project.find(name) in joining for name in names if name)
+
+
+def _asserts_one(project: Project, path: pathlib.Path) -> bool:
+    text = project.text(path) or ""
+    return "init_process_group(" in text and _ASSERTS_ONE.search(text) is not None
+
+
+_ASSERTS_ONE = re.compile(r"^ *assert torch\.cuda\.device_count\(\) *== *1\b", re.MULTILINE)
 
 
 def shows_one_gpu(module: Module) -> bool:

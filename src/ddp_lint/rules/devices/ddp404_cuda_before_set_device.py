@@ -10,6 +10,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.cuda import Initialiser, Place, makes_context
+from ddp_lint.launch.environment import shows_own_gpu
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.origin import is_constant
 from ddp_lint.launch.ranks import runs_alone, several_ranks
@@ -99,7 +100,8 @@ class CudaBeforeSetDevice(Rule):
 
     Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they use no GPU), the
     other branch of an `if`, code of one process, and scripts that give each rank its GPU in another way (`LOCAL_RANK`,
-    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`), also in a file that imports them. A loss without weights, which has no
+    `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`, or a launcher: `assert torch.cuda.device_count() == 1`), also in a file that
+    imports them. A loss without weights, which has no
     tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`, and the statement where the file, or one that
     it imports, calls `set_device`. Functions of a helper that only programs without a group use.
 
@@ -266,7 +268,12 @@ class CudaBeforeSetDevice(Rule):
         text = self.module.file.code
         if _OWN_GPU.search(text) or not re.search(r"""["'](cuda:)?nccl""", text) or "init_process_group" not in text:
             return
-        if self._imports_setter() or self._setter_imports() or self._chosen_by_framework():
+        if (
+            self._imports_setter()
+            or self._setter_imports()
+            or self._chosen_by_framework()
+            or shows_own_gpu(self.module)
+        ):
             return
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope

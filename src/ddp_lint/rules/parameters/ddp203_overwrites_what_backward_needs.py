@@ -7,7 +7,7 @@ from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.saved_by_hand import overwritten
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source.control_flow import exclusive
-from ddp_lint.source.tree import called
+from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.tensors import Code, Reached, Write
 
 #: What returns several views of one tensor at once; `tensor_split`, `hsplit` and the like make one after the other.
@@ -92,7 +92,8 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. A linear layer that takes
     `x.transpose(1, 2)` or `x.permute(0, 2, 1)`: it saves a copy, where the batch is over 1 (tried). Code under
     `torch.no_grad()` or `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's
-    arguments alone, as these may not need a gradient. Under autocast a layer may save a cast copy instead; then the
+    arguments alone, as these may not need a gradient. Another element of a list in each round of a loop (`outs[i]`).
+    Under autocast a layer may save a cast copy instead; then the
     write is harmless until autocast is turned off.
 
     ## How to confirm
@@ -137,6 +138,8 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         save = write.save
         if save is None or not save.certain or not write.gradient or write.value.name:
             return
+        if self._is_another_each_round(write.target, save.node, function):
+            return
         tensor = self.module.code(write.target)
         role = "its result" if save.as_output else "its input"
         if write.value.detached:
@@ -150,6 +153,22 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
             help="make a new tensor instead: `x = x + y` for `x += y`, torch.where or cat for a part",
             fix=self.out_of_place(write),
         )
+
+    def _is_another_each_round(self, target: cst.CSTNode, saved: cst.CSTNode, function: Code) -> bool:
+        """Whether what is saved below the write, in an earlier round of a loop, is another element of a list:
+        ``outs[i]``, where the loop counts `i`. Elements of a tensor share its count of writes."""
+        code, line = self.module.code(target), self.module.span(target).line
+        alike = any(isinstance(n, cst.Subscript) and self.module.code(n) == code for n in subtree(saved))
+        if not alike or self.module.span(saved).line <= line:
+            return False
+        names, whole = set[str](), target
+        while isinstance(whole, cst.Subscript):
+            names |= {name for part in whole.slice for name in names_in(part)}
+            whole = whole.value
+            if self.flow(function).value(whole).tensor:
+                return False
+        loops = (up for up in self.module.ancestors(target) if isinstance(up, cst.For))
+        return any(not names.isdisjoint(names_in(loop.target)) for loop in loops)
 
     def _one_of_views(self, write: Write, function: Code) -> cst.Call | None:
         """The call that returned what is written, together with other views of a tensor with a gradient."""
