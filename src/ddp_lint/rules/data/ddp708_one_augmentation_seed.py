@@ -129,13 +129,14 @@ class OneAugmentationSeed(Rule):
     (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); programs without random augmentation (a sampler needs the
     same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
     `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
-    mentioned only in comments and docstrings; albumentations, which since 1.4.21 draws from its own generators, where
-    the project pins no older one; a loader with workers and a `generator` that is seeded by rank; a seed that is
-    restored afterwards, or that a shuffle or a permutation follows; seeds before the ranks are spawned (they do not
-    inherit it); samplers that all have `num_replicas=1`, so that all ranks read the same samples; augmentation that the
-    program does not import, or imports and does not use; programs that divide no data between ranks and form no group,
-    also where they have the settings (`args.distributed`) of one that does; Lightning's `seed_everything(seed,
-    workers=True)`; tests and evaluation.
+    mentioned only in comments and docstrings, and functions `augment` of the project in which nothing is of chance;
+    albumentations, which since 1.4.21 draws from its own generators, where the project pins no older one; a loader
+    with workers and a `generator` that is seeded by rank; a seed that is restored afterwards, or that a shuffle or a
+    permutation follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have
+    `num_replicas=1`, so that all ranks read the same samples; augmentation that the program does not import, or
+    imports and does not use; programs that divide no data between ranks and form no group, also where they have the
+    settings (`args.distributed`) of one that does; Lightning's `seed_everything(seed, workers=True)`; tests and
+    evaluation.
 
     ## How to confirm
 

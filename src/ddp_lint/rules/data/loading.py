@@ -20,7 +20,7 @@ from ddp_lint.project.requirements import asks_for_older
 from ddp_lint.source import Module
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.tensors.operations import words_of
 
 SAMPLER = "torch.utils.data.DistributedSampler"
@@ -89,6 +89,8 @@ def done_nearby(module: Module, word: str) -> Span | None:
     what the programs of the file do not import, nor in what they do not use."""
     if module.project is None or module.path is None:
         return None
+    if word.endswith("(") and _is_defined_otherwise(module.project, word.rstrip("(")):
+        return None
     # ``sample_augment(`` may draw more items of a list: a small word counts as the name, not as the end of one.
     begins = re.compile(rf"(?<![^\W_])(?<!\w_){re.escape(word)}" if word[0].islower() else re.escape(word))
     for path in _together(module, module.project, module.path, word):
@@ -103,6 +105,31 @@ def done_nearby(module: Module, word: str) -> Span | None:
                 start = place.start() + 1
                 return Span(facts.file.path, number, start, number, start + len(word))
     return None
+
+
+def _is_defined_otherwise(project: Project, name: str) -> bool:
+    """Whether the project defines functions of a name, and in none of them is anything of chance: ``def augment(self,
+    columns):`` adds columns."""
+
+    def found() -> bool:
+        files = (facts for path in project.holding(f"def {name}(") if (facts := project.facts_of(path)) is not None)
+        nodes = (node for facts in files for node in walk(facts.tree) if isinstance(node, FunctionNode))
+        defined = [node for node in nodes if node.name == name]
+        return bool(defined) and not any(map(_is_of_chance, defined))
+
+    return project.remember(("defined otherwise", name), found)
+
+
+def _is_of_chance(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    statements = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return any(_OF_CHANCE.search(ast.unparse(statement)) for statement in statements)
+
+
+#: What code says that changes samples at random, also by the functions that it calls.
+_OF_CHANCE = re.compile(
+    r"rand|shuffl|choice|sampl|nois|permut|crop|flip|jitter|rotat|transform|augment|mix|mask|drop|erase|blur",
+    re.IGNORECASE,
+)
 
 
 def _draws_by_itself(project: Project, facts: ModuleFacts, line: str) -> bool:
