@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.loader_workers import loaders_use_workers, makes_samples
 from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.launch.single_process import one_process
@@ -222,7 +223,7 @@ class ExitHidesFailure(Rule):
         if not broad and not (speaks_of_failure(messages(handler.body)) or logs_an_error(handler.body)):
             return
         what = " or ".join(k or "any exception" for k in kinds)
-        alone = self._is_alone(node)
+        alone = self._is_alone(node) or self._asks_for_launcher(handler)
         hidden = "torchrun reports success while the other ranks hang"
         harm = "whoever started the training sees success" if alone else hidden
         self.report(
@@ -233,6 +234,21 @@ class ExitHidesFailure(Rule):
             help="re-raise, or exit with a status other than 0",
             confidence=self._sureness(broad, alone),
             fix=Fix("raise the exception again", Applicability.UNSAFE, (replace(self.module, node, "raise"),)),
+        )
+
+    def _asks_for_launcher(self, handler: cst.ExceptHandler) -> bool:
+        """Whether a handler takes that a variable is not there which every launcher of ranks sets: no rank comes here,
+        but the process that was started without one."""
+        attempt = self.module.parent(handler)
+        if set(caught(handler)) != {"KeyError"} or not isinstance(attempt, cst.Try):
+            return False
+        known = set(table("launch")["several_ranks"]["environment"])
+        read = [n for n in descendants(attempt.body) if isinstance(n, cst.Subscript)]
+        return bool(read) and all(
+            self.module.qualified(each.value) == "os.environ" and text_of(index.slice.value) in known
+            for each in read
+            for index in each.slice
+            if isinstance(index.slice, cst.Index)
         )
 
     def _is_alone(self, node: Exit) -> bool:
