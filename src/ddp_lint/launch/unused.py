@@ -143,7 +143,7 @@ def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
     method = next((n for n in inside if n.lineno <= line <= (n.end_lineno or n.lineno)), None)
     if method is None or method.decorator_list or _HOOKS.fullmatch(method.name):
         return False
-    if is_installed(project) or not _is_plain(project, f"{facts.name}.{name}") or not _is_in_use(project, facts):
+    if is_installed(project) or not _is_plain(project, f"{facts.name}.{name}") or not is_in_use(project, facts):
         return False
     found: bool = project.remember(
         ("method left", method.name), lambda: _is_mentioned_once(project, facts, method.name), facts.kept
@@ -179,14 +179,14 @@ def _is_left(
         return False
     if name.startswith("main") and program in ("", facts.name):
         return False
-    if not _is_in_use(project, facts) and (among is None or not does_something(facts)):
+    if not is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
     if among is None:
         by_text = is_installed(project) or bool(_how_it_looks_up(project))
     else:
         by_text = _computes_names(project, among)
     paths = _mentioning_files(project, facts, name, by_text=by_text)
-    if len(paths) > _FILES or (not above and _is_found_by_name(project, facts, name, among)):
+    if len(paths) > _FILES or (not above and is_found_by_name(project, facts, name, among)):
         return False
     above |= {(facts.name, name)}
     for path in paths:
@@ -221,7 +221,7 @@ def _mentioning_files(project: Project, facts: ModuleFacts, name: str, *, by_tex
     return [path for path in paths if may_mean(path)]
 
 
-def _is_in_use(project: Project, facts: ModuleFacts) -> bool:
+def is_in_use(project: Project, facts: ModuleFacts) -> bool:
     """Whether the file is a program, or another file imports it: of a file that stands alone the users are not seen."""
 
     def found() -> bool:
@@ -343,7 +343,7 @@ def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFac
     return any(project.canonical(target) == whole for target in targets)
 
 
-def _is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: frozenset[str] | None) -> bool:
+def is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: frozenset[str] | None) -> bool:
     """Whether code of the project may find a definition of a file by a name that the settings give. In one program
     only where it looks for it in this file."""
     if among is not None:

@@ -13,6 +13,7 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
 from ddp_lint.launch.alone import shown_alone
 from ddp_lint.launch.importable import cannot_be_imported
+from ddp_lint.launch.unmade import is_never_made
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
@@ -164,7 +165,9 @@ class Rule(Documented):
             return True
         if not isinstance(where, cst.CSTNode):
             return is_left_file(project, facts)
-        return is_unused(self.module, where) or needs_other_than_default(self.module, where)
+        if is_unused(self.module, where) or is_never_made(project, facts, self._span_of(where).line):
+            return True
+        return needs_other_than_default(self.module, where)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(

@@ -1,0 +1,120 @@
+"""Classes of which no program makes an object: what their methods do, no run comes to."""
+
+from __future__ import annotations
+
+import ast
+import collections
+
+from ddp_lint.launch.texts import is_installed, named_in_texts
+from ddp_lint.launch.unused import is_found_by_name, is_in_use
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import FunctionNode, walk
+
+#: Files that hold the name of a class which are looked at; of one that more files hold, an object counts as made.
+_FILES = 25
+#: Calls that ask whether something is an object of a class.
+_ASKS = frozenset({"isinstance", "issubclass"})
+
+
+def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether a line of a file is in a method of a class that nothing in the project makes an object of, nor of a class
+    that inherits from it: they are only inherited from, asked for, or called for what needs no object
+    (``Decoder.table()``). False where others may make one: a package that is installed, names that settings give."""
+    owner = next((n for n in facts.definitions.values() if isinstance(n, ast.ClassDef) and _holds(n, line)), None)
+    method = next((n for n in (owner.body if owner else ()) if isinstance(n, FunctionNode) and _holds(n, line)), None)
+    if owner is None or method is None or method.decorator_list or is_installed(project):
+        return False
+    found: bool = project.remember(
+        ("never made", owner.name), lambda: _is_left(project, facts, owner, frozenset()), facts.kept
+    )
+    return found
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: frozenset[tuple[str, str]]) -> bool:
+    """`above`: the classes that are being looked at, each with its file."""
+    name = owner.name
+    paths = project.holding(name)
+    if owner.decorator_list or owner.keywords or len(paths) > _FILES or not is_in_use(project, facts):
+        return False
+    if named_in_texts(project, name) or is_found_by_name(project, facts, name, None):
+        return False
+    above |= {(facts.name, name)}
+    static = _static(owner)
+    for path in paths:
+        user = project.facts_of(path)
+        if user is None or user.source.is_test or _is_of_another(user, facts, name):
+            continue
+        found = _mentions(project, user)
+        if name in found.made or name in found.strings or not found.called_on[name] <= static:
+            return False
+        for below in found.inherited[name]:
+            definition = user.definitions.get(below)
+            if (user.name, below) in above:
+                continue
+            if not isinstance(definition, ast.ClassDef) or not _is_left(project, user, definition, above):
+                return False
+    return True
+
+
+def _is_of_another(user: ModuleFacts, facts: ModuleFacts, name: str) -> bool:
+    """Whether a file has a class of that name of its own, and takes nothing from the other file."""
+    if user.name == facts.name or not isinstance(user.definitions.get(name), ast.ClassDef):
+        return False
+    return not any(f"{target}.".startswith(f"{facts.name}.") for target in user.imports.names.values())
+
+
+def _static(owner: ast.ClassDef) -> set[str]:
+    """The methods of a class that need no object and make none."""
+    functions = [n for n in owner.body if isinstance(n, FunctionNode)]
+    without = [f for f in functions if any(last_part(d) == "staticmethod" for d in f.decorator_list)]
+    return {f.name for f in without if not any(last_part(n) == owner.name for n in walk(f))}
+
+
+def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
+    found: _Mentions = project.remember(("mentions of classes",), lambda: _Mentions(facts.tree), facts.kept)
+    return found
+
+
+class _Mentions:
+    """How a file uses names that may be of classes: to inherit from (by which class), to call something on, and in any
+    other way, by which an object may be made; and its strings."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.inherited = collections.defaultdict[str, set[str]](set)
+        self.called_on = collections.defaultdict[str, set[str]](set)
+        self.made = set[str]()
+        self.strings = set[str]()
+        harmless = set[int]()
+        for node in walk(tree):
+            harmless.update(map(id, self._only_named(node)))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self.strings.add(node.value.rpartition(".")[2])
+            if isinstance(node, (ast.Import, ast.ImportFrom)):  # by another name it may be used in any way
+                self.made.update(a.name.rpartition(".")[2] for a in node.names if a.asname not in (None, a.name))
+        uses = (n for n in walk(tree) if isinstance(n, (ast.Name, ast.Attribute)) and id(n) not in harmless)
+        self.made.update(map(last_part, uses))
+
+    def _only_named(self, node: ast.AST) -> list[ast.AST]:
+        """The nodes below one that name a class and make nothing of it."""
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                self.inherited[last_part(base)].add(node.name)
+            return list(node.bases)
+        if isinstance(node, ast.Attribute):
+            self.called_on[last_part(node.value)].add(node.attr)
+            return [node.value]
+        if isinstance(node, ast.Call) and last_part(node.func) in _ASKS and len(node.args) > 1:
+            return list(walk(node.args[1]))
+        if isinstance(node, ast.Call) and last_part(node.func) == "super" and node.args:
+            return [node.args[0]]
+        if isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+            return list(walk(node.annotation))
+        if isinstance(node, FunctionNode) and node.returns is not None:
+            return list(walk(node.returns))
+        return []
