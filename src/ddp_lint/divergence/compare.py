@@ -161,12 +161,16 @@ class Comparison:
         """Is one of the calls in an arm with a loop that calls of the same name in the other arm keep going, in a loop
         or one after the other? What they send decides what the loop does next."""
         arm = difference.fork.span
-        if not any(call is not None and under(call, arm) for call in (difference.event, difference.other)):
+        calls = [call for call in (difference.event, difference.other) if call is not None]
+        if not self._graph.serving or not any(under(call, arm) or _follows(call, arm) for call in calls):
             return False
-        serving = [span for span in self._graph.serving if span.starts_in(arm)]
-        events = [n.event for n in self._graph.nodes if isinstance(n, EventNode)] if serving else []
-        loops = [n.span for n in self._graph.nodes if isinstance(n, Loop)] if serving else []
-        return any(_keeps_going(span, loops, events, arm) for span in serving)
+        events = [n.event for n in self._graph.nodes if isinstance(n, EventNode)]
+        called = [event for event in events if under(event, arm)]
+        serving = [
+            span for span in self._graph.serving if span.starts_in(arm) or any(under(event, span) for event in called)
+        ]
+        loops = [n.span for n in self._graph.nodes if isinstance(n, Loop)]
+        return any(_keeps_going(span, loops, events, arm, calls) for span in serving)
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks diverge as each chooses for itself: data, clocks, files, ranks that only the run knows."""
@@ -928,12 +932,24 @@ def _own_question(side: Side, other: Side, fork: Step) -> bool:
     return False
 
 
-def _keeps_going(serving: Span, loops: list[Span], events: list[Event], arm: Span) -> bool:
-    """Are there calls in the arms outside a loop that are like calls in it, in another loop or more than one?"""
+def _keeps_going(serving: Span, loops: list[Span], events: list[Event], arm: Span, calls: list[Event]) -> bool:
+    """Are there calls in the arms outside a loop, or behind an arm that returns, that are like calls in it, in another
+    loop or more than one? And is what differs one of `calls` in the arms, or like one in the loop?"""
     inside = {event.symbol for event in events if under(event, serving)}
-    others = [e for e in events if e.symbol in inside and under(e, arm) and not under(e, serving)]
-    repeats = any(under(event, loop) for event in others for loop in loops if loop != serving and loop.starts_in(arm))
-    return repeats or len({event.span for event in others}) > 1
+    if not any(under(call, arm) or call.symbol in inside for call in calls):
+        return False
+    alike = [e for e in events if e.symbol in inside and not under(e, serving)]
+    others = [e for e in alike if under(e, arm)] or [e for e in alike if _follows(e, arm)]
+    if any(under(event, loop) for event in others for loop in loops if loop != serving and loop.starts_in(arm)):
+        return True
+    places = {(event.symbol, event.span, *(label.span for label in event.chain)) for event in others}
+    return len(places) > len({symbol for symbol, *_ in places})
+
+
+def _follows(event: Event, region: Span) -> bool:
+    """Is the call, or one on the way from it to the collective, below the region in its file?"""
+    spans = (event.span, *(label.span for label in event.chain))
+    return any(span.place == region.place and span.line > region.end_line for span in spans)
 
 
 def under(event: Event, region: Span) -> bool:
