@@ -90,8 +90,9 @@ def _is_replaced(module: Module, facts: ModuleFacts, definition: cst.FunctionDef
 
 
 def is_left_file(project: Project, facts: ModuleFacts) -> bool:
-    """Whether a file is an old copy: nothing imports it or mentions its name, it does nothing by itself, and what it
-    has is taken from a file beside it. A package that is installed has modules for others to import."""
+    """Whether nothing imports a file or mentions its name, and it does nothing by itself, where files beside it are
+    imported: an old copy, or one that the work has left behind. A package that is installed has modules for others to
+    import."""
 
     def found() -> bool:
         stem = facts.name.rpartition(".")[2]
@@ -104,7 +105,7 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
             return False
         if named_in_texts(project, stem) or is_installed(project):
             return False
-        return _is_copied_beside(project, facts)
+        return _is_copied_beside(project, facts) or _is_left_beside(project, facts)
 
     return project.remember(("left file", facts.name), found)
 
@@ -121,6 +122,23 @@ def _is_copied_beside(project: Project, facts: ModuleFacts) -> bool:
         stem = other.name.rpartition(".")[2]
         users = importers(project, other.name, holding=(stem,)) if not classes.isdisjoint(other.definitions) else ()
         if any(not user.source.is_test for user in users):
+            return True
+    return False
+
+
+def _is_left_beside(project: Project, facts: ModuleFacts) -> bool:
+    """Whether programs of the project import another module of a file's folder, and none imports modules by names that
+    it computes."""
+    folder = posixpath.dirname(facts.source.inside)
+    if not folder or any(map(project.holding, (*_IMPORTS, "pkgutil", "iter_modules", "exec("))):
+        return False
+    beside = (path for path in project.named("*.py") if posixpath.dirname(path) == folder)
+    for path in sorted(beside)[:_FILES]:
+        other = project.facts_of(pathlib.Path(project.absolute(path)))
+        if other is None or other.name == facts.name or other.source.is_test:
+            continue
+        users = importers(project, other.name, holding=(other.name.rpartition(".")[2],))
+        if any((user.file.holds("__main__") or does_something(user)) and not user.source.is_test for user in users):
             return True
     return False
 
