@@ -162,9 +162,9 @@ class Rule(Documented):
             return False
         if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
             return True
-        if not isinstance(where, cst.CSTNode):
-            return is_left_file(project, facts)
-        return is_unused(self.module, where) or needs_other_than_default(self.module, where)
+        if is_left_file(project, facts) or is_unused(project, facts, self._span_of(where).line):
+            return True
+        return isinstance(where, cst.CSTNode) and needs_other_than_default(self.module, where)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(
