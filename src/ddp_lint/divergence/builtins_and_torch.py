@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.calls_by_name import from_source
+from ddp_lint.divergence.calls_by_name import from_source, is_wrapped
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, reference_of
@@ -87,6 +87,12 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if wrapped is not None and isinstance(wrapped.reference, ref.OneOf) and wrapped.reference.tests:
         of_class = functools.partial(_is_of_class, frame, [value.reference for value in classes])
         return dataclasses.replace(_shapeless(frame, node, arguments), test=_made_of(wrapped, of_class))
+    if (
+        wrapped is not None
+        and is_wrapped(wrapped)
+        and _is_of_class(frame, [value.reference for value in classes], wrapped.reference)
+    ):
+        return constant(True)
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
         return whether_sharded(frame.text(node), frame.text(node))
     return _shapeless(frame, node, arguments)
