@@ -25,7 +25,6 @@ from ddp_lint.divergence.lengths import (
     is_serialised,
     is_share,
     is_size,
-    is_whole,
     length_of,
     of_batches,
     own_length,
@@ -45,6 +44,7 @@ from ddp_lint.divergence.selections import (
     selection,
     tensor_in,
 )
+from ddp_lint.divergence.undivided import hands_out_all, is_whole
 from ddp_lint.divergence.values import (
     ALWAYS,
     GROWN,
@@ -380,11 +380,12 @@ def _keyed(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    dataset = arguments.get("dataset", ("dataset",))[0]
+    dataset, made = arguments.get("dataset", ("dataset",))
     share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
     sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
-    streamed = not drops_last(node) and (share or sampled or streams(frame, dataset))
-    whole = is_whole(frame, node) and not streamed and (dataset is None or dataset.varies is None)
+    stream = streams(frame, dataset) and not hands_out_all(frame, dataset, made)
+    streamed = not drops_last(node) and (share or sampled or stream)
+    whole = is_whole(frame, node, arguments) and not streamed and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
 
 
