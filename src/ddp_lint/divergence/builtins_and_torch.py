@@ -472,7 +472,10 @@ LIBRARY: dict[str, _Handler] = {
     **dict.fromkeys(("torch.tensor", "torch.as_tensor", "torch.ByteTensor", "torch.frombuffer"), _tensor),
     **{f"torch.{name}": _selected for name in SELECTING},
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
-    "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same,
+    # Only layers that have statistics are replaced.
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
+    "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
