@@ -679,7 +679,7 @@ PARTING = {
 
         class Lines(IterableDataset):
             def __iter__(self):
-                yield from open("part")
+                yield from open(f"part{dist.get_rank()}")
 
         def train(model, other):
             model = DDP(model)
@@ -901,7 +901,7 @@ PARTING = {
     "batches of a stream that are asked for until it ends": """
         class Lines(torch.utils.data.IterableDataset):
             def __iter__(self):
-                yield from open("lines")
+                yield from open(f"lines{dist.get_rank()}")
 
         def train(loss):
             batches = iter(torch.utils.data.DataLoader(Lines()))
@@ -915,7 +915,7 @@ PARTING = {
     "batches of a stream that are asked for with a default": """
         class Lines(torch.utils.data.IterableDataset):
             def __iter__(self):
-                yield from open("lines")
+                yield from open(f"lines{dist.get_rank()}")
 
         def train(loss):
             batches = iter(torch.utils.data.DataLoader(Lines()))
@@ -1434,7 +1434,7 @@ PARTING = {
     "batches of a stream that ends": """
         class Lines(torch.utils.data.IterableDataset):
             def __iter__(self):
-                yield from open("lines")
+                yield from open(f"lines{dist.get_rank()}")
 
         def evaluate(loss):
             for batch in torch.utils.data.DataLoader(Lines()):

@@ -69,7 +69,10 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     rules, places = _grouped(known)
     rules = {j.code: list[Judgement]() for j in first} | rules
     found_classes = {
-        name: {key: class_of(_that_calibrate(rows), prior, loud=_is_loud(key)) for key, rows in sorted(groups.items())}
+        name: {
+            key: class_of(_of_many(_that_calibrate(rows)), prior, loud=_is_loud(key))
+            for key, rows in sorted(groups.items())
+        }
         for name, groups in (("rules", rules), ("places", places))
     }
     return {
@@ -94,6 +97,14 @@ def _that_calibrate(rows: Sequence[Judgement]) -> Sequence[Judgement]:
     """Those of the half that calibrates; all where it has so few that the choice of the half would decide."""
     half = [judgement for judgement in rows if calibrates(judgement)]
     return half if len(half) >= MANY else rows
+
+
+def _of_many(rows: Iterable[Judgement]) -> list[Judgement]:
+    """No more readings of one code base than suffice: fifty copies of a script say no more of a rule than a few."""
+    by_repository = collections.defaultdict[str, list[Judgement]](list)
+    for judgement in rows:
+        by_repository[judgement.repository].append(judgement)
+    return [judgement for read in by_repository.values() for judgement in read[:ENOUGH]]
 
 
 def _doubted(first: Iterable[Judgement]) -> set[str]:
@@ -156,7 +167,7 @@ def report(found: Iterable[Judgement]) -> Iterator[list[object]]:
             kind = _kind(judgement)
             sure = documented()[judgement.code].confidence.value
             groups[f"{kind}s" if kind else sure].append(judgement)
-    for name in (*(c.value for c in Confidence), "tests", "examples", "benchmarks"):
+    for name in (*(c.value for c in Confidence), "tests", "examples", "benchmarks", "leftovers"):
         if groups[name]:
             not_false, real = _shares(groups[name])
             yield [name, len(groups[name]), f"{not_false:.0%}", f"{real:.0%}"]

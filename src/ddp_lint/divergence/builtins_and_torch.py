@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.calls_by_name import from_source
+from ddp_lint.divergence.calls_by_name import from_source, is_wrapped
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, reference_of
@@ -25,7 +25,6 @@ from ddp_lint.divergence.lengths import (
     is_serialised,
     is_share,
     is_size,
-    is_whole,
     length_of,
     of_batches,
     own_length,
@@ -45,6 +44,7 @@ from ddp_lint.divergence.selections import (
     selection,
     tensor_in,
 )
+from ddp_lint.divergence.undivided import hands_out_all, is_whole
 from ddp_lint.divergence.values import (
     ALWAYS,
     GROWN,
@@ -87,6 +87,12 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if wrapped is not None and isinstance(wrapped.reference, ref.OneOf) and wrapped.reference.tests:
         of_class = functools.partial(_is_of_class, frame, [value.reference for value in classes])
         return dataclasses.replace(_shapeless(frame, node, arguments), test=_made_of(wrapped, of_class))
+    if (
+        wrapped is not None
+        and is_wrapped(wrapped)
+        and _is_of_class(frame, [value.reference for value in classes], wrapped.reference)
+    ):
+        return constant(True)
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
         return whether_sharded(frame.text(node), frame.text(node))
     return _shapeless(frame, node, arguments)
@@ -374,11 +380,12 @@ def _keyed(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
 
 
 def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
-    dataset = arguments.get("dataset", ("dataset",))[0]
+    dataset, made = arguments.get("dataset", ("dataset",))
     share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
     sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
-    streamed = not drops_last(node) and (share or sampled or streams(frame, dataset))
-    whole = is_whole(frame, node) and not streamed and (dataset is None or dataset.varies is None)
+    stream = streams(frame, dataset) and not hands_out_all(frame, dataset, made)
+    streamed = not drops_last(node) and (share or sampled or stream)
+    whole = is_whole(frame, node, arguments) and not streamed and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
 
 
@@ -465,7 +472,10 @@ LIBRARY: dict[str, _Handler] = {
     **dict.fromkeys(("torch.tensor", "torch.as_tensor", "torch.ByteTensor", "torch.frombuffer"), _tensor),
     **{f"torch.{name}": _selected for name in SELECTING},
     **{f"torch.{name}": functools.partial(_made, count) for name, count in MAKING.items()},
-    "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same, "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same,
+    # Only layers that have statistics are replaced.
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
+    "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,

@@ -87,6 +87,7 @@ def call(frame: Frame, node: ast.Call) -> Value:
             return handler(frame, node, arguments_of(frame, node))
     arguments = arguments_of(frame, node)
     result = made_on_the_spot(node, function, invoke(frame, function, arguments, node))
+    result = _of_tensor(node, function, result)
     if isinstance(node.func, ast.Attribute) and writes(node.func.attr):
         written(frame, node.func.value)
     if any(map(is_new_container, arguments.values)):  # ``flatten(stats, into)``
@@ -619,6 +620,15 @@ def _unresolved(
     _hand_over(frame, arguments, node)
     change(frame, name, node, arguments)
     return by_name(frame, name, parts, node, key)
+
+
+def _of_tensor(node: ast.Call, function: Value, result: Value) -> Value:
+    """``batch["tokens"].cuda()``: what a method of tensors gives is never None, unless it is the project's own."""
+    if not isinstance(node.func, ast.Attribute) or not keeps(node.func.attr):
+        return result
+    plain = result.constant is None and result.missing is None and result.reference is None
+    unresolved = function.reference is None or isinstance(function.reference, ref.Method)
+    return dataclasses.replace(result, missing=NEVER) if plain and unresolved else result
 
 
 def _rank_in(frame: Frame, rank: Rank, arguments: Arguments, node: ast.Call) -> Value:

@@ -85,6 +85,22 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     return plain or any(_is_inside_wrapped(frame, function) for function in called)
 
 
+def goes_around_wrapper(frame: Frame) -> bool:
+    """Does the function go backward from what is inside a replica alone? The gradients are each rank's own then, and
+    so are the steps: that some ranks leave one out changes nothing."""
+    calls = _backwards_in(frame.function) if frame.function is not None else ()
+    return bool(calls) and all(
+        any(_is_inside_wrapped(frame, function) for function in functions_behind(frame, loss)) for loss in calls
+    )
+
+
+@kept_by_node(256)
+def _backwards_in(function: ast.AST) -> tuple[ast.expr, ...]:
+    """What a function calls `backward` of."""
+    functions = (node.func for node in children(function) if isinstance(node, ast.Call))
+    return tuple(of.value for of in functions if isinstance(of, ast.Attribute) and of.attr == "backward")
+
+
 def is_of_wrapped_model(frame: Frame, node: ast.Call) -> bool:
     """Is it the backward of what a wrapped model returned that this function was given, or its object holds?"""
     if not isinstance(node.func, ast.Attribute) or frame.function is None:
@@ -151,11 +167,17 @@ def _is_plain(frame: Frame, model: str, value: Value | None, node: ast.Call) -> 
 
 
 def _is_inside_wrapped(frame: Frame, function: ast.expr) -> bool:
-    """``model.module``, or a method of it."""
+    """``model.module``, or a method of it, or of a variable that holds what a replica has inside."""
     attribute = ""
     while isinstance(function, ast.Attribute):
         attribute, function = function.attr, function.value
-    return attribute == "module" and isinstance(function, ast.Name) and is_wrapped(evaluate(frame, function))
+    if not isinstance(function, ast.Name):
+        return False
+    value = evaluate(frame, function)
+    of = value.reference
+    if isinstance(of, ref.Method) and of.name == "module" and known().is_replica(of.of):
+        return True
+    return attribute == "module" and is_wrapped(value)
 
 
 def is_wrapped(value: Value) -> bool:

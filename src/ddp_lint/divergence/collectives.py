@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.calls_by_name import is_agreement, is_of_wrapped_model
+from ddp_lint.divergence.calls_by_name import goes_around_wrapper, is_agreement, is_of_wrapped_model
 from ddp_lint.divergence.definitions import MODEL
 from ddp_lint.divergence.effects import Branch, Effect, EventStep
 from ddp_lint.divergence.event_graph import Event
@@ -164,6 +164,8 @@ def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed:
     that a caller has wrapped and passed communicates in any file."""
     if entry.kind not in ("backward", "step", "forward", "leave"):
         return False
+    if entry.kind == "step" and goes_around_wrapper(frame):
+        return True
     if entry.op == LEARNING_RATE and not _calls_by_name(frame):
         return False
     handed_over = entry.kind == "forward" and not guessed

@@ -27,20 +27,38 @@ _HARMLESS: Final = frozenset(table("failures")["safe_calls"])
 
 
 def may_fail(frame: Frame, statement: ast.stmt) -> bool:
-    """Does the statement call something that can raise on one rank alone? Collectives fail on all ranks."""
+    """Does the statement call something that can raise on one rank alone? Collectives fail on all ranks, and what a
+    constructor is given it only keeps."""
     own = frame.summaries.own
     together = own.collectives.words if own is not None else frozenset[str]()
     return any(
-        name not in _HARMLESS and name not in together and not is_collective_name(name)
-        for name in _called_in(statement)
+        name not in _HARMLESS
+        and name not in together
+        and not is_collective_name(name)
+        and not (isinstance(function, ast.Name) and _only_keeps(frame, function))
+        for name, function in _called_in(statement)
     )
 
 
 @kept_by_node(8192)
-def _called_in(statement: ast.stmt) -> frozenset[str]:
-    """The last parts of the names that a statement calls."""
+def _called_in(statement: ast.stmt) -> tuple[tuple[str, ast.expr], ...]:
+    """What a statement calls, one of each name, by the last part of that."""
     calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
-    return frozenset(last_part(call.func) for call in calls)
+    return tuple({last_part(call.func): call.func for call in calls}.items())
+
+
+def _only_keeps(frame: Frame, function: ast.Name) -> bool:
+    """Is it a class of the project whose constructor does nothing but keep what it is given?"""
+    of = frame.linker.expression(frame.facts, function)
+    init = frame.linker.method(of, "__init__") if isinstance(of, ref.ClassRef) else None
+    return init is not None and not isinstance(init.node, ast.Lambda) and all(map(_is_kept, init.node.body))
+
+
+def _is_kept(statement: ast.stmt) -> bool:
+    """``self.model = model``, or a text."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return isinstance(statement.value, (ast.Name, ast.Constant))
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 #: What lets one rank alone in where something else went wrong before: files lie where all ranks see them, mostly.

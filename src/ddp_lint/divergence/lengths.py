@@ -22,7 +22,6 @@ from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, funct
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
-_SEQUENTIAL = re.compile(r"(^|\.)SequentialSampler$")
 #: A loader by name; what holds several loaders hands out loaders.
 _LOADER_NAME = re.compile(r"(?<!down)loader(?!s)")
 #: ... and what a training loop goes through.
@@ -279,17 +278,6 @@ def deals(node: ast.Call) -> bool:
 def drops_last(node: ast.Call) -> bool:
     """``DataLoader(..., drop_last=True)``: shares of nearly one length make as many batches, mostly."""
     return any(k.arg == "drop_last" and getattr(k.value, "value", True) is not False for k in node.keywords)
-
-
-def is_whole(frame: Frame, node: ast.Call) -> bool:
-    """Does a ``DataLoader(dataset, 32)`` hand out all of the data in their order, on every rank?"""
-    samplers = [assigned_once(frame, keyword.value) for keyword in node.keywords if keyword.arg == "sampler"]
-    in_order = [sampler for sampler in samplers if _SEQUENTIAL.search(frame.text(getattr(sampler, "func", sampler)))]
-    divided = deals(node) and not in_order
-    shuffled = any(keyword.arg == "shuffle" and getattr(keyword.value, "value", True) for keyword in node.keywords)
-    return (
-        not divided and not shuffled and len(node.args) <= 2 and not any(isinstance(a, ast.Starred) for a in node.args)
-    )
 
 
 def _endless(node: ast.AST) -> bool:
@@ -649,7 +637,6 @@ __all__ = [
     "is_serialised",
     "is_share",
     "is_size",
-    "is_whole",
     "length_of",
     "of_batches",
     "of_numbers",

@@ -371,6 +371,11 @@ class Known:
         forward = self.method(class_, "__call__") if class_ in self.types else None
         return self.wraps(class_) or (forward is not None and forward.kind == "forward")
 
+    def is_replica(self, class_: str) -> bool:
+        """Is it the class of a model that each rank has all of? The module inside it communicates with nobody."""
+        forward = self.method(class_, "__call__") if class_ in self.types else None
+        return forward is not None and forward.kind == "forward" and forward.when == "buffers"
+
 
 @functools.lru_cache(maxsize=4096)
 def _bases(name: str) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from ddp_lint.divergence.effects import (
     of_shards,
     shadowed,
 )
+from ddp_lint.divergence.event_graph import APART
 from ddp_lint.divergence.expressions import (
     SET_OPERATORS,
     as_long_as,
@@ -683,9 +684,11 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
     for statement in [*node.body, *node.orelse]:
         if not frame.alive:
             break
-        if boundary is None and may_fail(frame, statement):
-            boundary = len(frame.effects)
+        start = len(frame.effects)
+        fails = boundary is None and may_fail(frame, statement)
         run(frame, [statement])
+        if fails and not _fails_together(statement, frame.effects[start:]):
+            boundary = start
     effects, env, alive = frame.effects, frame.env, frame.alive
     frame.env, frame.effects, frame.alive = saved
     boundary = len(effects) if boundary is None else boundary
@@ -695,6 +698,16 @@ def _body_of_try(frame: Frame, node: ast.Try) -> tuple[list[Effect], list[Effect
     if not all(isinstance(effect, (EventStep, Inline)) for effect in prefix):
         return [], effects, env, alive
     return prefix, effects[boundary:], env, alive
+
+
+def _fails_together(statement: ast.stmt, effects: list[Effect]) -> bool:
+    """Is it a collective and nothing else, ``dcp.save(state, checkpoint_id=path)``? What fails in it on one rank, all
+    get to know. Not so in what several ranks do with a model, which may lack memory."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or len(effects) != 1 or any(below is not call for below in calls_below(call)):
+        return False
+    step = effects[0]
+    return isinstance(step, EventStep) and not step.event.when and step.event.kind not in APART
 
 
 def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> None:

@@ -134,7 +134,8 @@ def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[int]
 
 def has_runner(facts: ModuleFacts, project: Project) -> bool:
     """Whether a file uses a class of another package that starts ranks, or joins them, by itself."""
-    foreign = (t for t in facts.imports.names.values() if project.find(t.partition(".")[0]) is None)
+    # A folder without `__init__.py` is a package of the project as well.
+    foreign = (t for t in facts.imports.names.values() if not (project.find(t.partition(".")[0]) or project.split(t)))
     return any(_RUNNERS.fullmatch(target.rpartition(".")[2]) for target in foreign if not target.startswith("typing"))
 
 

@@ -35,6 +35,12 @@ def is_installed_as(project: Project, name: str) -> bool:
     return is_installed(project) and any(map(called.search, _how_to_install(project)))
 
 
+def may_be_entry_point(project: Project, name: str) -> bool:
+    """Whether what says how the project is installed has a word, as it names functions that are commands then."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    return any(map(word.search, _how_to_install(project)))
+
+
 def _how_to_install(project: Project) -> tuple[str, ...]:
     """The texts of the files that say how the project is installed."""
     return tuple(project.text(project.root / name) or "" for name in ("setup.py", "setup.cfg", "pyproject.toml"))

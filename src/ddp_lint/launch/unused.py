@@ -10,16 +10,13 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 
-import libcst as cst
-
 from ddp_lint.launch.search import homes, importers, words_of_imports
-from ddp_lint.launch.texts import is_installed, named_in_texts
+from ddp_lint.launch.texts import is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.uses import uses
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, walk
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
 _FILES = 25
@@ -56,37 +53,30 @@ _HOOKS = re.compile(
 )
 
 
-def is_unused(module: Module, node: cst.CSTNode) -> bool:
-    """Whether nothing in the project uses the function or class of a file that a place is in, so that no program
-    comes by it."""
-    project, facts = module.project, module.facts
-    if project is None or facts is None or not facts.name:
+def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether nothing in the project uses the function or class that a line of a file is in, so that no program comes
+    by it."""
+    definition = next((block for block in blocks_at(facts.tree, line) if isinstance(block, _DEFINED)), None)
+    if definition is None:
         return False
-    around = [up for up in (node, *module.ancestors(node)) if isinstance(up, (cst.FunctionDef, cst.ClassDef))]
-    name = around[-1].name.value if around else ""
-    if not name:
-        return False
-    if any(_is_replaced(module, facts, each) for each in around) or is_left_file(project, facts):
+    if _is_replaced(facts, definition) or is_left_file(project, facts):
         return True
-    line = module.span(around[0].name).line
-    return _is_left(project, facts, name, frozenset()) or _is_left_method(project, facts, line)
+    return _is_left(project, facts, definition.name, frozenset()) or _is_left_method(project, facts, line)
 
 
-def _is_replaced(module: Module, facts: ModuleFacts, definition: cst.FunctionDef | cst.ClassDef) -> bool:
+def _is_replaced(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
     """Whether a later definition takes the name of one before anything uses it: ``def train(): ..`` twice in a file."""
-    if definition.decorators or not isinstance(module.parent(definition), cst.Module):
-        return False
-    name, line, body = definition.name.value, module.span(definition.name).line, facts.tree.body
-    named = [(i, node) for i, node in enumerate(body) if isinstance(node, _DEFINED) and node.name == name]
-    place = next((i for i, node in named if node.lineno == line), None)
-    if place is None or named[-1][0] == place:
+    body = facts.tree.body
+    named = [(i, node) for i, node in enumerate(body) if isinstance(node, _DEFINED) and node.name == definition.name]
+    place = next((i for i, node in named if node is definition), None)
+    if place is None or named[-1][0] == place or definition.decorator_list:
         return False
     after, last = named[-1]
     between = body[place + 1 : after]
     # What runs between the two may come by a function above that uses the first.
     runs = any(not isinstance(each, (*_DEFINED, ast.Import, ast.ImportFrom)) for each in between)
     users = (*between, *last.decorator_list, *(body[:place] if runs else ()))
-    return not any(isinstance(n, ast.Name) and n.id == name for each in users for n in walk(each))
+    return not any(isinstance(n, ast.Name) and n.id == definition.name for each in users for n in walk(each))
 
 
 def is_left_file(project: Project, facts: ModuleFacts) -> bool:
@@ -195,7 +185,7 @@ def _is_left(
     definition = facts.definitions.get(name)
     if definition is None or definition.decorator_list:
         return False
-    if name.startswith("main") and program in ("", facts.name):
+    if name.startswith("main") and program in ("", facts.name) and not _is_never_started(project, facts, name):
         return False
     if not is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
@@ -220,6 +210,12 @@ def _is_left(
             if not place or not _is_left(project, user, place, above, among, program):
                 return False
     return True
+
+
+def _is_never_started(project: Project, facts: ModuleFacts, name: str) -> bool:
+    """Whether a `main` is no program: the file says what it does where it is started, and installing the project makes
+    no command of it."""
+    return bool(_mentions(project, facts).started) and not may_be_entry_point(project, name)
 
 
 def _mentioning_files(project: Project, facts: ModuleFacts, name: str, *, by_text: bool) -> Sequence[pathlib.Path]:

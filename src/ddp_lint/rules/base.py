@@ -163,11 +163,10 @@ class Rule(Documented):
             return False
         if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
             return True
-        if not isinstance(where, cst.CSTNode):
-            return is_left_file(project, facts)
-        if is_unused(self.module, where) or is_never_made(project, facts, self._span_of(where).line):
+        line = self._span_of(where).line
+        if is_left_file(project, facts) or is_unused(project, facts, line) or is_never_made(project, facts, line):
             return True
-        return needs_other_than_default(self.module, where)
+        return isinstance(where, cst.CSTNode) and needs_other_than_default(self.module, where)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(

@@ -136,11 +136,17 @@ _FOLDERS = {
     "test": {"test", "tests"},
     "example": {"example", "examples", "demo", "demos", "tutorial", "tutorials"},
     "benchmark": {"bench", "benchmark", "benchmarks"},
-}
+    # "old" and "legacy" are not among these: of what was found there a third is real, as projects still run it.
+    "leftover": {
+        "abandoned", "archive", "archived", "attic", "backup", "backups", "bak", "deprecated", "failed", "garbage",
+        "junk", "obsolete", "rubbish", "snapshots", "trash",
+    },
+}  # fmt: skip
 
 
 def place_kind(path: str) -> str:
-    """``test``, ``example`` or ``benchmark`` by the path of a file in its project; '' for anything else."""
+    """``test``, ``example``, ``benchmark`` or ``leftover`` by the path of a file in its project; '' for anything
+    else."""
     *folders, name = path.split("/")
     if name.startswith(("test_", "conftest")) or name.endswith("_test.py"):
         return "test"
