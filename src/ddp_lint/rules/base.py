@@ -18,7 +18,7 @@ from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
-from ddp_lint.tensors.defaults import needs_other_than_default
+from ddp_lint.tensors.given import needs_other_values
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -164,7 +164,7 @@ class Rule(Documented):
             return True
         if not isinstance(where, cst.CSTNode):
             return is_left_file(project, facts)
-        return is_unused(self.module, where) or needs_other_than_default(self.module, where)
+        return is_unused(self.module, where) or needs_other_values(self.module, where)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(
