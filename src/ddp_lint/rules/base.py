@@ -12,6 +12,7 @@ import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
 from ddp_lint.launch.alone import shown_alone
+from ddp_lint.launch.failing import fails_before
 from ddp_lint.launch.importable import cannot_be_imported
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
@@ -161,6 +162,8 @@ class Rule(Documented):
         if project is None or facts is None or not facts.name:
             return False
         if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
+            return True
+        if fails_before(project, facts, self._span_of(where).line):
             return True
         if not isinstance(where, cst.CSTNode):
             return is_left_file(project, facts)
