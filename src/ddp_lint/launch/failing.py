@@ -39,6 +39,7 @@ class _Search:
         self._above: set[tuple[str, str]] = set()
         self._failing: dict[tuple[str, str], bool] = {}
         self._left = _CALLS
+        self._deep = 0
 
     # ---- what leads to a place
 
@@ -68,8 +69,8 @@ class _Search:
             return False
         if facts.definitions.get(top.name) is not top or top.decorator_list:
             return False
-        if len(blocks) > 1 and not isinstance(top, ast.ClassDef) and self._is_behind(facts, blocks, depth):
-            return True
+        if len(blocks) > 1 and not isinstance(top, ast.ClassDef):
+            return self._is_behind(facts, blocks, depth)  # a function inside another one, where that defines it
         project, name = self._project, top.name
         if is_installed(project) or named_in_texts(project, name) or is_found_by_name(project, facts, name, None):
             return False
@@ -148,9 +149,13 @@ class _Search:
         key = (home.name, function.name)
         if key not in self._failing:
             self._failing[key] = False  # one that calls itself does not fail by that
-            self._failing[key] = not _yields(function) and any(
-                self._fails(home, function, each) for each in _up_to_exit(function.body)
+            self._deep += 1
+            self._failing[key] = (
+                self._deep <= _DEPTH
+                and not _yields(function)
+                and any(self._fails(home, function, each) for each in _up_to_exit(function.body))
             )
+            self._deep -= 1
         return self._failing[key]
 
 

@@ -141,9 +141,10 @@ def _imported(project: Project, among: frozenset[str]) -> Iterator[ModuleFacts]:
 
 def _namespace(project: Project, facts: ModuleFacts, function: FunctionNode | None, name: str, depth: int) -> _Options:
     """The options that a name has in a function, None where it is not what a parser gives alone."""
-    if not depth or not facts.name:
+    if depth <= 0 or not facts.name:
         return None
-    key = ("namespace", facts.name, function.name if function else "", function.lineno if function else 0, name)
+    # What is not found within a depth may be within another one.
+    key = ("namespace", depth, facts.name, function.name if function else "", function.lineno if function else 0, name)
     found: _Options = project.remember(key, lambda: _namespace_of(project, facts, function, name, depth))
     return found._replace(through=found.through | {facts.name}) if found is not None else None
 
@@ -216,7 +217,7 @@ def _from_value(
 ) -> _Options:
     if isinstance(value, ast.Name):
         return _namespace(project, facts, function, value.id, depth - 1)
-    if not isinstance(value, ast.Call):
+    if not isinstance(value, ast.Call) or depth <= 0:
         return None
     if _method(value) in _PARSES and isinstance(value.func, ast.Attribute):
         more = len(value.args) > 1 or any(keyword.arg != "args" for keyword in value.keywords)

@@ -14,6 +14,7 @@ from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace,
 from ddp_lint.launch.alone import shown_alone
 from ddp_lint.launch.failing import fails_before
 from ddp_lint.launch.importable import cannot_be_imported
+from ddp_lint.launch.overridden import is_overridden
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
@@ -163,7 +164,8 @@ class Rule(Documented):
             return False
         if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
             return True
-        if fails_before(project, facts, self._span_of(where).line):
+        line = self._span_of(where).line
+        if fails_before(project, facts, line) or is_overridden(project, facts, line):
             return True
         if not isinstance(where, cst.CSTNode):
             return is_left_file(project, facts)

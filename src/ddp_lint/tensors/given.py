@@ -358,6 +358,11 @@ def _is_plain(function: FunctionNode, name: str) -> bool:
 
 def _handed_on(project: Project, facts: ModuleFacts, function: FunctionNode, name: str, depth: int) -> _Values:
     """What all calls of a function at the top of a file give a parameter."""
+    key = ("handed on", depth, facts.name, function.name, function.lineno, name)
+    return project.remember(key, lambda: _given_by_all(project, facts, function, name, depth))
+
+
+def _given_by_all(project: Project, facts: ModuleFacts, function: FunctionNode, name: str, depth: int) -> _Values:
     word = function.name
     if facts.definitions.get(word) is not function or function.decorator_list or named_in_texts(project, word):
         return None
