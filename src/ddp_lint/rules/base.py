@@ -20,7 +20,7 @@ from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
-from ddp_lint.tensors.given import needs_other_values
+from ddp_lint.tensors.given import needs_option_left_off, needs_other_values
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -56,6 +56,8 @@ class Documented:
     run_decides: ClassVar[bool] = False
     #: What it finds harms several ranks alone: of low confidence where the project starts a program with one process.
     of_several: ClassVar[bool] = False
+    #: What it finds costs time, or a status: of low confidence where it needs an option that no command turns on.
+    of_small_harm: ClassVar[bool] = False
     #: The PyTorch release from which on the hazard does not exist: with `target-torch` at it or above, the rule is off.
     gone_in: ClassVar[tuple[int, int] | None] = None
 
@@ -169,7 +171,9 @@ class Rule(Documented):
             return True
         if not isinstance(where, cst.CSTNode):
             return is_left_file(project, facts)
-        return is_unused(self.module, where) or needs_other_values(self.module, where)
+        if is_unused(self.module, where) or needs_other_values(self.module, where):
+            return True
+        return self.of_small_harm and needs_option_left_off(self.module, where)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(

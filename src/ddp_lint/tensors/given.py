@@ -11,6 +11,7 @@ from typing import Any
 
 import libcst as cst
 
+from ddp_lint.launch.options import is_left_off, options_of
 from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.launch.unused import is_plain
 from ddp_lint.project import Project
@@ -19,7 +20,7 @@ from ddp_lint.project.uses import uses
 from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import FunctionNode, argument_at, defaults, parameters, positional, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, defaults, function_at, parameters, positional, walk
 from ddp_lint.source.tree import descendants, dotted, parameters_of, positional_of
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import call_sites, sites_of
@@ -93,6 +94,47 @@ def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
     found = [c for c in module.of_type(cst.Call) if dotted(c.func).rpartition(".")[2] == name]
     found = [c for c in found if (module.span(c).line, module.span(c).column) in lines]
     return found if len(found) == len(lines) else ()
+
+
+def needs_option_left_off(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is reached only where an option of the program is on that is off by itself, and that no command
+    of the project passes which starts it: ``if args.profile: (here)``. So is what a function does that is called at
+    such places alone."""
+    return _needs_option(module, node, _DEPTH)
+
+
+def _needs_option(module: Module, node: cst.CSTNode, depth: int) -> bool:
+    if any(_is_for_option(module, test, taken, node) for test, taken in conditions(module, node)):
+        return True
+    calls = _calls_here(module, node) if depth else ()
+    return bool(calls) and all(_needs_option(module, call, depth - 1) for call in calls)
+
+
+def _is_for_option(module: Module, test: cst.BaseExpression, taken: bool, node: cst.CSTNode) -> bool:
+    facts, project = module.facts, module.project
+    if facts is None or project is None:
+        return False
+    for each in _options_in(test):
+        around = function_at(facts.tree, module.span(node).line)
+        options = options_of(project, facts, around, dotted(each.value))
+        for name, value in options.off if options is not None else ():
+            turns = name == each.attr.value and _outcome(test, dotted(each), value) is (not taken)
+            if turns and options is not None and is_left_off(project, options, name):
+                return True
+    return False
+
+
+def _options_in(test: cst.BaseExpression) -> Iterator[cst.Attribute]:
+    """What may be options of a program in a test: ``args.profile``."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _options_in(test.left)
+        yield from _options_in(test.right)
+    elif isinstance(test, cst.UnaryOperation):
+        yield from _options_in(test.expression)
+    elif isinstance(test, cst.Comparison):
+        yield from _options_in(test.left)
+    elif isinstance(test, cst.Attribute) and isinstance(test.value, cst.Name) and test.value.value != "self":
+        yield test
 
 
 def _names_of(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
