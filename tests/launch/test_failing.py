@@ -127,6 +127,8 @@ def test_what_fails_before(tmp_path: pathlib.Path, parts: dict[str, str]) -> Non
         {"before": "print([undefined_scale for _ in range(args.rounds)])"},
         {"main": "build(2, bias=True)"},
         {"main": "build(*[2], bias=True)"},
+        {"main": "build = len\n    build([2])"},
+        {"main": "(lambda build: build(2))(len)"},
         {"main": 'build(2, **{"bias": True})'},
         {"main": "from common import fail\n    fail(args, True)"},
         {"main": "if args.lr == 2:\n        return print(undefined_name)"},

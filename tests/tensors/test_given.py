@@ -191,3 +191,32 @@ def test_what_all_calls_give(tmp_path: pathlib.Path, first: str, second: str, ca
 def test_what_an_object_is_made_with(tmp_path: pathlib.Path, method: str, made: str, also: str, is_met: bool) -> None:
     (tmp_path / "other.py").write_text(f"from train import Rounding\n\n\n{also}")
     assert _leaves(tmp_path, method=method, made=made)[0] is is_met
+
+
+TRAINED = """import sys
+
+import torch
+import torch.distributed as dist
+
+
+class Net(torch.nn.Module):
+    def {name}(self, mode=True):
+        if not mode:
+            print("Error: it cannot be evaluated")
+            sys.exit()
+
+
+if __name__ == "__main__":
+    dist.init_process_group("nccl")
+    net = Net()
+    net.{name}()
+    torch.nn.parallel.DistributedDataParallel(net)
+    net.eval()
+"""
+
+
+@pytest.mark.parametrize(("name", "is_met"), [("train", True), ("prepare_for", False)])
+def test_torch_calls_methods_itself(tmp_path: pathlib.Path, name: str, is_met: bool) -> None:
+    (tmp_path / "train.py").write_text(TRAINED.format(name=name))
+    (found,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP501"}))).findings
+    assert (found.confidence is not Confidence.LOW) is is_met

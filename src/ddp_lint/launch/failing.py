@@ -7,12 +7,11 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.launch.texts import is_installed, named_in_texts
-from ddp_lint.launch.undefined import is_refused, unbound, undefined_option
+from ddp_lint.launch.undefined import called_definition, is_refused, unbound, undefined_option
 from ddp_lint.launch.unused import is_found_by_name
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.uses import uses
-from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import Block, FunctionNode, below, blocks_at, function_at, nested, walk
 
 #: Functions on the way to a place that are gone through, and into calls that fail.
@@ -137,8 +136,8 @@ class _Search:
     def _call_fails(self, facts: ModuleFacts, call: ast.Call) -> bool:
         """Whether a function of the project fails before it may return, or does not take what it is given."""
         project = self._project
-        found = project.definition(project.meaning(facts, call.func)) if dotted_ast(call.func) else None
-        if found is None or found[1].decorator_list:
+        found = called_definition(project, facts, call)
+        if found is None:
             return False
         self._left -= 1
         if is_refused(project, facts, call):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import re
 from collections.abc import Iterator
 
@@ -17,11 +18,18 @@ from ddp_lint.source.syntax import FunctionNode, below, defaults, parameters, po
 
 #: Modules of ``from module import *`` that are gone through, one in the other.
 _DEPTH = 4
-#: Names that a file has without binding them: also those that a shell, a profiler or gettext brings.
+#: Names that a file has without binding them: also those that a shell, a profiler, gettext, what runs the file or an
+#: older Python brings.
 _BROUGHT = frozenset({*dir(builtins), "__file__", "__path__", "__builtins__", "__class__", "__annotations__"})
 _SHELL = frozenset(
-    {"get_ipython", "display", "profile", "_", "exit", "quit", "copyright", "credits", "license", "reveal_type"}
-)
+    {
+        "get_ipython", "display", "profile", "_", "exit", "quit", "copyright", "credits", "license", "reveal_type",
+        "snakemake", "spark", "sc", "dbutils", "sqlContext",
+        "unicode", "xrange", "raw_input", "reload", "basestring", "long", "unichr", "file", "cmp", "reduce", "execfile",
+        "apply", "buffer", "intern",
+    }
+)  # fmt: skip
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: How a file gets names that it does not bind.
 _MAKES_NAMES = re.compile(
     r"\b(?:globals|exec|locals|vars)\(|__builtins__|\bbuiltins\b|get_ipython|_getframe|^[ \t]*[%!]\w", re.MULTILINE
@@ -40,15 +48,17 @@ def _unbound(project: Project, facts: ModuleFacts) -> Iterator[ast.Name]:
     if path is None or path.suffix != ".py" or facts.source.is_test or facts.file.shows(_MAKES_NAMES):
         return
     bound: set[str] = {*_BROUGHT, *_SHELL}
+    stars = 0
     loaded: list[ast.Name] = []
     idle: set[ast.AST] = set()
     for node in walk(facts.tree):
         bound.update(bound_by(node))
+        stars += isinstance(node, ast.alias) and node.name == "*"
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             loaded.append(node)
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             idle.update(walk(annotation) if isinstance(annotation, ast.AST) else ())
-    for each in loaded:
+    for each in loaded if stars <= len(facts.imports.stars) else ():
         if each.id not in bound and each not in idle and not _may_come_by_star(project, facts, each.id):
             yield each
 
@@ -85,8 +95,8 @@ def is_refused(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
     many."""
     if any(isinstance(a, ast.Starred) for a in call.args) or any(keyword.arg is None for keyword in call.keywords):
         return False
-    found = project.definition(project.meaning(facts, call.func)) if dotted_ast(call.func) else None
-    if found is None or found[1].decorator_list or found[0].source.is_test:
+    found = called_definition(project, facts, call)
+    if found is None:
         return False
     taking: ast.AST | None = found[1]
     bound = isinstance(taking, ast.ClassDef)
@@ -95,6 +105,30 @@ def is_refused(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
     if not isinstance(taking, FunctionNode) or taking.decorator_list or not _is_only_one(found[0], found[1].name):
         return False
     return _does_not_take(taking, call, bound)
+
+
+def called_definition(
+    project: Project, facts: ModuleFacts, call: ast.Call
+) -> tuple[ModuleFacts, FunctionNode | ast.ClassDef] | None:
+    """The function or class of the project that is called, with its file, where its name surely means that: the file
+    binds it once, as no parameter or variable, and nothing decorates it."""
+    name = dotted_ast(call.func)
+    root = name.partition(".")[0]
+    if not root or root not in project.remember(("bound once",), lambda: _bound_once(facts), facts.kept):
+        return None
+    found = project.definition(project.meaning(facts, call.func))
+    if found is None or found[1].decorator_list or found[0].source.is_test:
+        return None
+    return found
+
+
+def _bound_once(facts: ModuleFacts) -> frozenset[str]:
+    """The names that a file binds in one place: by an import or a definition."""
+    counts = collections.Counter[str]()
+    for node in walk(facts.tree):
+        weight = 1 if isinstance(node, (ast.alias, ast.ClassDef, *_FUNCTIONS)) else 2
+        counts.update(dict.fromkeys(bound_by(node), weight))
+    return frozenset(name for name, count in counts.items() if count == 1)
 
 
 def _is_only_one(facts: ModuleFacts, name: str) -> bool:

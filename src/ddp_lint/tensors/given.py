@@ -34,6 +34,10 @@ _VALUES = 16
 _FILES = 25
 #: Decorators after which a function is called as before: of others nothing is known, which may call it themselves.
 _TRANSPARENT = re.compile(r"torch\.\w.*|staticmethod|classmethod|functools\.(?:lru_)?cache|typing\.\w+")
+#: Methods that torch calls on modules and their parts, or Python on any object.
+_CALLED_BY_TORCH = re.compile(
+    r"__\w+__|train|eval|to|cpu|cuda|half|float|double|apply|_apply|zero_grad|requires_grad_|\w*state_dict"
+)
 #: By what an object may be given attributes that are not seen.
 _SETS_ANY = re.compile(r"setattr\(|__dict__|\bvars\(")
 
@@ -302,7 +306,7 @@ def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
         seen = _is_made_here(module, project, owner)
     else:
         seen = not named_in_texts(project, function.name.value)
-        seen = seen and (owner is None or is_plain(project, module.name_of(owner)))
+        seen = seen and (owner is None or _is_called_by_name(module, project, owner, function.name.value))
     if not seen:
         return None
     if module.function_of(function) is not None:
@@ -314,6 +318,11 @@ def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
     return _joined(
         _given_by(project, facts, call, around, value, default, depth - 1) for facts, call, around, value in found
     )
+
+
+def _is_called_by_name(module: Module, project: Project, owner: cst.ClassDef, method: str) -> bool:
+    """Whether nothing but the project calls a method: no base class of another package, and no method of torch's."""
+    return is_plain(project, module.name_of(owner)) and not _CALLED_BY_TORCH.fullmatch(method)
 
 
 def _is_transparent(module: Module, decorator: cst.Decorator) -> bool:
