@@ -12,6 +12,7 @@ import libcst as cst
 from ddp_lint.knowledge import table
 from ddp_lint.launch.alone import MAY_JOIN, has_runner
 from ddp_lint.launch.joining import joining_functions
+from ddp_lint.launch.unused import does_something
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
@@ -24,8 +25,12 @@ _TOLD = re.compile(rf"{_VARIABLE} in {_ENVIRON}(?: and {_VARIABLE} in {_ENVIRON}
 _UNTOLD = re.compile(rf"{_VARIABLE} not in {_ENVIRON}(?: or {_VARIABLE} not in {_ENVIRON})*")
 
 
+#: What makes the group where there is none.
+_JOINS_TOO = ("deepspeed.initialize",)
+
+
 class _Choice(NamedTuple):
-    """The last part of a setting's name, and the text that it has to be, or not to be."""
+    """The last part of a setting's name, and the text that it has to be, or not to be; '' where its truth decides."""
 
     setting: str
     value: str
@@ -34,6 +39,8 @@ class _Choice(NamedTuple):
     def excludes(self, other: _Choice) -> bool:
         if self.setting != other.setting:
             return False
+        if not self.value or not other.value:
+            return self.value == other.value and self.equal != other.equal
         return self.equal != other.equal if self.value == other.value else self.equal and other.equal
 
 
@@ -48,11 +55,15 @@ def is_told_no_rank(module: Module, test: cst.BaseExpression, taken: bool) -> bo
 
 def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:
     """Whether a place is run for one value of a setting, and everything in its file that makes the group or may do so
-    for other values: ``if args.dist == "off": (here) elif args.dist == "on": init_process_group()``."""
+    for other values: ``if args.dist == "off": (here) elif args.dist == "on": init_process_group()``; in a program also
+    by the truth of a setting: ``if args.distributed: .. else: (here)``."""
     facts, project = module.facts, module.project
     if facts is None or project is None:
         return False
     here = [*_choices(module, node)]
+    if not facts.file.holds("__main__") and not does_something(facts):
+        # What imports a file may make the group, whatever the settings of this one.
+        here = [choice for choice in here if choice.value]
     if not here or has_runner(facts, project):
         return False
     joins = project.remember(("choices of joins",), lambda: tuple(_of_joins(module, facts, project)), facts.kept)
@@ -62,18 +73,25 @@ def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:
 def _choices(module: Module, node: cst.CSTNode) -> Iterator[_Choice]:
     for test, taken in conditions(module, node):
         for part in conjuncts(test) if taken else (test,):
-            if not isinstance(part, cst.Comparison) or len(part.comparisons) != 1:
-                continue
-            operator, value = part.comparisons[0].operator, part.comparisons[0].comparator
-            name = dotted(part.left).rpartition(".")[2]
-            if name and isinstance(operator, (cst.Equal, cst.NotEqual)) and isinstance(value, cst.SimpleString):
-                yield _Choice(name, str(value.evaluated_value), isinstance(operator, cst.Equal) == taken)
+            yield from _choice(part, taken)
+
+
+def _choice(test: cst.BaseExpression, taken: bool) -> Iterator[_Choice]:
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        yield from _choice(test.expression, not taken)
+    elif isinstance(test, (cst.Name, cst.Attribute)):
+        yield _Choice(dotted(test).rpartition(".")[2], "", taken)
+    elif isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+        operator, value = test.comparisons[0].operator, test.comparisons[0].comparator
+        name = dotted(test.left).rpartition(".")[2]
+        if name and isinstance(operator, (cst.Equal, cst.NotEqual)) and isinstance(value, cst.SimpleString):
+            yield _Choice(name, str(value.evaluated_value), isinstance(operator, cst.Equal) == taken)
 
 
 def _of_joins(module: Module, facts: ModuleFacts, project: Project) -> Iterator[tuple[_Choice, ...]]:
     """For each call of a file that joins a group, or may do so by its name, the choices that it needs. Of a function of
     the file itself the calls inside count."""
-    joining = joining_functions(project) | {*table("launch")["joining"]["calls"]}
+    joining = joining_functions(project) | {*table("launch")["joining"]["calls"], *_JOINS_TOO}
     lasts = {name.rpartition(".")[2] for name in joining}
     for call in module.of_type(cst.Call):
         name = dotted(call.func)

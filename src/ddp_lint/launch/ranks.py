@@ -651,6 +651,8 @@ _ALONE = re.compile(r"[\w.]*(world_size|num_processes)(\(\))? *(< *2|<= *1|== *1
 _IS_DDP = re.compile(r"[\w.]+ *== *[\"'](?i:ddp|DistributedDataParallel)[\"']")
 #: What a file knows besides of models that several ranks train.
 _OTHER_KINDS = re.compile(r"fsdp|FullyShardedDataParallel|fully_shard|deepspeed|horovod|hvd|\btpu\b|xla", re.IGNORECASE)
+#: Where ranks may be started by no call that is seen.
+_ON_TPUS = re.compile(r"\btpu\b|xla", re.IGNORECASE)
 #: A test of whether one process has several GPUs, where there is a wrap for that: a rank has one.
 _SEVERAL_GPUS = re.compile(r"[\w.]*n_gpus? *(> *1|>= *2|!= *1)")
 _DATA_PARALLEL = re.compile(r"\bDataParallel\(")
@@ -674,7 +676,7 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
                 return True
             if _is_of_one(text, taken):
                 return True
-    return not module.file.shows(_OTHER_KINDS) and is_joined_elsewhere(module, node)
+    return not module.file.shows(_ON_TPUS) and is_joined_elsewhere(module, node)
 
 
 def asserts_one_process(module: Module, node: cst.CSTNode) -> bool:

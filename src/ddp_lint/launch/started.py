@@ -128,6 +128,14 @@ def _hows(project: Project, inside: str) -> frozenset[str]:
     return frozenset(hows - {""})
 
 
+def is_started(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a script or a text of the project starts a file, or a program that imports it."""
+    key = ("is started", facts.source.inside)
+    return project.remember(
+        key, lambda: any(_hows(project, each.source.inside) for each in _with_programs(project, facts))
+    )
+
+
 def started_on_one_node(project: Project, facts: ModuleFacts) -> bool:
     """Whether all commands in the scripts and the texts of the project that start a program, or those that import a
     file, start it on one node; of one that none starts, whether all commands of launchers do. A program that itself

@@ -45,7 +45,10 @@ _TELLING = 5
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Classes of which a method with a name of its own is called by nothing but the project.
-_PLAIN = frozenset({"torch.nn.Module", "object", "abc.ABC", "typing.Generic", "typing.Protocol"})
+_PLAIN = frozenset(
+    {"torch.nn.Module", "object", "abc.ABC", "typing.Generic", "typing.Protocol"}
+    | {f"torch.utils.data.{name}" for name in ("Dataset", "IterableDataset")}
+)
 #: Methods that torch or a framework calls itself.
 _HOOKS = re.compile(
     r"_.*|(on|configure|extra|load|save|get|set|state|compute)_.*|\w+_(step|dataloader|state|dict|begin|end|hook)"
@@ -151,7 +154,7 @@ def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
     method = next((n for n in inside if n.lineno <= line <= (n.end_lineno or n.lineno)), None)
     if method is None or method.decorator_list or _HOOKS.fullmatch(method.name):
         return False
-    if is_installed(project) or not _is_plain(project, f"{facts.name}.{name}") or not is_in_use(project, facts):
+    if is_installed(project) or not is_plain(project, f"{facts.name}.{name}") or not is_in_use(project, facts):
         return False
     found: bool = project.remember(
         ("method left", method.name), lambda: _is_mentioned_once(project, facts, method.name), facts.kept
@@ -168,7 +171,7 @@ def _is_mentioned_once(project: Project, facts: ModuleFacts, name: str) -> bool:
     return sum(len(re.findall(rf"\b{name}\b", file.code)) for file in files) == 1
 
 
-def _is_plain(project: Project, name: str) -> bool:
+def is_plain(project: Project, name: str) -> bool:
     """Whether a class and all that it inherits from are of the project, or call no methods by their names."""
     return all(each in _PLAIN or project.split(each) for each in project.lineage(name))
 

@@ -12,14 +12,16 @@ import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
 from ddp_lint.launch.alone import shown_alone
+from ddp_lint.launch.failing import fails_before
 from ddp_lint.launch.importable import cannot_be_imported
+from ddp_lint.launch.overridden import is_overridden
 from ddp_lint.launch.unmade import is_never_made
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
-from ddp_lint.tensors.defaults import needs_other_than_default
+from ddp_lint.tensors.given import needs_option_left_off, needs_other_values
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -55,6 +57,8 @@ class Documented:
     run_decides: ClassVar[bool] = False
     #: What it finds harms several ranks alone: of low confidence where the project starts a program with one process.
     of_several: ClassVar[bool] = False
+    #: What it finds costs time, or a status: of low confidence where it needs an option that no command turns on.
+    of_small_harm: ClassVar[bool] = False
     #: The PyTorch release from which on the hazard does not exist: with `target-torch` at it or above, the rule is off.
     gone_in: ClassVar[tuple[int, int] | None] = None
 
@@ -164,9 +168,15 @@ class Rule(Documented):
         if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
             return True
         line = self._span_of(where).line
-        if is_left_file(project, facts) or is_unused(project, facts, line) or is_never_made(project, facts, line):
+        if is_left_file(project, facts) or fails_before(project, facts, line):
             return True
-        return isinstance(where, cst.CSTNode) and needs_other_than_default(self.module, where)
+        if any(asks(project, facts, line) for asks in (is_unused, is_never_made, is_overridden)):
+            return True
+        if not isinstance(where, cst.CSTNode):
+            return False
+        return needs_other_values(self.module, where) or (
+            self.of_small_harm and needs_option_left_off(self.module, where)
+        )
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(

@@ -107,6 +107,7 @@ class TensorReadOnHost(HostRule):
     """
 
     confidence = Confidence.MEDIUM
+    of_small_harm = True
     triggers = Triggers(Trait.READS, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
 

@@ -100,6 +100,7 @@ class BranchOnTensor(HostRule):
     """
 
     confidence = Confidence.MEDIUM
+    of_small_harm = True
     triggers = Triggers(Trait.BRANCHES, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
 

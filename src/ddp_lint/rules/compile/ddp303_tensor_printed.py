@@ -93,6 +93,7 @@ class TensorPrinted(HostRule):
     """
 
     confidence = Confidence.MEDIUM
+    of_small_harm = True
     triggers = Triggers(Trait.PRINTS, file=("torch",), tests=False)
     oracles = ("graph_break", "sync")
 

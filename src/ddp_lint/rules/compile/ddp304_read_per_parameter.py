@@ -109,6 +109,7 @@ class ReadPerParameter(Rule):
 
     confidence = Confidence.MEDIUM
     # waiting in a test costs nothing
+    of_small_harm = True
     triggers = Triggers("item", "tolist", "float", "bool", file=("grad", "Optimizer"), tests=False)
     oracles = ("sync",)
     needs_cuda = True

@@ -94,6 +94,7 @@ class ReadPerElement(Rule):
     """
 
     confidence = Confidence.LOW
+    of_small_harm = True
     triggers = Triggers(Trait.READS, file=("torch",))
     oracles = ("sync", "graph_break")
 

@@ -120,6 +120,7 @@ class ExitHidesFailure(Rule):
 
     confidence = Confidence.HIGH
     in_tests_too = True
+    of_small_harm = True
     triggers = Triggers("_exit", "exit", "quit", "SystemExit")
     oracles = ("exit",)
 

@@ -116,6 +116,7 @@ class UnreadExitStatus(Rule):
 
     confidence = Confidence.MEDIUM
     in_tests_too = True
+    of_small_harm = True
     triggers = Triggers(
         "Process",
         "Popen",

@@ -75,6 +75,11 @@ _RANKED = re.compile(
 #: The time to the microsecond, which no two ranks share; a format may cut it to the second.
 _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
+#: What each process draws for itself, before it has seeded or whatever it has seeded.
+_SYSTEM = ("secrets.", "os.urandom")
+_DRAWS = re.compile(r"secrets\.|os\.urandom|random\.(?!Random|seed)|numpy\.random\.(?!default_rng|[A-Z]|seed)")
+#: How a process comes to the state of another one.
+_FORKS = re.compile(r"\bfork\b|\bProcess\(")
 
 
 class _Outcome(enum.Enum):
@@ -526,6 +531,8 @@ class RanksWriteOneFile(Rule):
         texts = list(self._texts(path))
         if any(map(_MOMENT.search, texts)) and not any(map(_CUT.search, texts)):
             return True
+        if self._is_drawn(path):
+            return True
         texts += self._set_elsewhere(path)
         return any(_RANKED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
@@ -537,11 +544,32 @@ class RanksWriteOneFile(Rule):
             if isinstance(node, ast.Assign) and any(dotted_ast(target) in named for target in node.targets):
                 yield ast.unparse(node.value)
 
+    def _is_drawn(self, path: cst.BaseExpression) -> bool:
+        """Whether a part of the path is random, drawn before the function seeds: Python and NumPy seed each process by
+        itself. One that a program forks has the state of its parent."""
+        drawn = [
+            call
+            for value in self._values(path)
+            for call in subtree(value)
+            if isinstance(call, cst.Call) and _DRAWS.match(self.module.qualified(call.func))
+        ]
+        if not drawn or self.module.file.shows(_FORKS) or not self.module.file.holds("__main__"):
+            return False
+        if any(self.module.qualified(call.func).startswith(_SYSTEM) for call in drawn):
+            return True
+        seeding = [call for call in self.module.of_type(cst.Call) if "seed" in called(call).lower()]
+        around = {self.module.function_of(call) for call in (*drawn, *seeding)}
+        lines = [self.module.span(call).line for call in drawn]
+        return len(around) == 1 and all(self.module.span(call).line > max(lines) for call in seeding)
+
     def _texts(self, path: cst.BaseExpression) -> Iterator[str]:
         """The path, and what its names are assigned, up to three assignments away."""
+        return map(self.module.code, self._values(path))
+
+    def _values(self, path: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         reached, values = {path}, [path]
         for _ in range(4):
-            yield from map(self.module.code, values)
+            yield from values
             nodes = (node for value in values for node in subtree(value))
             names = [node for node in nodes if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node)]
             bound = [b for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment", "for")]

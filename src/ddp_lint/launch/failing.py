@@ -1,0 +1,213 @@
+"""Places that no run comes to, as the program has failed before: a name that is not there, an option that no parser
+defines, a call that a function of the project does not take."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from ddp_lint.launch.texts import is_installed, named_in_texts
+from ddp_lint.launch.undefined import called_definition, is_refused, unbound, undefined_option
+from ddp_lint.launch.unused import is_found_by_name
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.uses import uses
+from ddp_lint.source.syntax import Block, FunctionNode, below, blocks_at, function_at, nested, walk
+
+#: Functions on the way to a place that are gone through, and into calls that fail.
+_DEPTH = 5
+#: Files that hold the name of a function; where more do, not all of them are read.
+_FILES = 25
+#: Calls of the project's functions that are looked into for one question.
+_CALLS = 200
+
+
+def fails_before(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether every run that comes near a line has failed before it."""
+    if not facts.name or facts.source.is_test:
+        return False
+    found: bool = project.remember(("fails before", line), lambda: _Search(project).is_behind(facts, line), facts.kept)
+    return found
+
+
+class _Search:
+    """One question: what was looked at on the way, and how much may still be."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._above: set[tuple[str, str]] = set()
+        self._failing: dict[tuple[str, str], bool] = {}
+        self._left = _CALLS
+        self._deep = 0
+
+    # ---- what leads to a place
+
+    def is_behind(self, facts: ModuleFacts, line: int, depth: int = _DEPTH) -> bool:
+        return self._is_behind(facts, blocks_at(facts.tree, line), depth)
+
+    def _is_behind(self, facts: ModuleFacts, blocks: Sequence[Block], depth: int) -> bool:
+        """Whether something fails before the last of these blocks, each of which is in the one before."""
+        places = [place for place, block in enumerate(blocks[:-1]) if isinstance(block, FunctionNode)]
+        first = places[-1] if places else -1
+        function = blocks[first] if places else None
+        around = function if isinstance(function, FunctionNode) else None
+        above: ast.AST = around if around is not None else facts.tree
+        for block in blocks[first + 1 :]:
+            if any(self._fails(facts, around, each) for each in _before(above, block)):
+                return True
+            if block is not blocks[-1] and self._fails_at_all(facts, around, _head(block)):
+                return True
+            above = block
+        return around is not None and depth > 0 and self._is_never_called(facts, blocks[: first + 1], depth - 1)
+
+    def _is_never_called(self, facts: ModuleFacts, blocks: Sequence[Block], depth: int) -> bool:
+        """Whether everything that mentions a function, the last of these blocks, or the class that it is in, is behind
+        what fails."""
+        top = blocks[0]
+        if not isinstance(top, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        if facts.definitions.get(top.name) is not top or top.decorator_list:
+            return False
+        if len(blocks) > 1 and not isinstance(top, ast.ClassDef):
+            return self._is_behind(facts, blocks, depth)  # a function inside another one, where that defines it
+        project, name = self._project, top.name
+        if is_installed(project) or named_in_texts(project, name) or is_found_by_name(project, facts, name, None):
+            return False
+        if (facts.name, name) in self._above:
+            return True
+        self._above.add((facts.name, name))
+        return self._are_behind(facts, top, depth)
+
+    def _are_behind(self, facts: ModuleFacts, top: ast.ClassDef | FunctionNode, depth: int) -> bool:
+        project, whole, found = self._project, f"{facts.name}.{top.name}", False
+        paths = project.holding(top.name)
+        for path in paths if len(paths) <= _FILES else ():
+            user = project.facts_of(path)
+            for use in uses(user, top.name) if user is not None and not user.source.is_test else ():
+                line = use.node.lineno
+                if user is None or project.meaning(user, use.node) != whole:
+                    continue
+                if user is facts and top.lineno <= line <= (top.end_lineno or line):
+                    continue
+                found = True
+                given = (*use.call.args, *(k.value for k in use.call.keywords)) if use.call is not None else ()
+                if self._fails_at_all(user, function_at(user.tree, line), given):
+                    continue
+                if not self.is_behind(user, line, depth):
+                    return False
+        return found
+
+    # ---- what fails
+
+    def _fails(self, facts: ModuleFacts, around: FunctionNode | None, statement: ast.AST) -> bool:
+        """Whether a statement fails whenever it is reached."""
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            return False
+        if isinstance(statement, ast.If):
+            arms = (statement.body, statement.orelse)
+            return self._fails_at_all(facts, around, [statement.test]) or all(
+                any(self._fails(facts, around, each) for each in arm) for arm in arms
+            )
+        if isinstance(statement, ast.Try):
+            arm = [] if statement.handlers else statement.body
+            return any(self._fails(facts, around, each) for each in (*arm, *statement.finalbody))
+        if isinstance(statement, (ast.With, ast.AsyncWith)):
+            caught = any(
+                "suppress" in ast.unparse(i.context_expr) or "raises" in ast.unparse(i.context_expr)
+                for i in statement.items
+            )
+            arm = [] if caught else statement.body
+            return self._fails_at_all(facts, around, _head(statement)) or any(
+                self._fails(facts, around, each) for each in _up_to_exit(arm)
+            )
+        return self._fails_at_all(facts, around, _head(statement))
+
+    def _fails_at_all(self, facts: ModuleFacts, around: FunctionNode | None, parts: Sequence[ast.AST]) -> bool:
+        missing = unbound(self._project, facts) if parts else frozenset()
+        for node in _evaluated(parts):
+            if node in missing:
+                return True
+            if isinstance(node, ast.Attribute) and undefined_option(self._project, facts, around, node):
+                return True
+            if isinstance(node, ast.Call) and self._left > 0 and self._call_fails(facts, node):
+                return True
+        return False
+
+    def _call_fails(self, facts: ModuleFacts, call: ast.Call) -> bool:
+        """Whether a function of the project fails before it may return, or does not take what it is given."""
+        project = self._project
+        found = called_definition(project, facts, call)
+        if found is None:
+            return False
+        self._left -= 1
+        if is_refused(project, facts, call):
+            return True
+        home, function = found
+        if not isinstance(function, ast.FunctionDef):
+            return False
+        key = (home.name, function.name)
+        if key not in self._failing:
+            self._failing[key] = False  # one that calls itself does not fail by that
+            self._deep += 1
+            self._failing[key] = (
+                self._deep <= _DEPTH
+                and not _yields(function)
+                and any(self._fails(home, function, each) for each in _up_to_exit(function.body))
+            )
+            self._deep -= 1
+        return self._failing[key]
+
+
+def _before(above: ast.AST, block: Block) -> list[ast.AST]:
+    """The statements of the block `above` that a run has gone through before it comes to one of them."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        statements = getattr(above, field, None)
+        if isinstance(statements, list) and block in statements:
+            return statements[: statements.index(block)] if field in ("body", "orelse", "finalbody") else []
+    return []
+
+
+def _head(statement: ast.AST) -> list[ast.AST]:
+    """What a statement evaluates itself, before the statements in it or without any."""
+    if isinstance(statement, FunctionNode):
+        return [*statement.decorator_list, *(d for d in below(statement.args) if isinstance(d, ast.expr))]
+    if isinstance(statement, ast.ClassDef):
+        return [*statement.decorator_list, *statement.bases]
+    if isinstance(statement, (ast.ExceptHandler, ast.match_case, ast.Try, ast.Import, ast.ImportFrom)):
+        return []
+    if isinstance(statement, ast.AnnAssign):
+        return [statement.value] if statement.value is not None else []
+    inside = {id(each) for each in nested(statement)}
+    return [each for each in below(statement) if id(each) not in inside]
+
+
+def _evaluated(parts: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """The expressions in some, themselves included, that are evaluated whenever those are."""
+    stack = list(parts)
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, ast.IfExp):
+            stack.append(node.test)
+        elif isinstance(node, ast.BoolOp):
+            stack.append(node.values[0])
+        elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            stack.append(node.generators[0].iter)
+        elif isinstance(node, ast.Compare):
+            stack += [node.left, node.comparators[0]]
+        elif not isinstance(node, (ast.Lambda, ast.Assert)):
+            stack += below(node)
+        elif isinstance(node, ast.Assert):
+            stack.append(node.test)
+
+
+def _up_to_exit(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a block up to the first in which a run may leave it."""
+    for statement in block:
+        yield statement
+        if any(isinstance(n, (ast.Return, ast.Break, ast.Continue)) for n in walk(statement)):
+            return
+
+
+def _yields(function: ast.AST) -> bool:
+    return any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in walk(function))

@@ -1,0 +1,444 @@
+"""What no call of the project asks for: places that none of the values leads to which a name is given."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import libcst as cst
+
+from ddp_lint.launch.options import is_left_off, options_of
+from ddp_lint.launch.texts import is_installed, named_in_texts
+from ddp_lint.launch.unused import is_plain
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
+from ddp_lint.project.uses import uses
+from ddp_lint.source import Module
+from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.scopes import Binding
+from ddp_lint.source.syntax import FunctionNode, argument_at, defaults, function_at, parameters, positional, walk
+from ddp_lint.source.tree import descendants, dotted, parameters_of, positional_of
+from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.callers import call_sites, sites_of
+
+#: Functions that hand a parameter on which are gone through, one in the other.
+_DEPTH = 4
+#: Names of one place that are looked at, and values that a name may have.
+_NAMES = 8
+_VALUES = 16
+#: Files that hold the name of a function; where more do, the name says too little to look for its calls.
+_FILES = 25
+#: Decorators after which a function is called as before: of others nothing is known, which may call it themselves.
+_TRANSPARENT = re.compile(r"torch\.\w.*|staticmethod|classmethod|functools\.(?:lru_)?cache|typing\.\w+")
+#: Methods that torch calls on modules and their parts, or Python on any object.
+_CALLED_BY_TORCH = re.compile(
+    r"__\w+__|train|eval|to|cpu|cuda|half|float|double|apply|_apply|zero_grad|requires_grad_|\w*state_dict"
+)
+#: By what an object may be given attributes that are not seen.
+_SETS_ANY = re.compile(r"setattr\(|__dict__|\bvars\(")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Constant:
+    """A value, apart from others that Python finds equal: 1 and True."""
+
+    value: object
+    kind: type
+
+    @classmethod
+    def of(cls, value: object) -> _Constant:
+        return cls(value, type(value))
+
+
+#: None where any value may be given.
+_Values = frozenset[_Constant] | None
+
+
+def needs_other_values(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is reached for none of the values that a name is given: constants that the function around sets
+    it to, or the defaults and constants that all calls in the project give a parameter: ``if is_best: (here)`` in ``def
+    save(state, is_best=False)``, ``if scheme == "naive": .. else: (here)`` after ``convert("naive")``. So is what a
+    function does that is called at such places alone. False where calls may not be seen: a package that is installed, a
+    function that is handed on or that a text of the project names."""
+    return _is_met_by_none(module, node, _DEPTH)
+
+
+def _is_met_by_none(module: Module, node: cst.CSTNode, depth: int) -> bool:
+    tests = [*conditions(module, node)]
+    names: dict[str, cst.BaseExpression] = {}
+    for test, _ in tests:
+        for each in _names_of(test):
+            names.setdefault(dotted(each), each)
+            if len(names) == _NAMES:
+                break
+    if any(_is_ruled_out(module, tests, name, each) for name, each in names.items()):
+        return True
+    calls = _calls_here(module, node) if depth else ()
+    return bool(calls) and all(_is_met_by_none(module, call, depth - 1) for call in calls)
+
+
+def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
+    """The calls of the function around a place, where this file has all of them, each under a test."""
+    function, project = module.function_of(node), module.project
+    if function is None or project is None or module.function_of(function) is not None or is_installed(project):
+        return ()
+    name, owner = function.name.value, module.class_of(function)
+    if function.decorators or named_in_texts(project, name) or (name.startswith("__") and name.endswith("__")):
+        return ()
+    if name == "forward" or (owner is not None and not is_plain(project, module.name_of(owner))):
+        return ()
+    sites = call_sites(module, function)
+    if not sites or any(site.facts is not module.facts for site in sites):
+        return ()
+    lines = {(site.span.line, site.span.column) for site in sites}
+    found = [c for c in module.of_type(cst.Call) if dotted(c.func).rpartition(".")[2] == name]
+    found = [c for c in found if (module.span(c).line, module.span(c).column) in lines]
+    return found if len(found) == len(lines) else ()
+
+
+def needs_option_left_off(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is reached only where an option of the program is on that is off by itself, and that no command
+    of the project passes which starts it: ``if args.profile: (here)``. So is what a function does that is called at
+    such places alone."""
+    return _needs_option(module, node, _DEPTH)
+
+
+def _needs_option(module: Module, node: cst.CSTNode, depth: int) -> bool:
+    if any(_is_for_option(module, test, taken, node) for test, taken in conditions(module, node)):
+        return True
+    calls = _calls_here(module, node) if depth else ()
+    return bool(calls) and all(_needs_option(module, call, depth - 1) for call in calls)
+
+
+def _is_for_option(module: Module, test: cst.BaseExpression, taken: bool, node: cst.CSTNode) -> bool:
+    facts, project = module.facts, module.project
+    if facts is None or project is None:
+        return False
+    for each in _options_in(test):
+        around = function_at(facts.tree, module.span(node).line)
+        options = options_of(project, facts, around, dotted(each.value))
+        for name, value in options.off if options is not None else ():
+            turns = name == each.attr.value and _outcome(test, dotted(each), value) is (not taken)
+            if turns and options is not None and is_left_off(project, options, name):
+                return True
+    return False
+
+
+def _options_in(test: cst.BaseExpression) -> Iterator[cst.Attribute]:
+    """What may be options of a program in a test: ``args.profile``."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _options_in(test.left)
+        yield from _options_in(test.right)
+    elif isinstance(test, cst.UnaryOperation):
+        yield from _options_in(test.expression)
+    elif isinstance(test, cst.Comparison):
+        yield from _options_in(test.left)
+    elif isinstance(test, cst.Attribute) and isinstance(test.value, cst.Name) and test.value.value != "self":
+        yield test
+
+
+def _names_of(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The names, and the attributes of ``self``, that decide a test."""
+    if isinstance(test, cst.BooleanOperation):
+        yield from _names_of(test.left)
+        yield from _names_of(test.right)
+    elif isinstance(test, cst.UnaryOperation):
+        yield from _names_of(test.expression)
+    elif isinstance(test, cst.Comparison):
+        for part in (test.left, *(each.comparator for each in test.comparisons)):
+            yield from _names_of(part)
+    elif dotted(test) not in ("", *_LITERALS) and (isinstance(test, cst.Name) or _is_own(test)):
+        yield test
+
+
+def _is_own(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Attribute) and dotted(node) == f"self.{node.attr.value}"
+
+
+def _is_ruled_out(
+    module: Module, tests: list[tuple[cst.BaseExpression, bool]], name: str, at: cst.BaseExpression
+) -> bool:
+    values = _values_of(module, at, _DEPTH)
+    return bool(values) and all(
+        any(_outcome(test, name, each.value) is (not taken) for test, taken in tests) for each in values or ()
+    )
+
+
+# ---- tests
+
+
+def _outcome(test: cst.BaseExpression, name: str, value: object) -> bool | None:
+    """What a test comes to where a name has a value; None where that does not decide it."""
+    if isinstance(test, cst.BooleanOperation):
+        sides = {_outcome(test.left, name, value), _outcome(test.right, name, value)}
+        decides = isinstance(test.operator, cst.Or)
+        return decides if decides in sides else None if None in sides else not decides
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        found = _outcome(test.expression, name, value)
+        return None if found is None else not found
+    if isinstance(test, cst.Comparison):
+        return _compared(test, name, value)
+    known = _value_in(test, name, value)
+    return bool(known.value) if known is not None else None
+
+
+_COMPARISONS: dict[type[cst.BaseCompOp], Callable[[Any, Any], bool]] = {
+    cst.Equal: operator.eq,
+    cst.NotEqual: operator.ne,
+    cst.Is: lambda left, right: type(left) is type(right) and left == right,
+    cst.IsNot: lambda left, right: type(left) is not type(right) or left != right,
+    cst.LessThan: operator.lt,
+    cst.LessThanEqual: operator.le,
+    cst.GreaterThan: operator.gt,
+    cst.GreaterThanEqual: operator.ge,
+    cst.In: lambda left, right: left in right,
+    cst.NotIn: lambda left, right: left not in right,
+}
+
+
+def _compared(test: cst.Comparison, name: str, value: object) -> bool | None:
+    if len(test.comparisons) != 1:
+        return None
+    left, right = (_value_in(side, name, value) for side in (test.left, test.comparisons[0].comparator))
+    compare = _COMPARISONS.get(type(test.comparisons[0].operator))
+    if left is None or right is None or compare is None:
+        return None
+    try:
+        return compare(left.value, right.value)
+    except TypeError:
+        return None
+
+
+_LITERALS: dict[str, object] = {"None": None, "True": True, "False": False}
+
+
+def _value_in(node: cst.BaseExpression, name: str, value: object) -> _Constant | None:
+    """What an expression is where a name has a value, as far as that is known."""
+    if dotted(node) == name:
+        return _Constant.of(value)
+    if isinstance(node, (cst.List, cst.Tuple, cst.Set)):
+        parts = [_value_in(each.value, name, value) for each in node.elements if isinstance(each, cst.Element)]
+        known = [each.value for each in parts if each is not None]
+        return _Constant.of(tuple(known)) if len(known) == len(node.elements) else None
+    return _literal(node)
+
+
+def _literal(node: cst.BaseExpression) -> _Constant | None:
+    if isinstance(node, cst.Name) and node.value in _LITERALS:
+        return _Constant.of(_LITERALS[node.value])
+    if isinstance(node, (cst.SimpleString, cst.Integer, cst.Float)):
+        return _Constant.of(node.evaluated_value)
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        number = node.expression
+        return _Constant.of(-number.evaluated_value) if isinstance(number, (cst.Integer, cst.Float)) else None
+    return None
+
+
+# ---- values
+
+
+def _joined(found: Iterable[_Values]) -> _Values:
+    """All of the values together; None where one of them may be any, or there are none."""
+    values: set[_Constant] = set()
+    for each in found:
+        if each is None:
+            return None
+        values |= each
+    return frozenset(values) if values and len(values) <= _VALUES else None
+
+
+def _values_of(module: Module, node: cst.BaseExpression, depth: int) -> _Values:
+    """The values that an expression may have: a constant, one of two, or a name that is given constants alone."""
+    known = _literal(node)
+    if known is not None:
+        return frozenset({known})
+    if isinstance(node, cst.IfExp):
+        return _joined(_values_of(module, each, depth) for each in (node.body, node.orelse))
+    if not depth or not isinstance(node, (cst.Name, cst.Attribute)):
+        return None
+    if isinstance(node, cst.Attribute):
+        return _of_attribute(module, node, depth) if _is_own(node) else None
+    scope = module.scopes.scope_of(node.value, node)
+    # Who runs a program edits the constants at its top: those are settings.
+    if not isinstance(scope, cst.FunctionDef) or f"nonlocal {node.value}" in module.file.text:
+        return None
+    return _joined(_of_binding(module, each, depth) for each in module.bindings(node))
+
+
+def _of_binding(module: Module, binding: Binding, depth: int) -> _Values:
+    if binding.kind == "parameter":
+        return _of_parameter(module, binding, depth)
+    if binding.kind != "assign" or binding.value is None or binding.index:
+        return None
+    return _values_of(module, binding.value, depth - 1)
+
+
+def _of_attribute(module: Module, node: cst.Attribute, depth: int) -> _Values:
+    """What the methods of a class set an attribute to, where nothing else does: no class inherits from it, and no code
+    of the project sets one by that name of another object."""
+    owner, project, word = module.class_of(node), module.project, node.attr.value
+    if owner is None or project is None or _SETS_ANY.search(module.file.text):
+        return None
+    if not _is_made_here(module, project, owner):
+        return None
+    given = re.compile(rf"(?<!self)\.{word}\s*(?:=(?!=)|[-+*/|&]=|:\s*\w[\w.\[\]]* =|,[\w., ]+ =(?!=))")
+    if any(given.search(project.text(path) or "") for path in project.holding(f".{word}")):
+        return None
+    bound = module.bindings(node)
+    if any(module.class_of(each.node) is not owner for each in bound):
+        return None
+    return _joined(_of_binding(module, each, depth) for each in bound)
+
+
+def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
+    """The values that all calls of a function give a parameter."""
+    project, function = module.project, module.function_of(binding.node)
+    if project is None or function is None or binding.node not in parameters_of(function) or is_installed(project):
+        return None
+    if not all(_is_transparent(module, each) for each in function.decorators):
+        return None
+    owner, default = module.class_of(function), _literal(binding.value) if binding.value is not None else None
+    if owner is not None and function.name.value == "__init__":
+        seen = _is_made_here(module, project, owner)
+    else:
+        seen = not named_in_texts(project, function.name.value)
+        seen = seen and (owner is None or _is_called_by_name(module, project, owner, function.name.value))
+    if not seen:
+        return None
+    if module.function_of(function) is not None:
+        return _given_around(module, function, binding.name, default, depth)
+    sites = sites_of(module, function)
+    found = [(site.facts, site.node, site.around, site.given(function, binding.name)) for site in sites]
+    if function.name.value == "forward" and any(value is not None for *_, value in found):
+        return None  # not all calls of objects are seen
+    return _joined(
+        _given_by(project, facts, call, around, value, default, depth - 1) for facts, call, around, value in found
+    )
+
+
+def _is_called_by_name(module: Module, project: Project, owner: cst.ClassDef, method: str) -> bool:
+    """Whether nothing but the project calls a method: no base class of another package, and no method of torch's."""
+    return is_plain(project, module.name_of(owner)) and not _CALLED_BY_TORCH.fullmatch(method)
+
+
+def _is_transparent(module: Module, decorator: cst.Decorator) -> bool:
+    called = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
+    return _TRANSPARENT.fullmatch(module.qualified(called) or dotted(called)) is not None
+
+
+def _is_made_here(module: Module, project: Project, owner: cst.ClassDef) -> bool:
+    """Whether all that makes objects of a class are calls by its name: nothing inherits from it, hands it on or finds
+    it by a text."""
+    word, name = owner.name.value, module.name_of(owner)
+    paths = project.holding(word)
+    if owner.decorators or is_installed(project) or named_in_texts(project, word) or len(paths) > _FILES:
+        return False
+    for path in paths:
+        facts = project.facts_of(path)
+        for use in uses(facts, word) if facts is not None and not facts.source.is_test else ():
+            if facts is not None and use.call is None and project.meaning(facts, use.node) == name:
+                return False
+    return True
+
+
+def _given_around(
+    module: Module, function: cst.FunctionDef, name: str, default: _Constant | None, depth: int
+) -> _Values:
+    """What the function around another one gives it, where it only calls that."""
+    outer, places = module.function_of(function), [p.name.value for p in positional_of(function)]
+    if outer is None or module.class_of(function) is not None:
+        return None
+    word = function.name.value
+    like = (n for n in descendants(outer) if isinstance(n, cst.Name) and n.value == word and n is not function.name)
+    used = [n for n in like if getattr(module.parent(n), "attr", None) is not n]  # not the ``save`` of ``torch.save``
+    calls = [up for n in used if isinstance(up := module.parent(n), cst.Call)]
+    if not calls or len(calls) != len(used) or any(arg.star for call in calls for arg in call.args):
+        return None
+    given = [argument(call, places.index(name) if name in places else None, name) for call in calls]
+    kept = frozenset({default}) if default is not None else None
+    return _joined(_values_of(module, each, depth - 1) if each is not None else kept for each in given)
+
+
+def _given_by(
+    project: Project,
+    facts: ModuleFacts,
+    call: ast.Call,
+    around: FunctionNode | None,
+    value: ast.expr | None,
+    default: _Constant | None,
+    depth: int,
+) -> _Values:
+    """What one call gives a parameter: `value`, or the default where it has none."""
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+        return None
+    if value is None:
+        return frozenset({default}) if default is not None else None
+    return _values_at(project, facts, around, value, depth)
+
+
+def _values_at(
+    project: Project, facts: ModuleFacts, around: FunctionNode | None, value: ast.expr, depth: int
+) -> _Values:
+    """`_values_of` for an expression in any file."""
+    if isinstance(value, ast.Constant):
+        return frozenset({_Constant.of(value.value)})
+    if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub) and isinstance(value.operand, ast.Constant):
+        number = value.operand.value
+        return frozenset({_Constant.of(-number)}) if isinstance(number, (int, float)) else None
+    if isinstance(value, ast.IfExp):
+        return _joined(_values_at(project, facts, around, each, depth) for each in (value.body, value.orelse))
+    if not isinstance(value, ast.Name) or around is None or not depth or not _is_plain(around, value.id):
+        return None
+    assigned = assigned_in(around, value.id)
+    found = [_values_at(project, facts, around, each, depth - 1) for each in assigned]
+    if value.id in {each.arg for each in parameters(around)}:
+        found.append(_handed_on(project, facts, around, value.id, depth - 1))
+    return _joined(found)
+
+
+def _is_plain(function: FunctionNode, name: str) -> bool:
+    """Whether a function gives a name values by plain assignments alone, and by its parameters."""
+    stored = sum(isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load) for n in walk(function))
+    declared = (n.names for n in statements_of(function) if isinstance(n, (ast.Global, ast.Nonlocal)))
+    return stored == len(assigned_in(function, name)) and not any(name in each for each in declared)
+
+
+def _handed_on(project: Project, facts: ModuleFacts, function: FunctionNode, name: str, depth: int) -> _Values:
+    """What all calls of a function at the top of a file give a parameter."""
+    key = ("handed on", depth, facts.name, function.name, function.lineno, name)
+    return project.remember(key, lambda: _given_by_all(project, facts, function, name, depth))
+
+
+def _given_by_all(project: Project, facts: ModuleFacts, function: FunctionNode, name: str, depth: int) -> _Values:
+    word = function.name
+    if facts.definitions.get(word) is not function or function.decorator_list or named_in_texts(project, word):
+        return None
+    paths, whole = project.holding(word), f"{facts.name}.{word}"
+    if len(paths) > _FILES:
+        return None
+    places = [each.arg for each in positional(function)]
+    kept = _defaults_of(function)
+    found: list[_Values] = []
+    for path in paths:
+        user = project.facts_of(path)
+        if user is None or user.source.is_test:
+            continue
+        for use in uses(user, word):
+            if project.meaning(user, use.node) != whole:
+                continue
+            if use.call is None:
+                return None
+            place = places.index(name) if name in places else len(use.call.args)
+            value = argument_at(use.call, place, name)
+            found.append(_given_by(project, user, use.call, use.around, value, kept.get(name), depth))
+    return _joined(found)
+
+
+def _defaults_of(function: FunctionNode) -> dict[str, _Constant]:
+    """The parameters that have a constant as their default."""
+    pairs = defaults(function.args)
+    return {each.arg: _Constant.of(value.value) for each, value in pairs if isinstance(value, ast.Constant)}

@@ -1,0 +1,149 @@
+"""What a program comes to only after it has failed is of low confidence."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.config import Settings
+from ddp_lint.engine.runner import check_paths
+from ddp_lint.findings import Confidence
+
+PROGRAM = """import argparse
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from common import build
+
+
+def options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    group = parser.add_argument_group("data")
+    group.add_argument("--data-dir", "-d", default=".")
+    parser.add_argument("-n", "--epochs", dest="rounds", type=int)
+    {more}
+    args = parser.parse_args()
+    {set}
+    return args
+
+
+def work(rank, args):
+    dist.init_process_group("nccl", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    {before}
+    for _ in range(args.rounds):
+        model(torch.ones(2)).sum().backward()
+    torch.save(model.state_dict(), "model.pt")
+    {after}
+
+
+def main():
+    args = options()
+    {main}
+    mp.spawn(work, args=(args,), nprocs=2)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+COMMON = """import torch
+
+
+def build(width, depth=1, *, bias):
+    return torch.nn.Linear(width, depth, bias=bias)
+
+
+def add_options(parser):
+    parser.add_argument("--learning-rate")
+
+
+def fail(args, when):
+    if when:
+        return None
+    return undefined_name
+
+
+def prepare(args):
+    print(args)
+    missing_table.load()
+    return args
+"""
+
+
+def _is_met(tmp_path: pathlib.Path, **parts: str) -> bool:
+    given = dict.fromkeys(("more", "set", "before", "after", "main"), "pass") | parts
+    text = PROGRAM.format(**given).replace("\n    pass\n", "\n")
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "common.py").write_text(COMMON)
+    report = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP805"})))
+    (found,) = report.findings
+    return found.confidence is not Confidence.LOW
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"before": "rate = args.learning_rate"},
+        {"before": "rate = args.d if args.missing else 0"},
+        {"before": "with torch.no_grad():\n        print(args.learning_rate)"},
+        {"before": "if args.lr:\n        print(args.missing)\n    else:\n        print(missing)"},
+        {"main": "print(args.learning_rate)"},
+        {"main": "args.lr = undefined_scale * 2"},
+        {"main": "build(2)"},
+        {"main": "build(2, bias=True, width=3, device=0)"},
+        {"main": "build(2, 3, True)"},
+        {"main": "from common import prepare\n    prepare(args)"},
+        {"before": "build(width=args.lr)"},
+    ],
+)
+def test_what_fails_before(tmp_path: pathlib.Path, parts: dict[str, str]) -> None:
+    assert not _is_met(tmp_path, **parts)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"before": "rate = args.lr, args.data_dir, args.rounds"},
+        {"after": "print(args.learning_rate)"},
+        {"before": "rate = args.learning_rate", "more": 'parser.add_argument("--learning_rate")'},
+        {"before": "rate = args.learning_rate", "more": "parser.set_defaults(learning_rate=1)"},
+        {"before": "rate = args.learning_rate", "more": "from common import add_options\n    add_options(parser)"},
+        {"before": "rate = args.learning_rate", "more": 'for name in "ab":\n        parser.add_argument(f"--{name}")'},
+        {"before": "rate = args.learning_rate", "set": "args.learning_rate = args.lr"},
+        {"before": "rate = args.learning_rate", "set": 'vars(args).update({"x": 1})'},
+        {"before": "rate = args.learning_rate", "set": 'setattr(args, "learning_" + "rate", 1)'},
+        {"before": "rate = args.learning_rate", "set": "args = argparse.Namespace(**vars(args))"},
+        {"before": "rate = args.learning_rate if args.lr else 0"},
+        {"before": "if args.lr > 1:\n        print(args.learning_rate)"},
+        {"before": "try:\n        print(args.learning_rate)\n    except AttributeError:\n        pass"},
+        {"before": "scale = lambda: args.learning_rate"},
+        {"before": 'rate = hasattr(args, "learning_rate") and args.learning_rate'},
+        {"before": "for rate in range(args.rounds):\n        print(args.learning_rate)"},
+        {"before": "print([undefined_scale for _ in range(args.rounds)])"},
+        {"main": "build(2, bias=True)"},
+        {"main": "build(*[2], bias=True)"},
+        {"main": "build = len\n    build([2])"},
+        {"main": "(lambda build: build(2))(len)"},
+        {"main": 'build(2, **{"bias": True})'},
+        {"main": "from common import fail\n    fail(args, True)"},
+        {"main": "if args.lr == 2:\n        return print(undefined_name)"},
+    ],
+)
+def test_what_need_not_fail(tmp_path: pathlib.Path, parts: dict[str, str]) -> None:
+    assert _is_met(tmp_path, **parts)
+
+
+def test_names_of_a_star(tmp_path: pathlib.Path) -> None:
+    assert not _is_met(tmp_path, main="from common import *\n    args.lr = undefined_scale")
+    assert _is_met(tmp_path, main="from numpy import *\n    args.lr = undefined_scale")
+
+
+def test_another_way_to_a_function(tmp_path: pathlib.Path) -> None:
+    """What main fails at is no matter to a program that calls the function itself."""
+    (tmp_path / "other.py").write_text("from train import options, work\n\nwork(0, options())\n")
+    assert _is_met(tmp_path, main="print(args.learning_rate)")
