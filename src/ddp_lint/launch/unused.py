@@ -16,6 +16,7 @@ from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast
@@ -72,12 +73,24 @@ def is_unused(module: Module, node: cst.CSTNode) -> bool:
     return _is_left(project, facts, name, frozenset()) or _is_left_method(project, facts, line)
 
 
+@kept_by_node(64)
+def _defined_in(tree: ast.Module) -> dict[str, list[tuple[int, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]]:
+    """The definitions at the top level of a file, with their places, by name."""
+    found = collections.defaultdict[str, list[tuple[int, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]](list)
+    for place, node in enumerate(tree.body):
+        if isinstance(node, _DEFINED):
+            found[node.name].append((place, node))
+    return found
+
+
 def _is_replaced(module: Module, facts: ModuleFacts, definition: cst.FunctionDef | cst.ClassDef) -> bool:
     """Whether a later definition takes the name of one before anything uses it: ``def train(): ..`` twice in a file."""
     if definition.decorators or not isinstance(module.parent(definition), cst.Module):
         return False
     name, line, body = definition.name.value, module.span(definition.name).line, facts.tree.body
-    named = [(i, node) for i, node in enumerate(body) if isinstance(node, _DEFINED) and node.name == name]
+    named = _defined_in(facts.tree).get(name, ())
+    if len(named) < 2:
+        return False
     place = next((i for i, node in named if node.lineno == line), None)
     if place is None or named[-1][0] == place:
         return False
