@@ -102,3 +102,23 @@ def test_names_differ_from_their_copies_in_what_was_set_since() -> None:
     second["n3"] = 0
     assert set(first.differing(names)) == {"n1", "n2"}
     assert set(names.differing(second)) == {"n2", "n3"}
+
+
+def test_names_of_a_later_state_differ_in_what_was_set_in_between() -> None:
+    """Loops in a row: the names behind one are a copy of those before it."""
+    names = start = Names({f"n{n}": n for n in range(100)})
+    for n in range(5):
+        end = Names(names)
+        end[f"m{n}"] = 0
+        names = Names(names).gone_on_from(names)
+        assert set(end.differing(names)) == {f"m{n}"}
+        names.update({f"m{n}": 1})
+    assert set(names.differing(start)) == set(start.differing(names)) == {f"m{n}" for n in range(5)}
+
+
+def test_a_copy_of_what_holds_for_a_while_differs_from_what_was_before() -> None:
+    names = Names({"x": 1, "y": 2})
+    with names.for_a_while():
+        names["x"] = 3
+        copy = Names(names)
+    assert "x" in copy.differing(names)

@@ -389,7 +389,8 @@ def waits_text(works: Iterable[Work]) -> str:
     """`rank 0 waits in ALLREDUCE (work 7106); ...`, one text for ranks that wait in the same."""
     works = list(works)
     named = {(work.seq, work.op) for work in works if work.op}
-    ops = {seq: op for seq, op in named if sum(of == seq for of, _ in named) == 1}
+    times = Counter(seq for seq, _ in named)
+    ops = {seq: op for seq, op in named if times[seq] == 1}
     alike: dict[str, list[int]] = defaultdict(list)
     for work in works:
         if work.rank is None:

@@ -517,7 +517,8 @@ def _rounds(
         if frame.summaries.variables.rebound() == rebound and _is_settled(node, changed):
             frame.loops -= 1
             _set_again(frame.env, before, entry)
-            return body, _join(frame, test, end, frame.env, node)
+            frame.env.update(_joined(frame, test, end, frame.env, node))
+            return body, frame.env
         del frame.returned[returned:]
     else:
         assigned = _assigned(node)
@@ -528,7 +529,8 @@ def _rounds(
                 frame.env[name] = unknown(("loop", frame.key(node), name), entry[name].reference)
     body, end, _ = once()
     frame.loops -= 1
-    return body, _join(frame, test, end, frame.env, node)
+    frame.env.update(_joined(frame, test, end, frame.env, node))
+    return body, frame.env
 
 
 def _is_settled(node: ast.For | ast.AsyncFor | ast.While, changed: Sequence[str]) -> bool:

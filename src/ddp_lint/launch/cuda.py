@@ -104,11 +104,11 @@ Place = tuple[ModuleFacts, ast.AST]
 @dataclasses.dataclass
 class Initialiser:
     """Where the code that a place surely runs first uses a GPU, imports and calls of the project included. `counts`:
-    which calls do so, `makes_context` where nothing is given."""
+    which calls do so, `makes_context` where nothing is given. `seen`: the modules that were imported before."""
 
     project: Project
     counts: Callable[[ModuleFacts, ast.Call], bool] | None = None
-    _seen: set[str] = dataclasses.field(default_factory=set)
+    seen: set[str] = dataclasses.field(default_factory=set)
 
     def within(self, facts: ModuleFacts, body: list[ast.stmt], depth: int = _DEPTH) -> Place | None:
         """The first such place in statements that run one after the other, in them or in what they call;
@@ -160,11 +160,11 @@ class Initialiser:
 
     def _imported(self, facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> Place | None:
         for name in imported_modules(facts, node):
-            known = name in self._seen or len(self._seen) >= _IMPORTS_READ
+            known = name in self.seen or len(self.seen) >= _IMPORTS_READ
             target = self.project.facts(name) if not known else None
             if target is None:
                 continue
-            self._seen.add(name)
+            self.seen.add(name)
             found = self.within(target, target.tree.body)
             if found is not None:
                 return found

@@ -14,6 +14,7 @@ from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.texts import is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, blocks_at, walk
@@ -67,10 +68,19 @@ def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
     return _is_left(project, facts, definition.name, frozenset()) or _is_left_method(project, facts, line)
 
 
+@kept_by_node(64)
+def _defined_in(tree: ast.Module) -> dict[str, list[tuple[int, FunctionNode | ast.ClassDef]]]:
+    """The definitions at the top level of a file, with their places, by name."""
+    found = collections.defaultdict[str, list[tuple[int, FunctionNode | ast.ClassDef]]](list)
+    for place, node in enumerate(tree.body):
+        if isinstance(node, _DEFINED):
+            found[node.name].append((place, node))
+    return found
+
+
 def _is_replaced(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
     """Whether a later definition takes the name of one before anything uses it: ``def train(): ..`` twice in a file."""
-    body = facts.tree.body
-    named = [(i, node) for i, node in enumerate(body) if isinstance(node, _DEFINED) and node.name == definition.name]
+    named, body = _defined_in(facts.tree).get(definition.name, []), facts.tree.body
     place = next((i for i, node in named if node is definition), None)
     if place is None or named[-1][0] == place or definition.decorator_list:
         return False

@@ -6,7 +6,7 @@ This is evidence, not proof: the last assignment that is seen counts, and what i
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_lint.knowledge import canonical
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ddp_lint.project.project import Project
 
 _DEPTH = 6
+#: From so many values of a name on its class is remembered.
+_MANY = 8
 #: Generic wrappers in annotations whose argument is the class that counts.
 _TRANSPARENT = {"Optional", "Union", "Annotated", "Final", "ClassVar", "Required", "NotRequired"}
 
@@ -114,16 +116,36 @@ class Types:
         self, name: str, facts: ModuleFacts, function: FunctionNode | None, owner: ClassFacts | None, depth: int
     ) -> str:
         if function is not None:
-            for value in reversed(assigned_in(function, name)):
-                kind = self.of(value, facts, function, owner, depth - 1) or self.of_annotation(value, facts)
-                if kind:
-                    return kind
+            values = assigned_in(function, name)
+            if len(values) < _MANY:
+                kind = self._of_values(values, facts, function, owner, depth)
+            else:  # each use of the name would look at all of them
+                key = ("type of a name", name, function, owner.node if owner is not None else None, depth)
+                kind = self._project.remember(
+                    key, lambda: self._of_values(values, facts, function, owner, depth), facts.kept
+                )
+            if kind:
+                return kind
             known = parameters(function)
             if owner is not None and known and known[0].arg == name:
                 return owner.name
             return next((self.of_annotation(a.annotation, facts) for a in known if a.arg == name), "")
         value_at_top = facts.values.get(name)
         return self.of(value_at_top, facts, None, None, depth - 1) if value_at_top is not None else ""
+
+    def _of_values(
+        self,
+        values: Sequence[ast.expr],
+        facts: ModuleFacts,
+        function: FunctionNode,
+        owner: ClassFacts | None,
+        depth: int,
+    ) -> str:
+        """The class of the last value that shows one."""
+        kinds = (
+            self.of(v, facts, function, owner, depth - 1) or self.of_annotation(v, facts) for v in reversed(values)
+        )
+        return next(filter(None, kinds), "")
 
     def of_annotation(self, node: ast.expr | None, facts: ModuleFacts) -> str:
         """The class that an annotation names, through quotes, `Optional` and ``| None``."""

@@ -13,54 +13,64 @@ T = TypeVar("T")
 _PART = re.compile(r"[.\[]")
 
 
+class _Version:
+    """A state of names: what was set or deleted since the state that it goes on from, in order."""
+
+    __slots__ = ("changed", "depth", "parent")
+
+    def __init__(self, parent: _Version | None, changed: Iterable[str] = ()) -> None:
+        self.parent = parent
+        self.changed = list(changed)
+        #: How many states are before it.
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+
+
 class Names(dict[str, T]):
     """What names hold, and their attributes and items (``x.a``, ``x[0]``), by their texts.
 
     A long function has thousands of names, rebinds them and branches thousands of times: where two arms meet, only the
-    names are looked at that they have set, and where a name is rebound, only its parts.
+    names are looked at that they have set since they parted, and where a name is rebound, only its parts.
     """
 
-    __slots__ = ("_before", "_changed", "_marks", "_of", "_parts")
+    __slots__ = ("_before", "_parts", "_version")
 
     def __init__(self, names: Mapping[str, T] | None = None) -> None:
         super().__init__(names or ())
         #: What was there before, where what is set now will be taken back; None for what was not there.
         self._before: dict[str, T | None] | None = None
-        #: What was set or deleted, in order, and how much of it when the names were copied, by what stands for that.
-        self._changed: list[str] = []
-        self._marks: dict[object, int] = {}
-        #: What stands for the state of other names that these are a copy of.
-        self._of: object = None
+        #: The state that they are in. What is set now belongs to it; no copy goes on from it before it is left.
+        self._version: _Version
         #: By text the parts that were ever set, here or in another copy.
         self._parts: dict[str, set[str]]
         if isinstance(names, Names):
             self._parts = names._parts
-            self._of = names._mark()
+            self._version = _Version(names._left())
         else:
             self._parts = {}
+            self._version = _Version(None)
             for name in self:
                 self._note(name)
 
-    def _mark(self) -> object:
-        """What stands for the names as they are now."""
-        last = next(reversed(self._marks), None)
-        if last is None or self._marks[last] < len(self._changed):
-            last = object()
-            self._marks[last] = len(self._changed)
-        return last
+    def _left(self) -> _Version:
+        """The state up to now, from which copies can go on."""
+        version = self._version
+        if not version.changed and version.parent is not None:
+            return version.parent
+        self._version = _Version(version)
+        return version
 
     def __setitem__(self, name: str, value: T) -> None:
         if self._before is not None:
             self._before.setdefault(name, self.get(name))
         if name not in self:
             self._note(name)
-        self._changed.append(name)
+        self._version.changed.append(name)
         super().__setitem__(name, value)
 
     def __delitem__(self, name: str) -> None:
         if self._before is not None:
             self._before.setdefault(name, self[name])
-        self._changed.append(name)
+        self._version.changed.append(name)
         super().__delitem__(name)
 
     def update(self, names: Mapping[str, T]) -> None:  # type: ignore[override]
@@ -96,6 +106,7 @@ class Names(dict[str, T]):
             yield
         finally:
             before, self._before = self._before, outer
+            self._version.changed += before
             for name, value in before.items():
                 if value is None:
                     super().pop(name, None)
@@ -103,23 +114,32 @@ class Names(dict[str, T]):
                     super().__setitem__(name, value)
 
     def differing(self, other: Names[T]) -> Iterable[str]:
-        """The names that may hold something else there, or nothing: few of them for two copies of the same names, and
-        for names and a copy of them."""
-        if self._of is not None and self._of is other._of:
-            return dict.fromkeys((*self._changed, *other._changed))
-        if self._of in other._marks:
-            return dict.fromkeys((*self._changed, *other._changed[other._marks[self._of] :]))
-        if other._of in self._marks:
-            return other.differing(self)
-        return {**self, **other}
+        """The names that may hold something else there, or nothing: what was changed here and there since both were
+        the same, or all names where that is no more, or where they never were."""
+        mine, others = self._version, other._version
+        here: list[list[str]] = []
+        there: list[list[str]] = []
+        left = len(self) + len(other)
+        while mine is not others:
+            deeper = mine.depth >= others.depth
+            changed, parent = (mine.changed, mine.parent) if deeper else (others.changed, others.parent)
+            left -= len(changed) + 1
+            if parent is None or left < 0:
+                return {**self, **other}
+            if deeper:
+                here.append(changed)
+                mine = parent
+            else:
+                there.append(changed)
+                others = parent
+        return dict.fromkeys(name for part in (*reversed(here), *reversed(there)) for name in part)
 
     def gone_on_from(self, before: Names[T]) -> Names[T]:
-        """A copy, as what became of the names before, of which these are a copy or which they are."""
+        """A copy, as what became of the names before: what was changed since then is one step."""
         after = Names(self)
-        if self is before:
-            after._of, after._changed = before._of, list(dict.fromkeys(before._changed))
-        elif self._of in before._marks:
-            after._of, after._changed = before._of, list(dict.fromkeys((*before._changed, *self._changed)))
+        if self is not before:
+            start = before._left()
+            after._version = _Version(start, self.differing(before))
         return after
 
 

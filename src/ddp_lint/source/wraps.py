@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ddp_lint.project.project_names import Wrapping
 
 _KINDS: tuple[Kind, ...] = ("ddp", "fsdp1", "fsdp2")
+#: From so many wraps of one name on they are looked up by where they are.
+_MANY = 8
 #: Stands for a wrap that is in no function of the file.
 _ELSEWHERE = cst.Call(cst.Name("wrapped_elsewhere"))
 
@@ -85,6 +87,26 @@ class Wraps:
         for call in self._module.of_type(cst.Call):
             found[dotted(call.func)].append(call)
         return found
+
+    @functools.cached_property
+    def _tests(self) -> dict[tuple[str, str], set[int]]:
+        """The ids of the tests whether an object is wrapped, by its name and the way."""
+        found = collections.defaultdict[tuple[str, str], set[int]](set)
+        for wrap in self.all:
+            if wrap.tested:
+                found[wrap.outer, wrap.kind].add(id(wrap.call))
+        return found
+
+    @functools.cached_property
+    def _made_in(self) -> dict[tuple[str, cst.FunctionDef | None], list[Wrap]]:
+        found = collections.defaultdict[tuple[str, "cst.FunctionDef | None"], list[Wrap]](list)
+        for wrap in self.all:
+            found[wrap.outer, self._module.function_of(wrap.call)].append(wrap)
+        return found
+
+    def made_in(self, name: str, function: cst.FunctionDef | None) -> Sequence[Wrap]:
+        """The wraps that make the object of this name in one function, in order."""
+        return self._made_in.get((name, function), ())
 
     def named(self, name: str) -> Sequence[Wrap]:
         """The wraps that make the object of this name, in order."""
@@ -169,14 +191,14 @@ class Wraps:
         """The wrap that made the object that `name` (dotted) refers to at `at`, None when there is none before."""
         if not name:
             return None
-        wrap = next((w for w in reversed(self.named(name)) if self.after(w, at)), None)
+        wrap = next((w for w in self._near(self._by_outer, name, at) if self.after(w, at)), None)
         if wrap is None:
             return self._given(name, at) or self._handed(name, at)
         return None if self._is_another_one(name, wrap, at) or self._is_excluded(wrap, at) else wrap
 
     def _is_excluded(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether `at` is reached only where a test has shown that the object is not wrapped in this way."""
-        tests = {id(w.call) for w in self.named(wrap.outer) if w.tested and w.kind == wrap.kind}
+        tests = self._tests.get((wrap.outer, wrap.kind), ())
         for test, taken in conditions(self._module, at) if tests else ():
             for part in conjuncts(test) if taken else (test,):
                 negated = isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not)
@@ -230,7 +252,7 @@ class Wraps:
 
     def _made(self, value: cst.BaseExpression | None, call: cst.Call) -> Wrap | None:
         name = dotted(value)
-        return next((w for w in reversed(self.named(name)) if name and self.after(w, call)), None)
+        return next((w for w in self._near(self._by_outer, name, call) if name and self.after(w, call)), None)
 
     def _is_another_one(self, name: str, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether every way from the wrap to `at` gives the name to an object that does not come from the wrapped."""
@@ -250,7 +272,7 @@ class Wraps:
 
     def twin(self, name: str, at: cst.CSTNode) -> Wrap | None:
         """The wrap whose unwrapped module `name` still is at `at`: another name holds the wrapped one."""
-        for wrap in reversed(self._by_inner.get(name, ())):
+        for wrap in self._near(self._by_inner, name, at):
             if wrap.outer not in (name, "") and self.after(wrap, at):
                 return wrap
         return None
@@ -266,6 +288,26 @@ class Wraps:
             if (twin := self.twin(name, at)) is not None:
                 return twin
         return None
+
+    def _near(self, wraps: Mapping[str, Sequence[Wrap]], name: str, at: cst.CSTNode) -> Sequence[Wrap]:
+        """Of the wraps by this name those that `at` can be after, last first: not those in functions beside it."""
+        found = wraps.get(name, ())
+        if len(found) < _MANY:
+            return found[::-1]
+        if (id(wraps), name) not in self._by_place:
+            by_place = self._by_place[id(wraps), name] = collections.defaultdict(list)
+            for number, wrap in enumerate(found):
+                by_place[self._module.function_of(wrap.call)].append((number, wrap))
+                if (owner := self._module.class_of(wrap.call)) is not None:
+                    by_place[owner].append((number, wrap))
+        places = (None, *(up for up in self._module.ancestors(at) if isinstance(up, (cst.FunctionDef, cst.ClassDef))))
+        near = dict(each for place in places for each in self._by_place[id(wraps), name].get(place, ()))
+        return [near[number] for number in sorted(near, reverse=True)]
+
+    @functools.cached_property
+    def _by_place(self) -> dict[tuple[int, str], dict[cst.CSTNode | None, list[tuple[int, Wrap]]]]:
+        """The wraps by a name, numbered, by the functions and classes that they are in."""
+        return {}
 
     def after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether `at` runs after the wrap on some path, and mentions the same names.

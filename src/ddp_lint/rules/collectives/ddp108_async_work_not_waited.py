@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -231,15 +233,30 @@ class AsyncWorkNotWaited(Rule):
 
     def _touched(self, pending: _Pending, handle: str) -> cst.CSTNode | None:
         """The first statement afterwards that touches a buffer, before the handle is used or all is in sync."""
+        buffers = pending.outputs | pending.inputs
         for statement in self._statements_after(pending.call):
-            if (handle and handle in names_in(statement)) or _synchronises(statement):
+            said = self._said_by(statement)
+            if (handle and handle in said.names) or said.synchronises:
                 return None
-            use = None if self._communicates(statement) else pending.touched_by(statement)
+            if said.names.isdisjoint(buffers) and not isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+                continue
+            use = None if said.communicates else pending.touched_by(statement)
             if use is not None:
                 return statement if isinstance(statement, cst.SimpleStatementLine) else use
-            if pending.rebound_by(statement) or isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+            if pending.rebound_by(said.stores) or isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
                 return None
         return None
+
+    def _said_by(self, statement: cst.CSTNode) -> _Said:
+        if statement not in self._said:
+            self._said[statement] = _Said(
+                names_in(statement), _synchronises(statement), self._communicates(statement), [*_stores(statement)]
+            )
+        return self._said[statement]
+
+    @functools.cached_property
+    def _said(self) -> dict[cst.CSTNode, _Said]:
+        return {}
 
     def _communicates(self, statement: cst.CSTNode) -> bool:
         """A further collective on the tensor is queued behind the first."""
@@ -263,17 +280,40 @@ class AsyncWorkNotWaited(Rule):
     def _used_again(self, name: str, call: cst.Call, append_is_use: bool = True) -> bool:
         """Whether the function mentions a local name other than to assign it (or to append to it)."""
         function = self.module.function_of(call)
-        for node in descendants(function if function is not None else self.module.tree):
-            if isinstance(node, cst.Name) and node.value == name:
-                parent = self.module.parent(node)
-                if isinstance(parent, (cst.AssignTarget, cst.AnnAssign)):
-                    continue
-                if isinstance(parent, cst.Attribute) and parent.attr is node:
-                    continue
-                if not append_is_use and isinstance(parent, cst.Attribute) and parent.attr.value == "append":
-                    continue
-                return True
+        for node in self._names_of(function if function is not None else self.module.tree).get(name, ()):
+            parent = self.module.parent(node)
+            if isinstance(parent, (cst.AssignTarget, cst.AnnAssign)):
+                continue
+            if isinstance(parent, cst.Attribute) and parent.attr is node:
+                continue
+            if not append_is_use and isinstance(parent, cst.Attribute) and parent.attr.value == "append":
+                continue
+            return True
         return False
+
+    def _names_of(self, scope: cst.CSTNode) -> dict[str, list[cst.Name]]:
+        """The names in a scope, by what they are."""
+        if scope not in self._names:
+            found = self._names[scope] = collections.defaultdict(list)
+            for node in descendants(scope):
+                if isinstance(node, cst.Name):
+                    found[node.value].append(node)
+        return self._names[scope]
+
+    @functools.cached_property
+    def _names(self) -> dict[cst.CSTNode, dict[str, list[cst.Name]]]:
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Said:
+    """What each collective before a statement asks of it: all names in it, whether it waits for all, whether it
+    communicates, and what it assigns to (`_stores`)."""
+
+    names: set[str]
+    synchronises: bool
+    communicates: bool
+    stores: list[tuple[set[str], set[str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,21 +328,25 @@ class _Pending:
     def touched_by(self, statement: cst.CSTNode) -> cst.CSTNode | None:
         for node in subtree(statement):
             if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in self.outputs | self.inputs:
-                if _is_metadata(statement, node) or _is_renamed(statement, node) or self.rebound_by(statement):
+                if _is_metadata(statement, node) or _is_renamed(statement, node) or self.rebound_by(_stores(statement)):
                     continue
                 if dotted(node) in self.outputs or _is_written(statement, node):
                     return node
         return None
 
-    def rebound_by(self, statement: cst.CSTNode) -> bool:
+    def rebound_by(self, stores: Iterable[tuple[set[str], set[str]]]) -> bool:
         """`x = other`: the name refers to another tensor from here on (if the other is not computed from it)."""
-        for node in subtree(statement):
-            if isinstance(node, cst.Assign) and any(dotted(t.target) in self.outputs for t in node.targets):
-                return not names_in(node.value) & self.outputs
-        return False
+        return next((not used & self.outputs for targets, used in stores if targets & self.outputs), False)
 
     def name_in(self, code: str) -> str:
         return next((n for n in sorted(self.outputs | self.inputs) if n in code), "the tensor")
+
+
+def _stores(statement: cst.CSTNode) -> Iterator[tuple[set[str], set[str]]]:
+    """The assignments in a statement: the names that they set, and those of the value."""
+    for node in subtree(statement):
+        if isinstance(node, cst.Assign):
+            yield {dotted(t.target) for t in node.targets}, names_in(node.value)
 
 
 def _hands_work_on(project: Project, name: str) -> Iterator[bool]:

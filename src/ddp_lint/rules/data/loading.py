@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -52,12 +53,17 @@ def is_sampler(module: Module, call: cst.Call) -> bool:
 
 def framework_loads(module: Module | ModuleFacts) -> bool:
     """Whether the file hands its loaders to a framework that sets the epoch (`Framework.sets_epoch`)."""
-    code = module.file.code
+    return not _packages_that_load(module.file.code).isdisjoint(module.imports.packages)
+
+
+@functools.lru_cache(maxsize=8)  # asked for each loader of a file
+def _packages_that_load(code: str) -> frozenset[str]:
+    """The packages of the frameworks that set the epoch in a file with this text."""
 
     def sets(framework: frameworks.Framework) -> bool:
         return framework.sets_epoch and (not framework.loops or any(word in code for word in framework.loops))
 
-    return not frameworks.packages(sets).isdisjoint(module.imports.packages)
+    return frozenset(frameworks.packages(sets))
 
 
 def is_evaluation(text: str) -> bool:

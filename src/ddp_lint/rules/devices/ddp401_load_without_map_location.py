@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator
@@ -51,6 +52,25 @@ _SAVES = re.compile(
 )
 #: The file name that `torch.hub` asks of published weights, which end with a part of their digest. They are on the CPU.
 _PUBLISHED = re.compile(r"-[0-9a-f]{8}\.pth\b")
+_WORD = re.compile(r"\w+")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Uses:
+    """What a scope does: subscripts by the name that they are of, assignments by each word of their value, calls of
+    `load_state_dict` by each word of their arguments, with their place in the scope."""
+
+    subscripts: dict[str, list[cst.Subscript]] = dataclasses.field(
+        default_factory=lambda: collections.defaultdict(list)
+    )
+    assigned: dict[str, list[cst.Assign]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+    loads: dict[str, list[tuple[int, cst.Call]]] = dataclasses.field(
+        default_factory=lambda: collections.defaultdict(list)
+    )
+
+
+def _last_word(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 class LoadWithoutMapLocation(Rule):
@@ -405,14 +425,25 @@ class LoadWithoutMapLocation(Rule):
         name, scope = assigned_name(self.module, call), self.module.scope_of(call)
         if not name:
             return []
-        held = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in (name, *self._taken_out(name, scope))))
-        return [
-            _receiver(node)
-            for node in descendants(scope)
-            if isinstance(node, cst.Call)
-            and dotted(node.func).endswith("load_state_dict")
-            and any(held.search(self.module.code(arg.value)) for arg in node.args)
-        ]
+        return self._loaded_into(name, scope)
+
+    def _loaded_into(self, name: str, scope: cst.CSTNode) -> list[str]:
+        """The last names of what `name`, or a part of it, is loaded into in a scope."""
+        if (name, scope) not in self._receivers_by_name:
+            names = (name, *self._taken_out(name, scope))
+            held = re.compile("|".join(rf"\b{re.escape(n)}\b" for n in names))
+            loads = self._uses_in(scope).loads
+            candidates = {place: node for n in names for place, node in loads.get(_last_word(n), ())}
+            self._receivers_by_name[name, scope] = [
+                _receiver(candidates[place])
+                for place in sorted(candidates)
+                if any(held.search(self.module.code(arg.value)) for arg in candidates[place].args)
+            ]
+        return self._receivers_by_name[name, scope]
+
+    @functools.cached_property
+    def _receivers_by_name(self) -> dict[tuple[str, cst.CSTNode], list[str]]:
+        return {}
 
     def _is_doubtful(self, call: cst.Call) -> bool:
         """Whether a word that other things go by as well is all that mentions a model's state."""
@@ -449,30 +480,36 @@ class LoadWithoutMapLocation(Rule):
     def _keys(self, call: cst.Call) -> Iterator[str]:
         """The keys by which parts of what is loaded are read."""
         name, parent = assigned_name(self.module, call), self.module.parent(call)
-        subscripts = self._subscripts_in(self.module.scope_of(call)).get(name, []) if name else []
+        subscripts = self._uses_in(self.module.scope_of(call)).subscripts.get(name, []) if name else []
         for node in (*subscripts, parent):
             if isinstance(node, cst.Subscript) and (node is not parent or node.value is call):
                 inside = descendants(node.slice[0])
                 yield from (str(n.evaluated_value) for n in inside if isinstance(n, cst.SimpleString))
 
     @functools.cached_property
-    def _subscripts(self) -> dict[cst.CSTNode, dict[str, list[cst.Subscript]]]:
+    def _uses(self) -> dict[cst.CSTNode, _Uses]:
         return {}
 
-    def _subscripts_in(self, scope: cst.CSTNode) -> dict[str, list[cst.Subscript]]:
-        """The subscripts in a scope by the name of what they are of."""
-        if scope not in self._subscripts:
-            found = self._subscripts[scope] = collections.defaultdict(list)
-            for node in descendants(scope):
+    def _uses_in(self, scope: cst.CSTNode) -> _Uses:
+        """What a scope does with names: asked for each of its loads."""
+        if scope not in self._uses:
+            found = self._uses[scope] = _Uses()
+            for place, node in enumerate(descendants(scope)):
                 if isinstance(node, cst.Subscript):
-                    found[dotted(node.value)].append(node)
-        return self._subscripts[scope]
+                    found.subscripts[dotted(node.value)].append(node)
+                elif isinstance(node, cst.Assign):
+                    for word in set(_WORD.findall(self.module.code(node.value))):
+                        found.assigned[word].append(node)
+                elif isinstance(node, cst.Call) and dotted(node.func).endswith("load_state_dict"):
+                    for word in {w for arg in node.args for w in _WORD.findall(self.module.code(arg.value))}:
+                        found.loads[word].append((place, node))
+        return self._uses[scope]
 
     def _taken_out(self, name: str, scope: cst.CSTNode) -> Iterator[str]:
         """The names that parts of what was loaded get: ``weights = loaded["weights"]``."""
         part = re.compile(rf"\b{re.escape(name)}(\[|\.get\(|\.pop\()")
-        for node in descendants(scope):
-            if isinstance(node, cst.Assign) and part.search(self.module.code(node.value)):
+        for node in self._uses_in(scope).assigned.get(_last_word(name), ()):
+            if part.search(self.module.code(node.value)):
                 yield from filter(None, (dotted(n) for t in node.targets for n in subtree(t.target)))
 
     def _goes_straight_into_load(self, call: cst.Call) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,7 @@ from ddp_lint.launch.ranks import (
     several_ranks,
 )
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.kept_by_objects import used_in_training
+from ddp_lint.rules.failures.kept_by_objects import UsedInTraining
 from ddp_lint.rules.failures.tracking import is_kept_above, started_on_first
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -252,12 +253,16 @@ class NoneOnOtherRanks(Rule):
             if isinstance(name, cst.Name) and self._is_left_unbound(node, name):
                 self._check_unbound(node, name.value)
 
+    @functools.cached_property
+    def _in_training(self) -> UsedInTraining:
+        return UsedInTraining(self.module)
+
     def _check_kept(self, node: cst.Assign, target: cst.BaseAssignTargetExpression) -> None:
         """``self.writer = make() if rank == 0 else None``, which a method that all ranks run uses."""
         name = dotted(target)
         if not isinstance(target, cst.Attribute) or not self._is_of_first_rank(node, target):
             return
-        for use in used_in_training(self.module, node, name):
+        for use in self._in_training.uses(node, name):
             tests = (test for test, _ in conditions(self.module, use))
             free = all(_counts_steps(test, name) for test in tests) and not self._is_caught(use)
             if free and not comes_on_one_rank(self.module, use) and several_ranks(self.module) is not None:

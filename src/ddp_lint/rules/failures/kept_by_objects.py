@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import re
 from collections.abc import Iterator
 
@@ -21,19 +22,41 @@ _ASKS = re.compile(r"rank|main|master|primary|zero|NoneType", re.IGNORECASE)
 _TOGETHER = frozenset({"backward", "all_reduce", "all_gather", "barrier"})
 
 
-def used_in_training(module: Module, made: cst.Assign, name: str) -> Iterator[cst.CSTNode]:
-    """Where the methods with a backward or a collective, of the class around an assignment, read an attribute or an
-    item of what it assigns, or hand it to a function of the project that does so whatever it has asked."""
-    owner = module.class_of(made)
-    methods = (m for m in owner.body.body if isinstance(m, cst.FunctionDef)) if owner is not None else ()
-    for method in methods:
-        calls = list(calls_in(method.body))
-        if method.decorators or not any(called(call) in _TOGETHER for call in calls):
+class UsedInTraining:
+    """What the methods of a file's classes with a backward or a collective do with attributes."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._by_class: dict[cst.ClassDef, dict[str, list[cst.CSTNode]]] = {}
+
+    def uses(self, made: cst.Assign, name: str) -> Iterator[cst.CSTNode]:
+        """Where these methods, of the class around an assignment, read an attribute or an item of what it assigns, or
+        hand it to a function of the project that does so whatever it has asked."""
+        owner = self._module.class_of(made)
+        if owner is None:
+            return
+        if owner not in self._by_class:
+            self._by_class[owner] = _mentions(owner)
+        for node in self._by_class[owner].get(name, ()):
+            if not isinstance(node, cst.Call) or _is_used_by(self._module, node, name):
+                yield node
+
+
+def _mentions(owner: cst.ClassDef) -> dict[str, list[cst.CSTNode]]:
+    """By name what reads a part of it, and the calls that get it, in the methods that all ranks run."""
+    found = collections.defaultdict[str, list[cst.CSTNode]](list)
+    for method in owner.body.body:
+        if not isinstance(method, cst.FunctionDef) or method.decorators:
+            continue
+        if not any(called(call) in _TOGETHER for call in calls_in(method.body)):
             continue
         for node in descendants(method.body):
-            read = isinstance(node, (cst.Attribute, cst.Subscript)) and dotted(node.value) == name
-            if read or (isinstance(node, cst.Call) and _is_used_by(module, node, name)):
-                yield node
+            if isinstance(node, (cst.Attribute, cst.Subscript)):
+                found[dotted(node.value)].append(node)
+            elif isinstance(node, cst.Call):
+                for name in {dotted(arg.value) for arg in node.args}:
+                    found[name].append(node)
+    return found
 
 
 def _is_used_by(module: Module, call: cst.Call, name: str) -> bool:

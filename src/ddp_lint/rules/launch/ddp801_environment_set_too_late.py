@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.cuda import Initialiser, asks_driver, makes_context, runs_before
+from ddp_lint.launch.cuda import Initialiser, Place, asks_driver, makes_context, runs_before
 from ddp_lint.launch.environment import Write, read_at
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.launch.variables import WriteRule
@@ -27,6 +27,13 @@ _STARTS = re.compile(
 _FORKS = re.compile(r"\b(multiprocessing|mp)\.(Pool|Process)\b|\bfrom multiprocessing import .*\b(Pool|Process)\b")
 _COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "barrier", "reduce_scatter_tensor", "all_gather_object",
                 "broadcast_object_list", "all_gather_into_tensor", "reduce", "all_to_all_single")  # fmt: skip
+
+
+@functools.lru_cache(maxsize=8)  # asked for each write of a file
+def _starts(text: str) -> bool:
+    return bool(_STARTS.search(text))
+
+
 #: The points that lie in the project's own use of a GPU, with the calls that are such a use.
 _ON_GPU = {"driver": asks_driver, "cuda": makes_context, "allocation": makes_context}
 
@@ -140,7 +147,7 @@ class EnvironmentSetTooLate(WriteRule):
         return bool(name) and self.module.file.holds(name)
 
     def _starts_processes(self) -> bool:
-        return bool(_STARTS.search(self.module.file.text))
+        return _starts(self.module.file.text)
 
     # ---- after the import
 
@@ -211,16 +218,26 @@ class EnvironmentSetTooLate(WriteRule):
 
     def _used_above(self, facts: ModuleFacts, line: int, point: dict[str, Any]) -> tuple[Span, str] | None:
         project = self.module.project
-        if project is None or _STARTS.search(facts.file.text):
+        if project is None or _starts(facts.file.text):
             return None
-        initialiser = Initialiser(project, _ON_GPU[point["at"]])
+        seen = frozenset[str]()
         for statement in runs_before(facts.tree, line):
-            found = initialiser.of(facts, statement)
+            key = (point["at"], statement, seen)
+            if key not in self._first_uses:  # each write asks for all that is above it
+                initialiser = Initialiser(project, _ON_GPU[point["at"]], set(seen))
+                self._first_uses[key] = initialiser.of(facts, statement), frozenset(initialiser.seen)
+            found, seen = self._first_uses[key]
             if found is not None:
                 owner, place = found
                 there = f" ({owner.file.path}:{getattr(place, 'lineno', 1)})" if owner is not facts else ""
                 return facts.file.span_of(statement), f"{point['point']}{there}: it was read here"
         return None
+
+    @functools.cached_property
+    def _first_uses(self) -> dict[tuple[str, ast.stmt, frozenset[str]], tuple[Place | None, frozenset[str]]]:
+        """Where a statement first uses a GPU, and the modules imported by then, by the use that is sought, itself
+        and the modules imported before."""
+        return {}
 
     # ---- in a forked worker
 

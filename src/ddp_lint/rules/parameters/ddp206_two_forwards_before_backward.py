@@ -181,8 +181,7 @@ class TwoForwardsBeforeBackward(Rule):
         """All wraps that a function gives one name: who leaves the buffers alone in one arm knows which models have
         them."""
         function = self.module.function_of(wrap.call)
-        alike = (w for w in self.module.wraps.named(wrap.outer) if not w.tested)
-        return [wrap, *(w for w in alike if self.module.function_of(w.call) is function)]
+        return [wrap, *(w for w in self.module.wraps.made_in(wrap.outer, function) if not w.tested)]
 
     def _has_no_buffers(self, wrap: Wrap) -> bool:
         classes, made = TensorFile.of(self.module).classes, self._class_of(wrap)

@@ -22,7 +22,7 @@ from ddp_lint.source.control_flow import arms, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
-from ddp_lint.source.tree import called, children, descendants
+from ddp_lint.source.tree import called, children, descendants, subtree
 from ddp_lint.source.wraps import argument, is_init
 from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.operations import is_average
@@ -290,8 +290,9 @@ class AttributeBehindWrapper(Rule):
         last = self._last_binding(use, name)
         if last is None or last.value is None:
             return self._given(last, name) if last is not None and last.kind == "parameter" else None
-        for wrap in self.module.wraps.all:
-            made = wrap.kind == "ddp" and wrap.outer == name and _holds(last.value, wrap.call)
+        inside = {id(node) for node in subtree(last.value)}
+        for wrap in self.module.wraps.named(name):
+            made = wrap.kind == "ddp" and id(wrap.call) in inside
             made &= wrap.given is not None  # a wrapper of the project's own may hand attributes on
             if (
                 made

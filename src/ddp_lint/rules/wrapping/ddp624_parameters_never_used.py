@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import re
 from collections.abc import Iterator
@@ -168,18 +169,26 @@ class ParametersNeverUsed(Rule):
     def _switch_off(self, constructor: cst.FunctionDef, owner: cst.ClassDef, name: str) -> str:
         """The parameter of the constructor that decides whether a layer is used at all, if everything that makes an
         object of the class in the project leaves it off; '' otherwise."""
-        reads = [
-            node
-            for method in owner.body.body
-            if isinstance(method, cst.FunctionDef) and method is not constructor
-            for node in descendants(method.body)
-            if isinstance(node, cst.Attribute) and dotted(node) == f"self.{name}"
-        ]
+        reads = self._reads_outside(constructor, owner).get(f"self.{name}", ())
         switches = [{*self._switches(read)} for read in reads]
         for switch in sorted(set.intersection(*switches)) if switches else ():
             if self._is_off(constructor, owner, switch) and not self._is_asked_for(owner, name):
                 return switch
         return ""
+
+    def _reads_outside(self, constructor: cst.FunctionDef, owner: cst.ClassDef) -> dict[str, list[cst.Attribute]]:
+        """The attributes in the methods of a class but its constructor, by name: asked for each of its layers."""
+        if constructor not in self._reads:
+            found = self._reads[constructor] = collections.defaultdict(list)
+            methods = (m for m in owner.body.body if isinstance(m, cst.FunctionDef) and m is not constructor)
+            for node in (node for method in methods for node in descendants(method.body)):
+                if isinstance(node, cst.Attribute):
+                    found[dotted(node)].append(node)
+        return self._reads[constructor]
+
+    @functools.cached_property
+    def _reads(self) -> dict[cst.FunctionDef, dict[str, list[cst.Attribute]]]:
+        return {}
 
     def _switches(self, read: cst.CSTNode) -> Iterator[str]:
         """The attributes of the module under whose truth alone a line runs: ``if self.aux:``."""
