@@ -42,8 +42,6 @@ def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: f
     paths = project.holding(name)
     if owner.decorator_list or owner.keywords or len(paths) > _FILES or not is_in_use(project, facts):
         return False
-    if named_in_texts(project, name) or is_found_by_name(project, facts, name, None):
-        return False
     above |= {(facts.name, name)}
     static = _static(owner)
     for path in paths:
@@ -59,7 +57,8 @@ def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: f
                 continue
             if not isinstance(definition, ast.ClassDef) or not _is_left(project, user, definition, above):
                 return False
-    return True
+    # What the texts of a project hold is asked for last: a result that rests on it is not kept when one of them changes.
+    return not is_found_by_name(project, facts, name, None) and not named_in_texts(project, name)
 
 
 def _is_of_another(user: ModuleFacts, facts: ModuleFacts, name: str) -> bool:
