@@ -78,7 +78,11 @@ def _is_met_by_none(module: Module, node: cst.CSTNode, depth: int) -> bool:
     if any(_is_ruled_out(module, tests, name, each) for name, each in names.items()):
         return True
     calls = _calls_here(module, node) if depth else ()
-    return bool(calls) and all(_is_met_by_none(module, call, depth - 1) for call in calls)
+    return (
+        bool(calls)
+        and all(_is_met_by_none(module, call, depth - 1) for call in calls)
+        and _is_called_here(module, node)
+    )
 
 
 def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
@@ -87,7 +91,7 @@ def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
     if function is None or project is None or module.function_of(function) is not None or is_installed(project):
         return ()
     name, owner = function.name.value, module.class_of(function)
-    if function.decorators or named_in_texts(project, name) or (name.startswith("__") and name.endswith("__")):
+    if function.decorators or (name.startswith("__") and name.endswith("__")):
         return ()
     if name == "forward" or (owner is not None and not is_plain(project, module.name_of(owner))):
         return ()
@@ -98,6 +102,13 @@ def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
     found = [c for c in module.of_type(cst.Call) if dotted(c.func).rpartition(".")[2] == name]
     found = [c for c in found if (module.span(c).line, module.span(c).column) in lines]
     return found if len(found) == len(lines) else ()
+
+
+def _is_called_here(module: Module, node: cst.CSTNode) -> bool:
+    """Whether no text of the project names the function around a place. It is asked last: a result that rests on the
+    words of the texts is not kept when one of them changes."""
+    function, project = module.function_of(node), module.project
+    return function is not None and project is not None and not named_in_texts(project, function.name.value)
 
 
 def needs_option_left_off(module: Module, node: cst.CSTNode) -> bool:
@@ -111,7 +122,9 @@ def _needs_option(module: Module, node: cst.CSTNode, depth: int) -> bool:
     if any(_is_for_option(module, test, taken, node) for test, taken in conditions(module, node)):
         return True
     calls = _calls_here(module, node) if depth else ()
-    return bool(calls) and all(_needs_option(module, call, depth - 1) for call in calls)
+    return (
+        bool(calls) and all(_needs_option(module, call, depth - 1) for call in calls) and _is_called_here(module, node)
+    )
 
 
 def _is_for_option(module: Module, test: cst.BaseExpression, taken: bool, node: cst.CSTNode) -> bool:
