@@ -57,7 +57,7 @@ def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: f
                 continue
             if not isinstance(definition, ast.ClassDef) or not _is_left(project, user, definition, above):
                 return False
-    # What the texts of a project hold is asked for last: a result that rests on it is not kept when one of them changes.
+    # What the texts of a project hold is asked for last: a result that rests on it is not kept when one changes.
     return not is_found_by_name(project, facts, name, None) and not named_in_texts(project, name)
 
 
