@@ -156,8 +156,8 @@ class _Counted:
 
 
 def test_what_a_whole_file_shows_is_searched_for_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = _Counted(ranks._OTHER_KINDS)
-    monkeypatch.setattr(ranks, "_OTHER_KINDS", counted)
+    counted = _Counted(ranks._ON_TPUS)
+    monkeypatch.setattr(ranks, "_ON_TPUS", counted)
     loads = "".join(f"    model.load_state_dict(torch.load('last{i}.pt'))\n" for i in range(20))
     head = "import torch\nfrom torch.nn.parallel import DistributedDataParallel\n\n"
     body = f"def f(model):\n    model = DistributedDataParallel(model)\n{loads}"

@@ -30,9 +30,9 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, raises
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import calls_below, walk
+from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
@@ -557,10 +557,17 @@ class RanksWriteOneFile(Rule):
             return False
         if any(self.module.qualified(call.func).startswith(_SYSTEM) for call in drawn):
             return True
-        seeding = [call for call in self.module.of_type(cst.Call) if "seed" in called(call).lower()]
-        around = {self.module.function_of(call) for call in (*drawn, *seeding)}
+        facts = self.module.facts
+        if facts is None:
+            return False
+        # Of the whole file: a rule sees the functions alone that it may find something in.
+        named = (n.lineno for n in calls_below(facts.tree) if "seed" in last_part(n.func).lower())
+        seeds = {line: function_at(facts.tree, line) for line in named}
+        # What a function does that is named for it, it does where it is called.
+        seeds = {line: f for line, f in seeds.items() if f is None or "seed" not in f.name.lower()}
         lines = [self.module.span(call).line for call in drawn]
-        return len(around) == 1 and all(self.module.span(call).line > max(lines) for call in seeding)
+        around = {*seeds.values(), *(function_at(facts.tree, line) for line in lines)}
+        return len(around) == 1 and min(seeds, default=max(lines) + 1) > max(lines)
 
     def _texts(self, path: cst.BaseExpression) -> Iterator[str]:
         """The path, and what its names are assigned, up to three assignments away."""
