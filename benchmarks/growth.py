@@ -725,6 +725,57 @@ def loaders_of_one_function(n: int) -> str:
     return f"{_TORCH}from torch.utils.data import DataLoader\ndef f(m, x):\n{made}{used}"
 
 
+@text(500)
+def loads_of_one_function(n: int) -> str:
+    loads = "".join(f"    y{i} = torch.load('a{i}')\n" for i in range(n))
+    return f"{_TORCH}def main():\n    dist.init_process_group()\n{loads}"
+
+
+@text(400)
+def wraps_in_functions(n: int) -> str:
+    step = "    def step():\n        m(x).sum().backward()\n    step()\n    m.module.save()\n    m.custom{}()\n"
+    made = "".join(f"def f{i}(net, x):\n    m = DDP(net)\n{step.format(i)}" for i in range(n))
+    return f"{_TORCH}from torch.nn.parallel import DistributedDataParallel as DDP\n{made}"
+
+
+@text(500)
+def layers_that_buffers_follow(n: int) -> str:
+    made = "".join(
+        f"        self.l{i} = nn.Linear(2, 2)\n        self.register_buffer('b{i}', torch.zeros(1))\n" for i in range(n)
+    )
+    used = "".join(f"        x = self.l{i}(x)\n        self.b{i} = x.mean()\n" for i in range(n))
+    wrap = "from torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP(Net())\n"
+    return f"{_MODULE}{made}    def forward(self, x):\n{used}        return x\n{wrap}"
+
+
+@text(400)
+def layers_under_conditions(n: int) -> str:
+    made = "".join(f"        self.l{i} = nn.Linear(2, 2)\n" for i in range(n))
+    used = "".join(f"        if x.sum() > {i}:\n            x = self.l{i}(x)\n" for i in range(n))
+    return f"{_MODULE}{made}    def forward(self, x):\n{used}        return x\n"
+
+
+@text(500)
+def asynchronous_work_on_one_tensor(n: int) -> str:
+    works = "".join(f"    w{i} = dist.all_reduce(x, async_op=True)\n" for i in range(n))
+    waits = "".join(f"    w{i}.wait()\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{works}{waits}"
+
+
+@text(500)
+def environment_of_gpus(n: int) -> str:
+    written = "".join(f"os.environ['CUDA_VISIBLE_DEVICES'] = '{i}'\n" for i in range(n))
+    return f"import os\n{_TORCH}{written}dist.init_process_group()\n"
+
+
+@text(500)
+def objects_of_the_first_rank(n: int) -> str:
+    made = "".join(f"        self.w{i} = open('a') if rank == 0 else None\n" for i in range(n))
+    used = "".join(f"        self.w{i}.write(x)\n" for i in range(n))
+    head = "class A:\n    def __init__(self, rank):\n"
+    return f"{_TORCH}{head}{made}    def run(self, x):\n        x.backward()\n{used}"
+
+
 @text(40)
 def calls_that_double_by_what_they_pass(n: int) -> str:
     names = ", ".join(f"p{i}" for i in range(8))

@@ -57,6 +57,29 @@ def read_or_nothing(path: str) -> bytes:
         return b""
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether anything is seen at a path that anybody may have written: nothing is where the name is too long, or in a
+    folder that may not be entered, where `pathlib` raises."""
+    return _mode(path) != 0
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file is seen at a path, as `exists` sees it."""
+    return stat.S_ISREG(_mode(path))
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is seen at a path, as `exists` sees it."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: str | os.PathLike[str]) -> int:
+    try:
+        return pathlib.Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return 0
+
+
 def lies_in(path: pathlib.Path, folder: pathlib.Path) -> bool:
     """Whether an absolute path is the folder or below it. By the texts: pathlib makes a path of each folder above,
     which costs the square of the depth."""

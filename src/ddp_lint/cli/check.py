@@ -35,7 +35,7 @@ from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
-from ddp_lint.files import read_stream, shown
+from ddp_lint.files import is_folder, read_stream, shown
 from ddp_lint.output import Run, Sources, one_line, render, visible, without_commands
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
@@ -429,7 +429,7 @@ def _standard_input() -> bytes:
 def _stdin_place(options: _Options, configuration: Configuration) -> tuple[pathlib.Path, Settings]:
     """The path of the text on standard input, and its settings."""
     path = pathlib.Path(os.path.abspath(options.stdin_filename))  # noqa: PTH100 (a link keeps its own name)
-    return path, configuration.of(path.parent if path.parent.is_dir() else pathlib.Path.cwd())
+    return path, configuration.of(path.parent if is_folder(path.parent) else pathlib.Path.cwd())
 
 
 def _named(options: _Options, configuration: Configuration) -> Discovered:

@@ -14,6 +14,7 @@ import click
 
 from ddp_lint.cli.console import INTERRUPTED, count, say
 from ddp_lint.config import DEFAULT_EXCLUDE, FILES, ConfigError
+from ddp_lint.files import exists
 from ddp_lint.rules.registry import text_globs
 
 #: Milliseconds without a change after which the watch comes back; the first time it has begun by then.
@@ -28,7 +29,7 @@ def watch(paths: Iterable[str], run: Callable[[], None], color: str) -> int:
     import watchfiles
 
     roots = [pathlib.Path(path) for path in paths]
-    missing = [str(root) for root in roots if not root.exists()]
+    missing = [str(root) for root in roots if not exists(root)]
     if missing:
         raise ConfigError(f"{missing[0]}: no such file or folder")
     changes = watchfiles.watch(

@@ -12,7 +12,7 @@ from ddp_lint.config import ConfigError, Configuration, Settings
 from ddp_lint.divergence.analyse import summaries_of
 from ddp_lint.divergence.why import Explanation, explain
 from ddp_lint.engine.runner import check_paths
-from ddp_lint.files import shown
+from ddp_lint.files import is_file, shown
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.launch.ranks import is_for_one_process
 from ddp_lint.messages.find import result_of as messages_of
@@ -35,7 +35,7 @@ def why(place: str, configuration: Configuration, color: str) -> int:
     if not name or not line.isdecimal():
         raise ConfigError(f"--why takes FILE:LINE, not '{place}'")
     path = pathlib.Path(name).absolute()
-    if not path.is_file():
+    if not is_file(path):
         say(f"error: {name}: no such file", color)
         return FAILED
     if path.suffix == notebook.SUFFIX:

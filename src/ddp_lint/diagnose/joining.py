@@ -9,6 +9,7 @@ import os
 import pathlib
 from collections.abc import Iterable, Sequence
 
+from ddp_lint.files import is_file
 from ddp_lint.findings import Finding
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
@@ -47,7 +48,7 @@ class Tree:
     def find(self, path: str) -> pathlib.Path | None:
         """The file with the longest common suffix; None where none has the name, or two fit equally well."""
         here = pathlib.Path(path)
-        if here.is_absolute() and here.is_file() and self._below(here):
+        if here.is_absolute() and is_file(here) and self._below(here):
             return here
         parts = path.replace("\\", "/").strip("/").split("/")
         ranked = sorted(

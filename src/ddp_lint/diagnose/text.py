@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 
 from ddp_lint.diagnose.lines import Prefixes, clean, pieces
 from ddp_lint.diagnose.reader import Reader
-from ddp_lint.files import is_endless
+from ddp_lint.files import exists, is_endless, is_file, is_folder
 
 #: Files above this size are not read as closely: only around lines that hold one of the words below.
 _CLOSELY = 4 << 20
@@ -70,10 +70,10 @@ def sources(paths: Sequence[str]) -> Iterator[Source]:
             yield Source("standard input", None)
             continue
         path = pathlib.Path(name)
-        if path.is_dir():
+        if is_folder(path):
             yield from _folder(path)
-        elif path.exists():
-            yield Source(_shown(path), path, rank_in(path), stream=not path.is_file())
+        elif exists(path):
+            yield Source(_shown(path), path, rank_in(path), stream=not is_file(path))
         else:
             raise Unreadable(f"{name}: no such file or folder")
 
@@ -85,7 +85,7 @@ def _folder(folder: pathlib.Path) -> Iterator[Source]:
         for name in names
         if not name.startswith(".") and pathlib.Path(name).suffix.lower() not in _KEEP_OUT
     ]
-    files = sorted(filter(pathlib.Path.is_file, files), key=lambda path: _natural(str(path)))
+    files = sorted(filter(is_file, files), key=lambda path: _natural(str(path)))
     numbered = _numbered(files)
     for path in files:
         yield Source(_shown(path, folder), path, rank_in(path) if path not in numbered else numbered[path])

@@ -18,6 +18,8 @@ from ddp_lint.source import notebook
 from ddp_lint.source.searching import SearchedText
 
 #: Texts, in which a `#` begins no comment, and comments.
+#: Characters of what is said of a file that cannot be decoded.
+_REASON = 200
 _TEXT_OR_COMMENT = re.compile(
     r'''("""|\'{3})(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?P<comment>#[^\n]*)''', re.DOTALL
 )
@@ -166,9 +168,14 @@ def as_written(data: bytes) -> tuple[str, str]:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return data.decode(encoding), encoding
     except (SyntaxError, LookupError, ValueError) as e:  # a codec may raise any UnicodeError
-        raise Unreadable(f"the file cannot be decoded: {e}") from None
+        raise Unreadable(f"the file cannot be decoded: {_shortened(str(e))}") from None
     except Exception as e:  # codecs are many, and some fail on what is no text in ways of their own
-        raise Unreadable(f"the file cannot be decoded: {type(e).__name__}: {e}") from None
+        raise Unreadable(f"the file cannot be decoded: {type(e).__name__}: {_shortened(str(e))}") from None
+
+
+def _shortened(reason: str) -> str:
+    """The file names its encoding, and so what is said of it."""
+    return reason if len(reason) <= _REASON else f"{reason[:_REASON]}…"
 
 
 def normalised(text: str) -> str:

@@ -12,6 +12,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
+from ddp_lint.files import exists, is_file, is_folder
 from ddp_lint.project import Project
 from ddp_lint.project.dependents import imported_files
 from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
@@ -55,7 +56,7 @@ def resolve(text: str, options: Options) -> Target:
     """The target that `text` names. Raises UsageError with what to do when there is none."""
     if options.module:
         return _module(text, options)
-    place, _, name = text.partition(":") if not pathlib.Path(text).exists() else (text, "", "")
+    place, _, name = text.partition(":") if not exists(text) else (text, "", "")
     path = _file_of(place)
     tree = _parse(path)
     classes = tuple(_module_classes(path))
@@ -109,9 +110,9 @@ def _script(path: pathlib.Path, tree: ast.Module, options: Options) -> Target:
 def _file_of(place: str) -> pathlib.Path:
     """The source file of a path or a dotted module name."""
     path = pathlib.Path(place)
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"{place}: a folder; name the file with the model or the training script")
-    if path.is_file():
+    if is_file(path):
         return path.resolve()
     if path.suffix == ".py" or "/" in place:
         raise UsageError(f"{place}: no such file")
