@@ -337,3 +337,60 @@ def test_a_list_of_the_own_share_that_another_function_makes_a_tensor_of(tmp_pat
             return reduce(losses)
     """
     check(tmp_path, source)
+
+
+#: What both helpers of `comm` communicate over where nothing is given to them: all ranks.
+COMM = """
+    def get_default_group():
+        return dist.group.WORLD
+
+    def reduce(x, group=None):
+        if group is None:
+            group = get_default_group()
+        dist.all_reduce(x, group=group)
+
+    def total(x, group=None):
+        group = group if group is not None else dist.group.WORLD
+        dist.all_reduce(x, group=group)
+"""
+
+
+def test_a_helper_that_is_given_no_group_takes_all_ranks(tmp_path: pathlib.Path) -> None:
+    source = """
+        from comm import reduce, total
+
+        def metrics(x, tp_group):
+            pair = dist.new_group([0, 1])
+            if dist.get_rank() in (0, 1):
+                reduce(x, pair)
+                total(x, group=pair)
+            reduce(x, tp_group)
+            if dist.get_rank() == 0:
+                reduce(x)  # !rank-branch
+            if dist.get_rank() == 1:
+                total(x)  # !rank-branch
+    """
+    check(tmp_path, source, comm=COMM)
+
+
+def test_an_entry_that_is_called_the_local_rank(tmp_path: pathlib.Path) -> None:
+    source = """
+        from context import context
+
+        def gather(x):
+            if context["world_size"] > 1:
+                dist.all_reduce(x)
+
+        def save(x, config):
+            if context["local_rank"] == -1 or context["local_rank"] == 0:
+                gather(x)  # !rank-branch
+            if config["rank"] == 0:  # of an adapter, perhaps
+                dist.barrier()
+            known = {"local_rank": 0}
+            if known["local_rank"] == 0:
+                dist.barrier()
+            context["global_rank"] = 0
+            if context["global_rank"] == 0:
+                dist.barrier()
+    """
+    check(tmp_path, source, context="context = {}\n")

@@ -38,7 +38,7 @@ from ddp_lint.divergence.expressions import (
     unordered,
 )
 from ddp_lint.divergence.frame import Frame, bound
-from ddp_lint.divergence.groups import Group, along
+from ddp_lint.divergence.groups import along, of_source
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of
 from ddp_lint.divergence.losses import made_on_the_spot, written
@@ -420,7 +420,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         return from_source(frame, source, arguments.values, node)
     group_source = knows.group(name)
     if group_source is not None:
-        return unknown(key, ref.GroupRef(Group(name.rpartition(".")[2], group_source.scope)))
+        return unknown(key, ref.GroupRef(of_source(group_source)))
     made = knows.type_of(name)
     if made:
         alone = _is_alone(arguments) or _is_silent(made, arguments)

@@ -16,6 +16,7 @@ from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.definitions import given_by_name
 from ddp_lint.divergence.effects import Inline, Yielded, matters
 from ddp_lint.divergence.frame import Frame, Handlers, reference_of
+from ddp_lint.divergence.groups import of_source
 from ddp_lint.divergence.lengths import (
     PIECE,
     cuts_alike,
@@ -53,6 +54,7 @@ from ddp_lint.divergence.shards import element_of_parts, part_of
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     KEYED,
+    NEVER,
     SET,
     Known,
     Value,
@@ -289,6 +291,9 @@ def _of_module(frame: Frame, reference: ref.External | ref.ModuleRef, name: str,
         value = frame.named_rank("attribute", found.name, node)
         if value is not None:
             return value
+        source = known().group(found.name)
+        if source is not None:  # ``dist.group.WORLD``
+            return dataclasses.replace(unknown(("name", found.name), ref.GroupRef(of_source(source))), missing=NEVER)
     return unknown(("name", getattr(found, "name", name)), found)
 
 
@@ -445,6 +450,10 @@ def _entry_of(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> V
         return None
     if isinstance(reference, ref.External) and reference.name == "os.environ":
         return environment(frame, key.value, node)
+    if isinstance(key.value, str) and key.value not in (base.entries or ()) and base.varies is None:
+        ranked = frame.named_rank("entry", key.value, node)
+        if ranked is not None:  # ``context["local_rank"]``, which another file has put there
+            return ranked
     if base.kind == KEYED and base.entries is not None and key.value not in base.entries and dotted(node.value):
         added = unknown(("entry", frame.key(node)))
         longer = unknown((KEYED, frame.key(node), base.key))

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ddp_lint.divergence.values import Condition, Value, Variation
 from ddp_lint.divergence.worlds import World
+from ddp_lint.knowledge.communication import GroupSource
 
 #: Words in the name of a group or of a rank that name the parallel axis it runs along.
 _AXES = (
@@ -86,6 +87,11 @@ class Group:
 
 
 WORLD = Group()
+
+
+def of_source(source: GroupSource) -> Group:
+    """The group that a call known to hand one out, or a name known to have one, stands for."""
+    return WORLD if source.scope == WORLD_AXIS else Group(source.name.rpartition(".")[2], source.scope)
 
 
 def named(text: str) -> Group:

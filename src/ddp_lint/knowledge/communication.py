@@ -154,7 +154,7 @@ class Rank:
     """
 
     name: str
-    what: Literal["call", "method", "environment", "attribute", "name"]
+    what: Literal["call", "method", "environment", "attribute", "name", "entry"]
     value: RankValue
     negated: bool = False
     takes: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class Gate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupSource:
-    """A call that returns a process group whose members share all coordinates but `scope`."""
+    """A call that returns, or a name that has, a process group whose members share all coordinates but `scope`."""
 
     name: str
     scope: Scope

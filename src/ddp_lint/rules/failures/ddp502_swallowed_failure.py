@@ -12,6 +12,7 @@ from ddp_lint.launch.joining import spawns_inside
 from ddp_lint.launch.ranks import has_ranks, on_one_rank, several_ranks
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.failures.exit_methods import EXITS, drops_each_failure
 from ddp_lint.rules.failures.failure_handling import caught, does_work, exits_with_success, only_logs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
@@ -28,7 +29,8 @@ class SwallowedFailure(Rule):
     Finds `except Exception:` (or bare, or `BaseException`, `RuntimeError`) around the call that trains or launches
     training, whose body only prints, logs or passes, if no later code reports the failure; also around one training
     step in a loop of code that several ranks run; `except BaseException` that only prints; and such a handler around
-    the `yield` of a context manager, which drops the failure of every `with` block that uses it.
+    the `yield` of a context manager, which drops the failure of every `with` block that uses it, as does an `__exit__`
+    that returns True without a look at the exception.
 
     ## Why it breaks
 
@@ -80,7 +82,8 @@ class SwallowedFailure(Rule):
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
     but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
     call, or one that rank 0 alone comes to; a `main()` or a context manager in a file without evidence of several
-    ranks; a context manager that every `with` of the project puts around imports alone. Only with `--preview`: a
+    ranks; a context manager that every `with` of the project puts around imports alone; an `__exit__` that asks for the
+    exception, or returns it. Only with `--preview`: a
     project without evidence of several ranks.
 
     ## How to confirm
@@ -101,6 +104,7 @@ class SwallowedFailure(Rule):
         "BaseException",
         "contextmanager",
         "asynccontextmanager",
+        *EXITS,
         *table("failures")["work"],
         *table("failures")["entries"],
         tests=False,
@@ -110,7 +114,8 @@ class SwallowedFailure(Rule):
     def visit_Try(self, node: cst.Try) -> None:
         for handler in node.handlers:
             if self._drops_failure_of_with(node, handler):
-                if several_ranks(self.module) is not None and not self._is_around_imports(node):
+                function = self.module.function_of(node)
+                if several_ranks(self.module) is not None and not self._is_around_imports(function):
                     self._report_context_manager(node, handler)
                 continue
             if (
@@ -132,6 +137,32 @@ class SwallowedFailure(Rule):
             elif "BaseException" in caught(handler):
                 self._report_interrupts(handler)
 
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        returned = drops_each_failure(node)
+        around = (up for up in self.module.ancestors(node) if isinstance(up, (cst.ClassDef, cst.FunctionDef)))
+        owner = next(around, None) if returned is not None else None
+        if returned is None or not isinstance(owner, cst.ClassDef) or several_ranks(self.module) is None:
+            return
+        if self._is_around_imports(owner):
+            return
+        self.report(
+            returned,
+            "this `__exit__` drops each failure: the rank continues, and the others hang in what it skipped",
+            notes=[
+                "True says that the exception is dealt with: rank 1 continues after the `with` block, and rank 0 waits "
+                "in a collective that rank 1 never enters"
+            ],
+            labels=[(owner.name, "the failures of the `with` blocks and functions of this end here")],
+            help="return False, or nothing",
+            fix=self._return_nothing(returned),
+        )
+
+    def _return_nothing(self, returned: cst.Return) -> Fix | None:
+        if returned.value is None:
+            return None
+        edit = Edit(self.module.span(returned.value), "False")
+        return Fix("raise the exception again", Applicability.UNSAFE, (edit,))
+
     def _drops_failure_of_with(self, node: cst.Try, handler: cst.ExceptHandler) -> bool:
         """Whether the `try` holds the `yield` of a context manager and the handler drops the `with` block's failure."""
         function = self.module.function_of(node)
@@ -151,13 +182,13 @@ class SwallowedFailure(Rule):
             and not any(not exclusive(self.module, here[-1], later) for later in after)
         )
 
-    def _is_around_imports(self, node: cst.Try) -> bool:
+    def _is_around_imports(self, manager: cst.FunctionDef | cst.ClassDef | None) -> bool:
         """Whether each `with` of the project that uses the context manager only imports: whoever skips that waits for
         nobody, and nobody for it."""
-        function, project, found = self.module.function_of(node), self.module.project, False
-        if function is None or project is None:
+        project, found = self.module.project, False
+        if manager is None or project is None:
             return False
-        name, word = self.module.name_of(function), function.name.value
+        name, word = self.module.name_of(manager), manager.name.value
         for path in project.holding(word):
             facts = project.facts_of(path)
             if facts is None or facts.source.is_test:

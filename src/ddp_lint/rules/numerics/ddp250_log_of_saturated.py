@@ -47,6 +47,13 @@ _SATURATING = {
 
 
 _BOUNDED = ("cosine_similarity", "tanh")
+#: What is 0 or more, and what is the largest of several: the exponential of the first, negated, is 1 at most, and so is
+#: that of the difference of one of several and the second.
+_NOT_NEGATIVE = ("abs", "relu", "square", "norm", "softplus", "sqrt", "cdist", "exp", "softmax", "sigmoid")
+_LARGEST = ("max", "amax", "maximum", "logsumexp", "logaddexp")
+#: What keeps a value below a bound that it is given, what gives no logarithm above 0.
+_KEPT_BELOW = ("clamp", "clip", "clamp_max", "minimum", "min", "hardtanh")
+_NOT_POSITIVE = ("logsigmoid", "log_softmax", "log_sigmoid")
 
 
 def _whole(part: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -64,6 +71,14 @@ def _is_shifted(powers: Sequence[cst.BaseExpression | None]) -> bool:
     return len(taken) == len(powers) and len({dotted(value) for value in taken} - {""}) == 1
 
 
+def _is_call_of(value: cst.BaseExpression, functions: tuple[str, ...]) -> bool:
+    return isinstance(value, cst.Call) and called(value) in functions
+
+
+def _is_one(value: cst.BaseExpression) -> bool:
+    return isinstance(value, (cst.Float, cst.Integer)) and float(value.evaluated_value) == 1
+
+
 def _is_tiny(value: cst.BaseExpression) -> bool:
     """A literal constant below what half precision can add to 0."""
     return isinstance(value, (cst.Float, cst.Integer)) and 0 <= float(value.evaluated_value) < 6e-8
@@ -76,14 +91,16 @@ class LogOfSaturated(Rule):
 
     Finds `log(softmax(x))`, `log(sigmoid(x))`, `log(gumbel_softmax(x))` (as functions or methods, also through a
     variable, a function of the project that returns it, or a model that ends with it, also with a tiny constant
-    added), `log(exp(a) + exp(b))`, and the logarithm of a mask that is added to the input of a softmax.
+    added), `log(exp(a) + exp(b))`, `log(1 + exp(x))` and `log1p(exp(x))`, and the logarithm of a mask that is added to
+    the input of a softmax.
 
     ## Why it breaks
 
     The inner function rounds to 0 (or the sum of exponentials to infinity) long before the logarithm is small:
     log(softmax([-200, 0, 200])) is [-inf, -inf, 0], and 1e-8 or 1e-10 added inside is 0 in fp16. A row whose mask is 0
-    everywhere is -inf everywhere, and its softmax is NaN. One infinity in rank 0's batch causes NaN gradients there,
-    and the gradient all-reduce sends them to rank 1 and every other rank.
+    everywhere is -inf everywhere, and its softmax is NaN. `log(1 + exp(x))` is infinite above 88.8, in fp16 above
+    11.1, and its gradient is NaN there (measured). One infinity in rank 0's batch causes NaN gradients there, and the
+    gradient all-reduce sends them to rank 1 and every other rank.
 
     ## Example
 
@@ -118,11 +135,12 @@ class LogOfSaturated(Rule):
     ## When it is silent
 
     `clamp(min=...)` in between, a sigmoid or softmax of a cosine, a `tanh` or the difference of two, or of constants
-    (`torch.arange(-6, 6)`), a constant of 1e-6 or more (any constant in files without half precision, and any that is
-    added to a softmax under autocast, which computes it in single precision), `log_softmax`, `logsigmoid`, `logsumexp`,
-    the logarithm of a mask that is not added to anything, one that is only read with `item()` or `tolist()`, code under
-    `no_grad` and functions that are called only there or with arrays alone (`torch.from_numpy`), evaluation, inference
-    and tests.
+    (`torch.arange(-6, 6)`), `log(1 + exp(x))` of a parameter (`self.rho`) and of what is no positive number
+    (`-x.abs()`, `a - torch.max(a, b)`) or is clamped, a constant of 1e-6 or more (any constant in files without half
+    precision, and any that is added to a softmax under autocast, which computes it in single precision), `log_softmax`,
+    `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, one that is only read with
+    `item()` or `tolist()`, code under `no_grad` and functions that are called only there or with arrays alone
+    (`torch.from_numpy`), evaluation, inference and tests.
 
     ## How to confirm
 
@@ -139,17 +157,25 @@ class LogOfSaturated(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("log", file=("softmax", "sigmoid", "gumbel_softmax", "exp", "Softmax", "Sigmoid"), tests=False)
+    triggers = Triggers(
+        "log", "log1p", file=("softmax", "sigmoid", "gumbel_softmax", "exp", "Softmax", "Sigmoid"), tests=False
+    )
     oracles = ("finite",)
 
     def start(self) -> None:
         self._named: dict[cst.FunctionDef, dict[str, list[cst.Name]]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
-        operand = self._operand(node, "log")
+        operand, added = self._operand(node, "log"), self._operand(node, "log1p")
+        operand = operand if added is None else added
         if operand is None or without_gradient(self.module, node) or self._is_only_shown(node):
             return
         if evaluation_only(self.module, node) or self._is_called_without_gradient(node):
+            return
+        power = self._power_beside_one(operand, is_added=added is not None)
+        if power is not None and not self._is_kept_low(power):
+            self._report(node, "the exponential overflows for a large input", "torch.nn.functional.softplus(x)", None)
+        if power is not None or added is not None:
             return
         if self._is_added_mask(node, operand):
             self._report(node, "the mask of a fully masked row is all 0", "(mask + tiny).log(), or masked_fill", None)
@@ -173,6 +199,29 @@ class LogOfSaturated(Rule):
         if made:
             what = f"{made} rounds to 0 for a confident input"
             self._report(node, what, _SATURATING[made][0], None, [(operand, f"ends with a {made}")])
+
+    def _power_beside_one(self, operand: cst.BaseExpression, *, is_added: bool) -> cst.BaseExpression | None:
+        """The x of ``1 + exp(x)``; with `is_added` that of ``exp(x)``, to which the function adds 1."""
+        operand = self._behind_name(operand)
+        if is_added:
+            return self._operand(operand, "exp")
+        if not isinstance(operand, cst.BinaryOperation) or not isinstance(operand.operator, cst.Add):
+            return None
+        sides = [self._behind_name(side) for side in (operand.left, operand.right)]
+        powers = [self._operand(side, "exp") for side in sides]
+        return next((power for power, other in zip(powers, sides[::-1], strict=True) if _is_one(other)), None)
+
+    def _is_kept_low(self, power: cst.BaseExpression) -> bool:
+        """Whether nothing makes a large number of it: a parameter (an attribute), what is clamped or no positive
+        number, and what `_is_bounded` knows."""
+        value = self._behind_name(power)
+        if isinstance(value, (cst.Attribute, cst.Integer, cst.Float)) or self._is_bounded(value):
+            return True
+        if isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.Minus):
+            return _is_call_of(self._behind_name(value.expression), _NOT_NEGATIVE)
+        if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Subtract):
+            return _is_call_of(self._behind_name(value.right), _LARGEST)
+        return _is_call_of(value, (*_KEPT_BELOW, *_NOT_POSITIVE))
 
     def _is_only_shown(self, node: cst.Call) -> bool:
         """Whether what is made of it is there to be read, not trained by: ``entropy = -(p * log(p)).sum()``, of which
