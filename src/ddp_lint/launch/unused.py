@@ -212,7 +212,7 @@ def _is_left(
     above |= {(facts.name, name)}
     for path in paths:
         user = project.facts_of(path)
-        if user is None or user.source.is_test or (among is not None and user.name not in among):
+        if user is None or not _may_use(user, facts, among):
             continue
         if among is None and _is_offered(project, facts, name, user):
             return False
@@ -223,6 +223,11 @@ def _is_left(
             if not place or not _is_left(project, user, place, above, among, program):
                 return False
     return True
+
+
+def _may_use(user: ModuleFacts, facts: ModuleFacts, among: frozenset[str] | None) -> bool:
+    """Whether it counts that a file uses what another has: no test does; a program may be called ``pred_test.py``."""
+    return (among is None or user.name in among) and (not user.source.is_test or user.name == facts.name)
 
 
 def _is_never_started(project: Project, facts: ModuleFacts, name: str) -> bool:
