@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -171,20 +173,23 @@ class Initialiser:
         return None
 
 
-def runs_before(tree: ast.Module, line: int) -> Iterator[ast.stmt]:
+def runs_before(tree: ast.Module, line: int) -> list[ast.stmt]:
     """The statements that ran when the line `line` is reached: those above it, in each block around it, and the tests
     that led into these."""
+    found: list[ast.stmt] = []
     block: list[ast.stmt] = tree.body
     while block:
-        above = [s for s in block if (s.end_lineno or s.lineno) < line]
-        yield from above
-        inside = [s for s in block if s.lineno <= line <= (s.end_lineno or s.lineno)]
+        # Each of thousands of lines may ask: what is above is no more than cut off.
+        above = bisect.bisect_left(block, line, key=lambda s: s.end_lineno or s.lineno)
+        found += block[:above]
+        inside = [*itertools.takewhile(lambda s: s.lineno <= line, itertools.islice(block, above, None))]
         for s in inside:
             if isinstance(s, ast.If) and s.body[0].lineno <= line:
                 all_hold = isinstance(s.test, ast.BoolOp) and isinstance(s.test.op, ast.And) and _holds(s.body, line)
                 parts = s.test.values if all_hold and isinstance(s.test, ast.BoolOp) else [s.test]
-                yield from (ast.copy_location(ast.Expr(part), part) for part in parts)
+                found += (ast.copy_location(ast.Expr(part), part) for part in parts)
         block = next((arm for s in inside for arm in _arms(s) if arm and _holds(arm, line)), [])
+    return found
 
 
 def _arms(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

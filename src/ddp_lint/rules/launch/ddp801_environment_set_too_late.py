@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.cuda import Initialiser, Place, asks_driver, makes_context, runs_before
+from ddp_lint.launch.cuda import Initialiser, asks_driver, makes_context, runs_before
 from ddp_lint.launch.environment import Write, read_at
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.launch.variables import WriteRule
@@ -36,6 +36,9 @@ def _starts(text: str) -> bool:
 
 #: The points that lie in the project's own use of a GPU, with the calls that are such a use.
 _ON_GPU = {"driver": asks_driver, "cuda": makes_context, "allocation": makes_context}
+
+#: The statement that uses a GPU, and where that is: its file and node.
+_Use = tuple[ast.stmt, ModuleFacts, ast.AST]
 
 
 class EnvironmentSetTooLate(WriteRule):
@@ -220,23 +223,31 @@ class EnvironmentSetTooLate(WriteRule):
         project = self.module.project
         if project is None or _starts(facts.file.text):
             return None
-        seen = frozenset[str]()
-        for statement in runs_before(facts.tree, line):
-            key = (point["at"], statement, seen)
-            if key not in self._first_uses:  # each write asks for all that is above it
-                initialiser = Initialiser(project, _ON_GPU[point["at"]], set(seen))
-                self._first_uses[key] = initialiser.of(facts, statement), frozenset(initialiser.seen)
-            found, seen = self._first_uses[key]
+        statements, at = runs_before(facts.tree, line), point["at"]
+        # Each write asks for all that is above it: what is known of a statement counts for all before it, too.
+        known = next((n for n in range(len(statements), 0, -1) if (at, statements[n - 1]) in self._first_uses), 0)
+        found, seen = self._first_uses[at, statements[known - 1]] if known else (None, frozenset[str]())
+        for statement in statements[known:] if found is None else ():
+            initialiser = Initialiser(project, _ON_GPU[at], set(seen))
+            place = initialiser.of(facts, statement)
+            found = (statement, *place) if place is not None else None
+            seen = frozenset(initialiser.seen)
+            self._first_uses[at, statement] = found, seen
             if found is not None:
-                owner, place = found
-                there = f" ({owner.file.path}:{getattr(place, 'lineno', 1)})" if owner is not facts else ""
-                return facts.file.span_of(statement), f"{point['point']}{there}: it was read here"
-        return None
+                break
+        if found is None:
+            return None
+        self._first_uses[at, statements[-1]] = found, seen
+        statement, owner, use = found
+        there = f" ({owner.file.path}:{getattr(use, 'lineno', 1)})" if owner is not facts else ""
+        return facts.file.span_of(statement), f"{point['point']}{there}: it was read here"
 
     @functools.cached_property
-    def _first_uses(self) -> dict[tuple[str, ast.stmt, frozenset[str]], tuple[Place | None, frozenset[str]]]:
-        """Where a statement first uses a GPU, and the modules imported by then, by the use that is sought, itself
-        and the modules imported before."""
+    def _first_uses(
+        self,
+    ) -> dict[tuple[str, ast.stmt], tuple[tuple[ast.stmt, ModuleFacts, ast.AST] | None, frozenset[str]]]:
+        """By a statement and the use that is sought: the first statement up to it that uses a GPU, with the place of
+        the use, and the modules that are imported by then."""
         return {}
 
     # ---- in a forked worker
