@@ -71,13 +71,15 @@ class _Search:
         if len(blocks) > 1 and not isinstance(top, ast.ClassDef):
             return self._is_behind(facts, blocks, depth)  # a function inside another one, where that defines it
         project, name = self._project, top.name
-        if is_installed(project) or is_found_by_name(project, facts, name, None):
+        if is_installed(project):
             return False
         if (facts.name, name) in self._above:
             return True
         self._above.add((facts.name, name))
-        # A result that rests on the words of the texts is not kept when one of them changes: they are asked for last.
-        return self._are_behind(facts, top, depth) and not named_in_texts(project, name)
+        # The words of all texts last: what asks for them depends on each of them.
+        if not self._are_behind(facts, top, depth) or is_found_by_name(project, facts, name, None):
+            return False
+        return not named_in_texts(project, name)
 
     def _are_behind(self, facts: ModuleFacts, top: ast.ClassDef | FunctionNode, depth: int) -> bool:
         project, whole, found = self._project, f"{facts.name}.{top.name}", False

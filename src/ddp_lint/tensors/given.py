@@ -79,10 +79,14 @@ def _is_met_by_none(module: Module, node: cst.CSTNode, depth: int) -> bool:
         return True
     calls = _calls_here(module, node) if depth else ()
     return (
-        bool(calls)
-        and all(_is_met_by_none(module, call, depth - 1) for call in calls)
-        and _is_called_here(module, node)
+        bool(calls) and all(_is_met_by_none(module, call, depth - 1) for call in calls) and not _is_named(module, node)
     )
+
+
+def _is_named(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a text of the project names the function around a place. Who asks depends on the words of all texts."""
+    function, project = module.function_of(node), module.project
+    return function is None or project is None or named_in_texts(project, function.name.value)
 
 
 def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
@@ -104,13 +108,6 @@ def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
     return found if len(found) == len(lines) else ()
 
 
-def _is_called_here(module: Module, node: cst.CSTNode) -> bool:
-    """Whether no text of the project names the function around a place. It is asked last: a result that rests on the
-    words of the texts is not kept when one of them changes."""
-    function, project = module.function_of(node), module.project
-    return function is not None and project is not None and not named_in_texts(project, function.name.value)
-
-
 def needs_option_left_off(module: Module, node: cst.CSTNode) -> bool:
     """Whether a place is reached only where an option of the program is on that is off by itself, and that no command
     of the project passes which starts it: ``if args.profile: (here)``. So is what a function does that is called at
@@ -122,9 +119,7 @@ def _needs_option(module: Module, node: cst.CSTNode, depth: int) -> bool:
     if any(_is_for_option(module, test, taken, node) for test, taken in conditions(module, node)):
         return True
     calls = _calls_here(module, node) if depth else ()
-    return (
-        bool(calls) and all(_needs_option(module, call, depth - 1) for call in calls) and _is_called_here(module, node)
-    )
+    return bool(calls) and all(_needs_option(module, call, depth - 1) for call in calls) and not _is_named(module, node)
 
 
 def _is_for_option(module: Module, test: cst.BaseExpression, taken: bool, node: cst.CSTNode) -> bool:
@@ -318,19 +313,21 @@ def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
     if owner is not None and function.name.value == "__init__":
         seen = _is_made_here(module, project, owner)
     else:
-        seen = not named_in_texts(project, function.name.value)
-        seen = seen and (owner is None or _is_called_by_name(module, project, owner, function.name.value))
+        seen = owner is None or _is_called_by_name(module, project, owner, function.name.value)
     if not seen:
         return None
     if module.function_of(function) is not None:
-        return _given_around(module, function, binding.name, default, depth)
+        around = _given_around(module, function, binding.name, default, depth)
+        return None if around is not None and named_in_texts(project, function.name.value) else around
     sites = sites_of(module, function)
     found = [(site.facts, site.node, site.around, site.given(function, binding.name)) for site in sites]
     if function.name.value == "forward" and any(value is not None for *_, value in found):
         return None  # not all calls of objects are seen
-    return _joined(
+    values = _joined(
         _given_by(project, facts, call, around, value, default, depth - 1) for facts, call, around, value in found
     )
+    # The words of all texts last: what asks for them depends on each of them.
+    return None if values is not None and named_in_texts(project, function.name.value) else values
 
 
 def _is_called_by_name(module: Module, project: Project, owner: cst.ClassDef, method: str) -> bool:
@@ -348,14 +345,14 @@ def _is_made_here(module: Module, project: Project, owner: cst.ClassDef) -> bool
     it by a text."""
     word, name = owner.name.value, module.name_of(owner)
     paths = project.holding(word)
-    if owner.decorators or is_installed(project) or named_in_texts(project, word) or len(paths) > _FILES:
+    if owner.decorators or is_installed(project) or len(paths) > _FILES:
         return False
     for path in paths:
         facts = project.facts_of(path)
         for use in uses(facts, word) if facts is not None and not facts.source.is_test else ():
             if facts is not None and use.call is None and project.meaning(facts, use.node) == name:
                 return False
-    return True
+    return not named_in_texts(project, word)
 
 
 def _given_around(
@@ -428,7 +425,7 @@ def _handed_on(project: Project, facts: ModuleFacts, function: FunctionNode, nam
 
 def _given_by_all(project: Project, facts: ModuleFacts, function: FunctionNode, name: str, depth: int) -> _Values:
     word = function.name
-    if facts.definitions.get(word) is not function or function.decorator_list or named_in_texts(project, word):
+    if facts.definitions.get(word) is not function or function.decorator_list:
         return None
     paths, whole = project.holding(word), f"{facts.name}.{word}"
     if len(paths) > _FILES:
@@ -448,7 +445,8 @@ def _given_by_all(project: Project, facts: ModuleFacts, function: FunctionNode, 
             place = places.index(name) if name in places else len(use.call.args)
             value = argument_at(use.call, place, name)
             found.append(_given_by(project, user, use.call, use.around, value, kept.get(name), depth))
-    return _joined(found)
+    values = _joined(found)
+    return None if values is not None and named_in_texts(project, word) else values
 
 
 def _defaults_of(function: FunctionNode) -> dict[str, _Constant]:
