@@ -4,6 +4,8 @@ defines, a call that a function of the project does not take."""
 from __future__ import annotations
 
 import ast
+import bisect
+import itertools
 from collections.abc import Iterator, Sequence
 
 from ddp_lint.launch.texts import is_installed, named_in_texts
@@ -53,12 +55,27 @@ class _Search:
         around = function if isinstance(function, FunctionNode) else None
         above: ast.AST = around if around is not None else facts.tree
         for block in blocks[first + 1 :]:
-            if any(self._fails(facts, around, each) for each in _before(above, block)):
+            if self._fails_above(facts, around, above, block):
                 return True
             if block is not blocks[-1] and self._fails_at_all(facts, around, _head(block)):
                 return True
             above = block
         return around is not None and depth > 0 and self._is_never_called(facts, blocks[: first + 1], depth - 1)
+
+    def _fails_above(self, facts: ModuleFacts, around: FunctionNode | None, above: ast.AST, block: Block) -> bool:
+        """Whether a statement fails that a run goes through in the block `above` before it comes to one of it."""
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(above, field, None)
+            place = _place_in(statements, block) if isinstance(statements, list) else None
+            if place is not None:
+                return _first_failing(self._project, facts, around, statements or []) < place
+        return False
+
+    def first_of(self, facts: ModuleFacts, around: FunctionNode | None, statements: Sequence[ast.stmt]) -> int:
+        """The place of the first of some statements that fails whenever it is reached; behind the last where none
+        does."""
+        places = (place for place, each in enumerate(statements) if self._fails(facts, around, each))
+        return next(places, len(statements))
 
     def _is_never_called(self, facts: ModuleFacts, blocks: Sequence[Block], depth: int) -> bool:
         """Whether everything that mentions a function, the last of these blocks, or the class that it is in, is behind
@@ -161,13 +178,27 @@ class _Search:
         return self._failing[key]
 
 
-def _before(above: ast.AST, block: Block) -> list[ast.AST]:
-    """The statements of the block `above` that a run has gone through before it comes to one of them."""
-    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-        statements = getattr(above, field, None)
-        if isinstance(statements, list) and block in statements:
-            return statements[: statements.index(block)] if field in ("body", "orelse", "finalbody") else []
-    return []
+def _first_failing(
+    project: Project, facts: ModuleFacts, around: FunctionNode | None, statements: Sequence[ast.stmt]
+) -> int:
+    """`_Search.first_of`, once for a block: each of thousands of places in it may ask."""
+    first = statements[0]
+    found: int = project.remember(
+        ("first failing", first.lineno, first.col_offset),
+        lambda: _Search(project).first_of(facts, around, statements),
+        facts.kept,
+    )
+    return found
+
+
+def _place_in(statements: Sequence[ast.AST], block: Block) -> int | None:
+    """The place of a statement among some, which are in the order of their lines."""
+    line = getattr(block, "lineno", 0)
+    place = bisect.bisect_left(statements, line, key=lambda each: getattr(each, "lineno", 0))
+    alike = itertools.takewhile(
+        lambda each: getattr(each, "lineno", 0) == line, itertools.islice(statements, place, None)
+    )
+    return next((n for n, each in enumerate(alike, place) if each is block), None)
 
 
 def _head(statement: ast.AST) -> list[ast.AST]:
