@@ -2015,3 +2015,143 @@ RECOVERING = """
 )
 def test_rounds_that_ran_out_of_memory_may_be_made_up_for(reaction: str, mark: str, tmp_path: pathlib.Path) -> None:
     check(tmp_path, RECOVERING.replace("REACTION", reaction).replace("MARK", mark))
+
+
+#: A loss that a rank has only for some of its batches, and a step for those that have one.
+LOSSES = """
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader, Subset
+        import itertools, numpy as np
+
+        def loss_of(model, batch):
+            if (batch["boxes"] > 0).sum() == 0:
+                return None
+            return model(batch).sum()
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        """
+        def main(model, loader):
+            model = DDP(model)
+            for batch in loader:
+                loss = loss_of(model, batch)
+                if loss is None:
+                    continue
+                loss.backward()  # !optimizer-step
+        """,
+        """
+        def main(model, loader):
+            model = DDP(model)
+            for batch in loader:
+                loss = None
+                if batch["mask"].any():
+                    loss = model(batch).sum()
+                if loss is not None:
+                    loss.backward()  # !optimizer-step
+        """,
+        # near misses: all ranks step
+        """
+        def main(model, loader):
+            model = DDP(model)
+            for batch in loader:
+                loss = loss_of(model, batch)
+                if loss is None:
+                    loss = sum(p.sum() for p in model.parameters()) * 0
+                loss.backward()
+        """,
+        """
+        def main(model, loader, debug):
+            model = DDP(model)
+            for batch in loader:
+                loss = None
+                if debug:
+                    loss = model(batch).sum()
+                if loss is not None:
+                    loss.backward()
+        """,
+        """
+        def main(model, loader, group):
+            for batch in loader:
+                found = batch["mask"].any()
+                if found:
+                    dist.all_reduce(batch["x"], group=group)
+                if not found:
+                    dist.all_reduce(batch["x"], group=group)
+        """,
+    ],
+)
+def test_a_choice_that_is_made_again(tmp_path: pathlib.Path, source: str) -> None:
+    check(tmp_path, LOSSES + source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        """
+        def main(files, x, rank, world_size):
+            for name in itertools.islice(files, dist.get_rank(), None, dist.get_world_size()):
+                dist.all_reduce(x)  # !loop-count
+        """,
+        """
+        def main(data, model):
+            model = DDP(model)
+            mine = np.array_split(np.arange(len(data)), dist.get_world_size())[dist.get_rank()]
+            for batch in DataLoader(Subset(data, mine), batch_size=4):
+                model(batch).sum().backward()  # !loop-count
+        """,
+        # near misses
+        """
+        def main(files, x):
+            for name in itertools.islice(files, 0, None, 2):
+                dist.all_reduce(x)
+        """,
+        """
+        def main(data, model):
+            model = DDP(model)
+            mine = np.array_split(np.arange(len(data)), 4)[0]
+            for batch in DataLoader(Subset(data, mine), batch_size=4):
+                model(batch).sum().backward()
+        """,
+    ],
+)
+def test_elements_that_are_dealt_out_in_other_ways(tmp_path: pathlib.Path, source: str) -> None:
+    check(tmp_path, LOSSES + source)
+
+
+def test_what_rank_0_alone_looks_up_is_no_file_that_all_ranks_see(tmp_path: pathlib.Path) -> None:
+    source = """
+        def should_stop():
+            return os.path.exists("stop")
+
+        def train(x):
+            stop = False
+            for epoch in range(9):
+                if dist.get_rank() == 0:
+                    stop = should_stop()
+                if stop:
+                    break
+                dist.all_reduce(x)  # !loop-count
+
+        def count(x):
+            files = len(os.listdir("parts")) if dist.get_rank() == 0 else 0
+            for _ in range(files):
+                dist.all_reduce(x)  # !loop-count
+
+        def all_look(x):
+            if should_stop():
+                return
+            dist.all_reduce(x)  # ?data-condition
+
+        def told(x):
+            stop = [False]
+            if dist.get_rank() == 0:
+                stop = [should_stop()]
+            dist.broadcast_object_list(stop, src=0)
+            if stop[0]:
+                return
+            dist.all_reduce(x)
+    """
+    check(tmp_path, source)

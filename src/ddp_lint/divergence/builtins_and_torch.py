@@ -20,8 +20,10 @@ from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
     assigned_once,
     deals,
+    dealt_evenly,
     drops_last,
     equalised,
+    is_one_of_split,
     is_serialised,
     is_share,
     is_size,
@@ -243,12 +245,26 @@ _SHARED_OUT = 8
 _WITH_STEP = 3
 
 
+def _islice(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``islice(files, rank, None, world_size)``: what ``files[rank::world_size]`` is."""
+    given, key = arguments.positional, ("slice", frame.key(node))
+    if len(given) <= _WITH_STEP or not _is_place(given[1]) or given[2].constant is None or given[0].varies is not None:
+        return passed_on(frame, node, arguments.values)
+    if given[2].constant.value is not None:
+        return dataclasses.replace(unknown(key), varies=given[1].varies)  # as many of a block for each, perhaps
+    share = divergent(key, own_share(frame, node))
+    return dataclasses.replace(share, even=True) if dealt_evenly(frame, node.args[0], node.args[3]) else share
+
+
 def _subset(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``Subset(data, indices)``: as many as there are indices."""
-    indices = arguments.get("indices", ("dataset", "indices"))[0]
-    if indices is None or indices.varies is None or not is_share(indices):
+    indices, given = arguments.get("indices", ("dataset", "indices"))
+    if indices is None or indices.varies is None:
         return unknown(frame.key(node))
-    return divergent(frame.key(node), indices.varies)
+    if is_share(indices):
+        return divergent(frame.key(node), indices.varies)
+    split = given is not None and indices.varies.cause == "rank" and is_one_of_split(frame, given)
+    return divergent(frame.key(node), own_share(frame, node)) if split else unknown(frame.key(node))
 
 
 def _shapeless(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -481,7 +497,7 @@ LIBRARY: dict[str, _Handler] = {
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
     "collections.OrderedDict": _dictionary,
     **{f"itertools.{name}": _combined for name in ("product", "chain", "permutations", "combinations", "zip_longest")},
-    "torch.distributed.init_process_group": _job,
+    "itertools.islice": _islice, "torch.distributed.init_process_group": _job,
     **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
     # The worlds are those of a distributed job.
     "torch.distributed.is_initialized": lambda frame, node, arguments: constant(True),

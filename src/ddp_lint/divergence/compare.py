@@ -460,9 +460,7 @@ class Comparison:
 
     def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
         """Was the pair of places not reached before, with the same of the choices that matter from there on?"""
-        if not self._asked_below:
-            self._asked_below = self._questions_below()
-        below = self._asked_below[one.node.number] | self._asked_below[two.node.number]
+        below = self._below_of(one.node) | self._below_of(two.node)
         made = tuple(frozenset(item for item in side.own.items() if item[0] in below) for side in (one, two))
         seen = self._seen.setdefault(key, set())
         if made in seen or len(seen) >= self.WAYS:
@@ -614,7 +612,20 @@ class Comparison:
 
     def _equal(self, one: Side, two: Side) -> bool:
         numbers = self._projection.numbers
-        return numbers[one.world][one.node.number] == numbers[two.world][two.node.number]
+        if numbers[one.world][one.node.number] != numbers[two.world][two.node.number]:
+            return False
+        return one.own is two.own or not self._is_asked_again(one, two)
+
+    def _is_asked_again(self, one: Side, two: Side) -> bool:
+        """Is a choice that the two have made differently to be made again: ``if mine: loss = model(x)``, and ``if loss
+        is not None: loss.backward()`` behind it?"""
+        apart = {key for key, chosen in one.own.items() if two.own.get(key, chosen) is not chosen}
+        return bool(apart) and not apart.isdisjoint(self._below_of(one.node) | self._below_of(two.node))
+
+    def _below_of(self, node: Node) -> frozenset[Hashable]:
+        if not self._asked_below:
+            self._asked_below = self._questions_below()
+        return self._asked_below[node.number]
 
     @staticmethod
     def _alike(one: EventNode, two: EventNode) -> bool:

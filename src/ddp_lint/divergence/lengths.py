@@ -40,7 +40,8 @@ _ADDING = frozenset({"append", "extend", "insert"})
 _BATCH = re.compile(r"^(?!.*_(idx|index|ids?|num|size)$)(.*_)?(\w*batch\w*|samples?|examples?)(_|$)")
 #: The file copes with numbers of batches that differ: its loops end together.
 _COPING = re.compile(
-    r"\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|itertools\.cycle|itertools\.islice|\.with_epoch\("
+    r"\bJoin\b|\.join\(\s*\)|join_uneven_inputs|even_batches|itertools\.cycle|\.with_epoch\("
+    r"|itertools\.islice(?!\([^()]*\brank\b)"  # with the rank it deals the elements out
 )
 #: ... or it makes those of the loaders equal that it gives a sampler.
 _DIVIDING = re.compile(r"DistributedSampler|DistributedBatchSampler|drop_last\s*=\s*True")
@@ -420,6 +421,16 @@ def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     return any(_is_multiple(frame, assigned_once(frame, count), frame.text(step)) for count in pieces.args[:2])
 
 
+def is_one_of_split(frame: Frame, piece: ast.expr) -> bool:
+    """``np.array_split(indices, world_size)[rank]``, also as a list: the first pieces have one element more."""
+    piece = assigned_once(frame, piece)
+    while isinstance(piece, ast.Call) and (last_part(piece.func) in ("tolist", "list")):
+        of = piece.func.value if isinstance(piece.func, ast.Attribute) else next(iter(piece.args), piece.func)
+        piece = assigned_once(frame, of)
+    split = assigned_once(frame, piece.value) if isinstance(piece, ast.Subscript) else piece
+    return isinstance(split, ast.Call) and last_part(split.func) == "array_split"
+
+
 def _is_multiple(frame: Frame, number: ast.expr, of: str) -> bool:
     """``n * world``, ``len(x) - len(x) % world``."""
     if not isinstance(number, ast.BinOp):
@@ -634,6 +645,7 @@ __all__ = [
     "grown", "grown_by_key",
     "is_extent",
     "is_loader_name",
+    "is_one_of_split",
     "is_serialised",
     "is_share",
     "is_size",

@@ -761,10 +761,18 @@ def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, r
     received = yes if open_ is None or open_ is no else no
     if received.agreed and outcomes[1:] == [received is yes] * (worlds.COUNT - 1):
         return received  # ``if rank != 0: stop = received[0]``: what rank 0 has sent
+    if open_ is not None and _is_looked_up(open_, no if open_ is yes else yes):
+        # The ranks of one arm alone look: that all see the same files does not make the arms alike.
+        return dataclasses.replace(open_, varies=test.varying(), reference=reference, test=formula)
     if open_ is not None:
         return dataclasses.replace(open_, reference=reference, test=formula or open_.test)
     varies = test.varying() if len(set(picked)) > 1 else None
     return Value(picked, varies, reference=reference, test=formula)
+
+
+def _is_looked_up(one: Value, other: Value) -> bool:
+    """Does the one follow from files, and the other at most from the rank, as what a round before has left does?"""
+    return one.varies is not None and one.varies.cause == "file" and (other.varies is None or other.by_rank)
 
 
 #: Containers within each other whose elements are distinguished: ``a, b = (a, b), (b, a)`` doubles what they hold.
