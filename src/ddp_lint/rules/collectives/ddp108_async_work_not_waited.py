@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import collections
 import dataclasses
 import functools
+import heapq
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -234,7 +237,7 @@ class AsyncWorkNotWaited(Rule):
     def _touched(self, pending: _Pending, handle: str) -> cst.CSTNode | None:
         """The first statement afterwards that touches a buffer, before the handle is used or all is in sync."""
         buffers = pending.outputs | pending.inputs
-        for statement in self._statements_after(pending.call):
+        for statement in self._that_matter(pending.call, buffers, handle):
             said = self._said_by(statement)
             if (handle and handle in said.names) or said.synchronises:
                 return None
@@ -267,15 +270,28 @@ class AsyncWorkNotWaited(Rule):
         function = self.module.function_of(call)
         return _synchronises(function if function is not None else self.module.tree)
 
-    def _statements_after(self, call: cst.Call) -> Iterator[cst.CSTNode]:
-        """What follows the call's statement in its block, then in the blocks around it, within one function."""
+    def _that_matter(self, call: cst.Call, buffers: frozenset[str] | set[str], handle: str) -> Iterator[cst.CSTNode]:
+        """What follows the call's statement in its block, then in the blocks around it, within one function: of that
+        the statements which may decide something, by the names in them."""
         statement: cst.CSTNode = call
         for outer in self.module.ancestors(call):
             if isinstance(outer, (cst.IndentedBlock, cst.Module)):
-                yield from self.module.following(statement)
+                block = self._index(outer)
+                yield from (outer.body[place] for place in block.behind(block.places[statement], buffers, handle))
             if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
                 return
             statement = outer
+
+    def _index(self, block: cst.IndentedBlock | cst.Module) -> _Index:
+        if block not in self._indexes:
+            self._indexes[block] = found = _Index({each: place for place, each in enumerate(block.body)})
+            for each, place in found.places.items():
+                found.note(self._said_by(each), place, defines=isinstance(each, (cst.FunctionDef, cst.ClassDef)))
+        return self._indexes[block]
+
+    @functools.cached_property
+    def _indexes(self) -> dict[cst.CSTNode, _Index]:
+        return {}
 
     def _used_again(self, name: str, call: cst.Call, append_is_use: bool = True) -> bool:
         """Whether the function mentions a local name other than to assign it (or to append to it)."""
@@ -314,6 +330,35 @@ class _Said:
     synchronises: bool
     communicates: bool
     stores: list[tuple[set[str], set[str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Index:
+    """Which statements of a block may decide something about communication that is under way, by their places: each of
+    thousands of collectives asks for those behind it."""
+
+    places: dict[cst.CSTNode, int]
+    #: Those that end the search for any tensor.
+    stops: list[int] = dataclasses.field(default_factory=list)
+    #: Those that have a name, and of these the ones that may touch the tensor of that name.
+    mentions: dict[str, list[int]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+    touches: dict[str, list[int]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+
+    def note(self, said: _Said, place: int, *, defines: bool) -> None:
+        """Take up the next statement."""
+        if said.synchronises or defines:
+            self.stops.append(place)
+        for name in said.names:
+            self.mentions[name].append(place)
+        # A further collective is queued behind the first; it may give the name another tensor.
+        for name in {n for targets, _ in said.stores for n in targets} if said.communicates else said.names:
+            self.touches[name].append(place)
+
+    def behind(self, place: int, buffers: Iterable[str], handle: str) -> Iterator[int]:
+        """The places behind one that may decide something for these tensors and that handle, in order."""
+        listed = [self.stops, self.mentions.get(handle, []), *(self.touches.get(name, []) for name in sorted(buffers))]
+        later = [map(each.__getitem__, range(bisect.bisect_right(each, place), len(each))) for each in listed]
+        yield from (number for number, _ in itertools.groupby(heapq.merge(*later)))
 
 
 @dataclasses.dataclass(frozen=True)
