@@ -17,7 +17,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, is_false, receiver
 from ddp_lint.source.syntax import parameters, walk
-from ddp_lint.source.tree import called, descendants
+from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
@@ -217,11 +217,28 @@ class LogOfSaturated(Rule):
         value = self._behind_name(power)
         if isinstance(value, (cst.Attribute, cst.Integer, cst.Float)) or self._is_bounded(value):
             return True
+        if self._is_made_of_clamped(power, _STEPS):
+            return True
         if isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.Minus):
             return _is_call_of(self._behind_name(value.expression), _NOT_NEGATIVE)
         if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Subtract):
             return _is_call_of(self._behind_name(value.right), _LARGEST)
         return _is_call_of(value, (*_KEPT_BELOW, *_NOT_POSITIVE))
+
+    def _is_made_of_clamped(self, value: cst.BaseExpression, depth: int) -> bool:
+        """Whether each variable in an expression is clamped where it is assigned, or made of such ones: ``scale *
+        (angle(cosine) - margin)`` after ``cosine = cosine.clamp(-1, 1)``. What the object has is a setting."""
+        names = {n.value: n for n in subtree(value) if isinstance(n, cst.Name)}
+        for each in (n for n in subtree(value) if isinstance(n, cst.Attribute)):
+            names.pop(each.attr.value, None)
+        names.pop("self", None)
+        given = {name: [a for a in self.module.assignments(node) if a is not value] for name, node in names.items()}
+        tensors = {name: values for name, values in given.items() if values}
+        return depth > 0 and bool(tensors) and all(
+            any(_is_call_of(each, _KEPT_BELOW) for each in values)
+            or all(self._is_made_of_clamped(each, depth - 1) for each in values)
+            for values in tensors.values()
+        )  # fmt: skip
 
     def _is_only_shown(self, node: cst.Call) -> bool:
         """Whether what is made of it is there to be read, not trained by: ``entropy = -(p * log(p)).sum()``, of which
