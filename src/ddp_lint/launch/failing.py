@@ -169,11 +169,13 @@ class _Search:
         if key not in self._failing:
             self._failing[key] = False  # one that calls itself does not fail by that
             self._deep += 1
+            before = project.charges.turn_to(home.source.path)  # the work is about that file, whichever asks
             self._failing[key] = (
                 self._deep <= _DEPTH
                 and not _yields(function)
                 and any(self._fails(home, function, each) for each in _up_to_exit(function.body))
             )
+            project.charges.turn_to(before)
             self._deep -= 1
         return self._failing[key]
 
