@@ -57,7 +57,8 @@ def test_a_change_of_what_passes_the_name_on_is_one_too(check: Check, project: p
     (project / "pkg").mkdir()
     (project / "pkg" / "core.py").write_text("def sync_all(x):\n    return x.ask()\n")
     (project / "pkg" / "__init__.py").write_text("from .core import sync_all\n")
-    (project / "m.py").write_text(CODE.replace("mylib.", "").replace("import mylib", "from pkg.core import sync_all"))
+    code = CODE.replace("mylib.", "").replace("my_place() == 0", "not x")
+    (project / "m.py").write_text(code.replace("import mylib", "from pkg.core import sync_all"))
     assert lines(check) == [("m.py", 9, "DDP101")]
     (project / "pkg" / "__init__.py").write_text("from .other import sync_all\n")
     assert lines(check) == []

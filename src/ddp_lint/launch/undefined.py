@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ddp_lint.launch.options import bound_by, is_set, options_of
+from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside
@@ -39,13 +40,18 @@ _MAKES_NAMES = re.compile(
 
 
 def unbound(project: Project, facts: ModuleFacts) -> frozenset[ast.AST]:
-    """The names that a file reads and binds nowhere, nor gets from a module that it imports all of."""
+    """The names that a file reads and binds nowhere, nor gets from a module that it imports all of. None of a file that
+    stands alone: an excerpt, as in a question, leaves out what its names are."""
     return project.remember(("unbound names",), lambda: frozenset(_unbound(project, facts)), facts.kept)
 
 
 def _unbound(project: Project, facts: ModuleFacts) -> Iterator[ast.Name]:
     path = project.find(facts.name) if facts.name else None
     if path is None or path.suffix != ".py" or facts.source.is_test or facts.file.shows(_MAKES_NAMES):
+        return
+    if not any(map(project.split, facts.imports.names.values())) and not any(
+        importers(project, facts.name, holding=("import",))
+    ):
         return
     bound: set[str] = {*_BROUGHT, *_SHELL}
     stars = 0
