@@ -6,19 +6,38 @@ import re
 
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.knowledge import table
+from ddp_lint.launch.search import leads_to
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 
 _RANK = r"\b(\w+_)?(rank|get_rank|process_index)\b"
 
 
 def draws_its_own(frame: Frame) -> bool:
-    """Does a program of the project seed the generators of Python and NumPy by the rank?"""
-    project = frame.linker.project
+    """Does a program that a function may be part of seed the generators of Python and NumPy by the rank?"""
+    project, facts = frame.linker.project, frame.facts
 
     def seeded() -> bool:
-        found = (path for path in project.holding("seed") if project.tested(path, "seeds"))
-        return any((facts := project.facts_of(path)) is not None and not facts.source.is_test for path in found)
+        return any(_in_one_program(project, facts, other) for other in _seeding_files(project))
 
-    return project.remember(("draws",), seeded)
+    return project.remember(("draws", facts.name), seeded)
+
+
+def _seeding_files(project: Project) -> tuple[ModuleFacts, ...]:
+    def found() -> tuple[str, ...]:
+        paths = (path for path in project.holding("seed") if project.tested(path, "seeds"))
+        files = (facts for path in paths if (facts := project.facts_of(path)) is not None)
+        return tuple(facts.name for facts in files if not facts.source.is_test)
+
+    names = project.remember(("seeding files",), found)
+    return tuple(facts for name in names if (facts := project.facts(name)) is not None)
+
+
+def _in_one_program(project: Project, facts: ModuleFacts, other: ModuleFacts) -> bool:
+    """May one run come to both files? Of a program and a file that it does not import, none does."""
+    if facts.name == other.name or not (facts.file.holds("__main__") or other.file.holds("__main__")):
+        return True
+    return leads_to(project, facts, other.name) or leads_to(project, other, facts.name)
 
 
 def seeding(text: str) -> str:
