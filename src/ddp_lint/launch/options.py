@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import pathlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ddp_lint.knowledge import table
 from ddp_lint.launch.search import imported_through
 from ddp_lint.launch.started import is_started
+from ddp_lint.launch.texts import gathered
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside
@@ -24,8 +23,6 @@ _DEPTH = 4
 _FILES = 25
 #: Letters by which a command may pass an option that begins with them.
 _TELLING = 4
-#: Texts that are read for the options that commands pass; of a project with more nothing is said.
-_TEXTS = 2000
 #: How a program gives the options what its parser does not define.
 _MERGES = re.compile(
     r"(?<![\w.])setattr\((?!\s*(?:self|cls|\w*model|\w*module|layer|parent|m|torch|nn)\b)|__setattr__\("
@@ -348,7 +345,7 @@ def _is_assigned(project: Project, word: str, among: frozenset[str]) -> bool:
 def _is_passed(project: Project, word: str) -> bool:
     """Whether a text of the project holds an option, or its code does more than to define it."""
     flag = f"--{word.replace('_', '-')}"
-    flags = project.remember(("options in texts",), lambda: _flags_in_texts(project))
+    flags = project.remember(("options in texts",), lambda: gathered(project, "options", _options_of))
     if flags is None or any(word.startswith(each) for each in flags if len(each) >= _TELLING):
         return True  # argparse takes the beginning of an option, too
     given = re.compile(rf"(?<!add_argument\()[\"' ]--{word.replace('_', '[-_]')}(?![\w-])")
@@ -360,26 +357,13 @@ def _is_passed(project: Project, word: str) -> bool:
 _DEFINES = re.compile(r"add_argument\(\s*(?:[\"']-\w[\"'],\s*)?[\"']--[\w-]+[\"']")
 
 
-def _flags_in_texts(project: Project) -> frozenset[str] | None:
-    starts = table("launch")["starts"]
-    files = project.named(f"{starts['scripts']} {starts['texts']} {starts['settings']}")
-    if len(files) > _TEXTS:
-        return None
-    return frozenset(flag for each in files for flag in _flags_of(project, each))
-
-
-def _flags_of(project: Project, inside_: str) -> list[str]:
-    path = project.absolute(inside_)
-    if not project.tested(path, "options"):
-        return []
-    with project.recording(apart=True):  # it depends on no more of the text
-        text = project.text(pathlib.Path(path))
-    return holding_options(text or "").split()
-
-
 def holding_options(text: str) -> str:
     """The options that a text may pass, and the keys that it may set, as the names of attributes (`parts.TESTS`)."""
-    return " ".join(sorted({(a or b).replace("-", "_") for a, b in _OPTION.findall(text)}))
+    return " ".join(sorted(_options_of(text)))
+
+
+def _options_of(text: str) -> set[str]:
+    return {(a or b).replace("-", "_") for a, b in _OPTION.findall(text)}
 
 
 _OPTION = re.compile(r"--([A-Za-z][\w-]*)|(?m:^[ \t\"'-]*)([A-Za-z_][\w-]*)[\"']?[ \t]*[:=]")

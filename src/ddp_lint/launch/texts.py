@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Callable, Iterable
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
@@ -52,15 +53,23 @@ def holding_words(text: str) -> str:
 
 
 def _words(project: Project) -> frozenset[str] | None:
+    return gathered(project, "words", _WORD.findall)
+
+
+def gathered(project: Project, test: str, read: Callable[[str], Iterable[str]]) -> frozenset[str] | None:
+    """What the scripts, settings and other texts of a project have together: of each what `read` finds in it, and no
+    more of it than its `test` (`parts.TESTS`) counts for who asks. None where there are too many to read."""
     starts = table("launch")["starts"]
     files = project.named(f"{starts['scripts']} {starts['texts']} {starts['settings']}")
-    return frozenset(w for inside in files for w in _words_of(project, inside)) if len(files) <= _FILES else None
+    if len(files) > _FILES:
+        return None
+    return frozenset(found for inside in files for found in _of_text(project, inside, test, read))
 
 
-def _words_of(project: Project, inside: str) -> list[str]:
+def _of_text(project: Project, inside: str, test: str, read: Callable[[str], Iterable[str]]) -> Iterable[str]:
     path = project.absolute(inside)
-    if not project.tested(path, "words"):
-        return []
+    if not project.tested(path, test):
+        return ()
     with project.recording(apart=True):  # it depends on no more of the text
         text = project.text(pathlib.Path(path))
-    return _WORD.findall(text or "")
+    return read(text or "")
