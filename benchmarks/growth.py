@@ -829,6 +829,15 @@ def scripts_of_one_library(folder: pathlib.Path, n: int) -> None:
         )
 
 
+@kind(60)
+def programs_that_look_names_up(folder: pathlib.Path, n: int) -> None:
+    for i in range(n):
+        uses = "\n".join(f"import lib{(i + step) % n}\ngetattr(lib{(i + step) % n}, 'run' + x)()" for step in range(4))
+        (folder / f"lib{i}.py").write_text(f"import torch\ndef run{i}(x):\n    return torch.load('a')\n")
+        start = "if __name__ == '__main__':\n    dist.init_process_group('nccl')\n    x = torch.load('b')\n"
+        (folder / f"train{i}.py").write_text(f"{_TORCH}import sys\nx = sys.argv[1]\n{uses}\n{start}")
+
+
 @kind(300)
 def packages_that_hand_on(folder: pathlib.Path, n: int) -> None:
     """Packages in each other's row, each with all names of the next."""

@@ -8,7 +8,7 @@ import collections
 import pathlib
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.texts import is_installed, may_be_entry_point, named_in_texts
@@ -378,21 +378,15 @@ def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFac
 def is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: frozenset[str] | None) -> bool:
     """Whether code of the project may find a definition of a file by a name that the settings give. In one program
     only where it looks for it in this file."""
+    looking_up = _looking_up(project, facts)
     if among is not None:
-        return _OF_ITSELF.search(facts.file.text) is not None or any(
-            user.name in among for user in _looking_up(project, facts)
-        )
-    if project.remember(("found by name", facts.name), lambda: _is_looked_up(project, facts)):
+        return not looking_up.isdisjoint(among) or facts.file.shows(_OF_ITSELF)
+    if looking_up or facts.file.shows(_OF_ITSELF):
         return True
     how = _how_it_looks_up(project)
     # What looks in any module gets the name from somewhere: a string of the code counts as a mention. Who has installed
     # the project gives it names that are not seen.
     return how == "composed" or (how == "given" and (is_installed(project) or named_in_texts(project, name)))
-
-
-def _is_looked_up(project: Project, facts: ModuleFacts) -> bool:
-    """Whether a file looks for its own definitions by their names, or another one does in its module."""
-    return _OF_ITSELF.search(facts.file.text) is not None or any(True for _ in _looking_up(project, facts))
 
 
 def _how_it_looks_up(project: Project) -> str:
@@ -409,10 +403,29 @@ def _looks_up(project: Project) -> str:
     return "given" if any(map(_SETTINGS.search, settings)) or any(map(_ANY_NAME.search, importing)) else ""
 
 
-def _looking_up(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
-    """The files that take something from the module of a file, or from a package around it, by a computed name."""
-    for user in importers(project, facts.name, holding=_BY_NAME):
-        names = (first or second for first, second in _LOOKED_UP.findall(user.file.text))
-        looked_up = (user.imports.resolve(name) or "" for name in names)
-        if any(f"{facts.name}.".startswith(f"{package}.") for package in looked_up if package):
-            yield user
+def _looking_up(project: Project, facts: ModuleFacts) -> frozenset[str]:
+    """The names of the files that take something from the module of a file, or from a package around it, by a computed
+    name."""
+
+    def found() -> frozenset[str]:
+        users = importers(project, facts.name, holding=_BY_NAME)
+        around = _around(facts.name)
+        return frozenset(user.name for user in users if not around.isdisjoint(_looked_up_by(project, user)))
+
+    return project.remember(("looking up", facts.name), found)
+
+
+def _around(name: str) -> frozenset[str]:
+    """A module and the packages that it is in."""
+    parts = name.split(".")
+    return frozenset(".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _looked_up_by(project: Project, user: ModuleFacts) -> frozenset[str]:
+    """The modules from which a file takes something by a computed name."""
+
+    def found() -> frozenset[str]:
+        names = {first or second for first, second in _LOOKED_UP.findall(user.file.text)}
+        return frozenset(module for name in names if (module := user.imports.resolve(name)))
+
+    return project.remember(("looked up by",), found, user.kept)
