@@ -109,6 +109,33 @@ def shows_one_gpu(module: Module) -> bool:
     return bool(shown) and len(values) == len(shown) and all(isinstance(v, str) and v.isdigit() for v in values)
 
 
+def names_first_gpus(module: Module, value: cst.BaseExpression | None) -> bool:
+    """Whether a value of the variable for the visible GPUs is the first ones of the machine, in their order: "0", "0,1",
+    or a list of these that is joined. A process which does not get it uses the same first GPU."""
+    numbers = [part.strip() for part in _listed(module, value).split(",")] if value is not None else []
+    return bool(numbers) and numbers == [str(number) for number in range(len(numbers))]
+
+
+def _listed(module: Module, value: cst.BaseExpression) -> str:
+    """GPUs as the variable lists them, as far as they are constants; else ''."""
+    value = _as_written(module, value) or value
+    if not isinstance(value, cst.Call) or not value.args:
+        return text_of(value)
+    first = value.args[0].value
+    if dotted(value.func) == "str":
+        return first.value if isinstance(first, cst.Integer) else ""
+    if not isinstance(value.func, cst.Attribute) or value.func.attr.value != "join":
+        return ""
+    if isinstance(first, cst.Call) and dotted(first.func) == "map" and len(first.args) > 1:
+        first = first.args[1].value
+    elif isinstance(first, cst.GeneratorExp):
+        first = first.for_in.iter
+    given = _as_written(module, first) or first
+    elements = given.elements if isinstance(given, (cst.List, cst.Tuple)) else ()
+    numbers = [e.value.value for e in elements if isinstance(e.value, cst.Integer)]
+    return ",".join(numbers) if len(numbers) == len(elements) else ""
+
+
 def _is_variable(target: ast.expr, name: str, facts: ModuleFacts) -> bool:
     """Whether a target is a variable of this process: ``os.environ["NAME"]``."""
     if not isinstance(target, ast.Subscript) or facts.qualified(target.value) != "os.environ":
@@ -156,11 +183,11 @@ def _looped_over(module: Module, name: cst.BaseExpression) -> Iterator[Write]:
         if isinstance(up, cst.For) and isinstance(up.target, cst.Tuple) and isinstance(up.iter, cst.Call):
             over, first = up.iter.func, dotted(up.target.elements[0].value)
             if first and first == dotted(name) and isinstance(over, cst.Attribute) and over.attr.value == "items":
-                yield from _entries(_dictionary(module, over.value), up.iter, own=True)
+                yield from _entries(_as_written(module, over.value), up.iter, own=True)
 
 
-def _dictionary(module: Module, value: cst.BaseExpression) -> cst.BaseExpression | None:
-    """A dictionary as it is written, or as a name is given it once."""
+def _as_written(module: Module, value: cst.BaseExpression) -> cst.BaseExpression | None:
+    """A value as it is written, or as a name is given it once."""
     given = module.assignments(value) if dotted(value) else [value]
     return given[0] if len(given) == 1 else None
 
@@ -178,7 +205,7 @@ def _call(module: Module, node: cst.Call) -> Iterator[Write]:
         if arg.keyword is not None and arg.keyword.value.isupper():
             yield Write(arg.keyword.value, arg.keyword, arg.value, node, own)
         elif own or copies:
-            yield from _entries(_dictionary(module, arg.value), node, own=own)
+            yield from _entries(_as_written(module, arg.value), node, own=own)
         elif arg.keyword is not None and arg.keyword.value == "env":  # ``subprocess.run(command, env={..})``
             yield from _entries(arg.value, node, own=False)
 

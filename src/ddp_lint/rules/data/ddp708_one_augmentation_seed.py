@@ -126,7 +126,8 @@ class OneAugmentationSeed(Rule):
     ## When it is silent
 
     Seeds that mention the rank on the way, or are followed by one that does; seeds that each process draws for itself
-    (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`); programs without random augmentation (a sampler needs the
+    (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`), or draws from a generator that another seed decides
+    (`np.random.seed(np.random.randint(500))`); programs without random augmentation (a sampler needs the
     same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
     `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
     mentioned only in comments and docstrings, and functions `augment` of the project in which nothing is of chance;
@@ -168,7 +169,7 @@ class OneAugmentationSeed(Rule):
             self._visit_generator(node)
         if self.module.qualified(node.func) in LOADERS:
             self._visit_loader(node)
-        if not node.args or not self._seeds(node) or self._differs_by_rank(node):
+        if not node.args or not self._seeds(node) or self._differs_by_rank(node) or self._is_drawn(node.args[0].value):
             return
         function = self.module.function_of(node)
         if function in self._reported or self._is_elsewhere(node, function):
@@ -326,8 +327,16 @@ class OneAugmentationSeed(Rule):
 
     def _draws_anew(self, node: cst.CSTNode) -> bool:
         """Whether a node draws a number that is another one in each process."""
+        return self._calls_one_of(node, "drawn_anew")
+
+    def _is_drawn(self, seed: cst.BaseExpression) -> bool:
+        """Whether a seed is drawn from a generator: ranks for which it is the same have seeded that one alike before."""
+        given = self.module.assignments(seed) if dotted(seed) else ()
+        return any(self._calls_one_of(value, "drawn_on") for value in (seed, *given))
+
+    def _calls_one_of(self, node: cst.CSTNode, names: str) -> bool:
         calls = (call for call in subtree(node) if isinstance(call, cst.Call))
-        return any(self.module.qualified(call.func) in table("data")["drawn_anew"] for call in calls)
+        return any(self.module.qualified(call.func) in table("data")[names] for call in calls)
 
     def _drawn_on_ranks(self, *, with_workers: bool = False) -> tuple[str, Span] | None:
         """What changes samples at random in code that several ranks run, and where."""

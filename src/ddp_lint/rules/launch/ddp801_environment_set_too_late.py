@@ -11,7 +11,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.cuda import Initialiser, asks_driver, makes_context, runs_before
-from ddp_lint.launch.environment import Write, read_at
+from ddp_lint.launch.environment import Write, names_first_gpus, read_at, writes
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.launch.variables import WriteRule
 from ddp_lint.rules.triggers import Triggers
@@ -99,7 +99,8 @@ class EnvironmentSetTooLate(WriteRule):
     Writes for child processes (a copy of the environment, or a file that starts processes, which read it again),
     writes after `import torch` of variables that are read later, `is_available()` in a file that names
     `PYTORCH_NVML_BASED_CUDA_CHECK`, other branches of an `if`, tests, and variables that
-    are read on every use. Only with `--preview`: PYTHONHASHSEED.
+    are read on every use. Only with `--preview`: PYTHONHASHSEED, and `CUDA_VISIBLE_DEVICES` where it is the first GPUs
+    in their order ("0", "0,1"), which the process uses all the same.
 
     ## How to confirm
 
@@ -136,7 +137,7 @@ class EnvironmentSetTooLate(WriteRule):
         elif point["at"] in _ON_GPU:
             used = self._used(write, point)
             if used is not None:
-                self._report(write, point, *used)
+                self._report(write, point, *used, sure=Confidence.LOW if self._leaves_first_gpu(write) else None)
             elif write.name == "CUDA_VISIBLE_DEVICES" and self._in_forked_worker(write):
                 self._report_fork(write)
         else:
@@ -148,6 +149,23 @@ class EnvironmentSetTooLate(WriteRule):
         """Whether the file also calls what works after the import: the variable is then meant for children."""
         name = point.get("instead", {}).get(write.name, "").partition("(")[0].rpartition(".")[2]
         return bool(name) and self.module.file.holds(name)
+
+    def _leaves_first_gpu(self, write: Write) -> bool:
+        """Whether the process uses the GPU that it is to use, also without the variable: the first one. Of their order
+        only machines with GPUs of several models know, and only where others are chosen than the first ones."""
+        if write.name == "CUDA_DEVICE_ORDER":
+            return all(names_first_gpus(self.module, chosen) for chosen in self._chosen_beside(write))
+        return write.name == "CUDA_VISIBLE_DEVICES" and names_first_gpus(self.module, write.value)
+
+    def _chosen_beside(self, write: Write) -> Iterator[cst.BaseExpression | None]:
+        """The values that the statements around a write give the variable for the visible GPUs."""
+        line = self.module.parent(write.node)
+        line = self.module.parent(line) if isinstance(line, cst.Expr) else line
+        block = self.module.parent(line) if line is not None else None
+        for each in block.children if block is not None else ():
+            for statement in each.body if isinstance(each, cst.SimpleStatementLine) else ():
+                node = statement.value if isinstance(statement, cst.Expr) else statement
+                yield from (w.value for w in writes(self.module, node) if w.name == "CUDA_VISIBLE_DEVICES")
 
     def _starts_processes(self) -> bool:
         return _starts(self.module.file.text)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 
 from ddp_lint.findings import Confidence
@@ -7,6 +8,8 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import Write, misspelt
 from ddp_lint.rules.launch.variables import Misnamed, NameRule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import walk
 
 
 class VariableReadByNothing(NameRule):
@@ -53,7 +56,8 @@ class VariableReadByNothing(NameRule):
     ## When it is silent
 
     Variables that the project itself reads; those that begin with a name which the file has as a word
-    (`PYTORCH3D_VERSION` where `pytorch3d` is built); names that differ from a known one by more than a typing
+    (`PYTORCH3D_VERSION` where `pytorch3d` is built); one for the timeout in a file that passes it as an argument
+    (`init_process_group(timeout=...)`); names that differ from a known one by more than a typing
     error, by a number or by a whole word.
 
     ## How to confirm
@@ -87,14 +91,22 @@ class VariableReadByNothing(NameRule):
         return Misnamed(message, f"write {right}", right) if right else None
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:
-        """Whether a file of the project reads the variable."""
+        """Whether a file of the project reads the variable, or an argument sets what it is to set."""
         project = self.module.project
         if project is None:
             return False
-        if _has_own_prefix(write.name, found, self.module.file.text):
+        if self._is_set_by_argument(write.name) or _has_own_prefix(write.name, found, self.module.file.text):
             return True
         texts = (project.text(path) or "" for path in project.holding(write.name))
         return any(_read(write.name).search(text) for text in texts)
+
+    def _is_set_by_argument(self, name: str) -> bool:
+        section = table("environment")
+        arguments = section["arguments"].get(section["set_by_argument"].get(name), {})
+        facts = self.module.facts
+        calls = (n for n in walk(facts.tree) if isinstance(n, ast.Call)) if facts is not None and arguments else ()
+        given = ((last_part(call.func), keyword.arg) for call in calls for keyword in call.keywords)
+        return any(argument is not None and arguments.get(function) == argument for function, argument in given)
 
     @classmethod
     def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:
