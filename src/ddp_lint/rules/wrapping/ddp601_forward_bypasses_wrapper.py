@@ -179,7 +179,7 @@ class ForwardBypassesWrapper(Rule):
         # DeepSpeed's hooks are on the parameters; the engine may be the `module` of a record.
         if backward is None or dotted(backward.func) in (f"{head}.backward", f"{head}.module.backward"):
             return
-        if wrap is None and not _is_forward(name):
+        if wrap is None and (not _is_forward(name) or self._is_of_one_process()):
             return
         if self._may_replicate(wrap, node) and self._is_armed(node, head, backward):
             return
@@ -261,8 +261,8 @@ class ForwardBypassesWrapper(Rule):
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
         wrap = self._wraps.of(wrapper, node)
-        if wrap is None and isinstance(place, cst.Attribute) and several_ranks(self.module) is None:
-            return False  # `.module` of a wrapper in one process: the GPUs of `nn.DataParallel`
+        if wrap is None and isinstance(place, cst.Attribute) and self._is_of_one_process():
+            return False
         is_method = isinstance(self.module.parent(place), cst.Attribute)  # loss = model.module.compute_loss
         may_be_armed = (is_method or isinstance(node.func, cst.Attribute)) and self._may_replicate(wrap, node)
         until = backward or (node if is_method else None)
@@ -280,6 +280,10 @@ class ForwardBypassesWrapper(Rule):
             cause=Cause(taken),
         )
         return True
+
+    def _is_of_one_process(self) -> bool:
+        """Whether nothing shows several ranks: a `.module` is then that of the GPUs of `nn.DataParallel`."""
+        return several_ranks(self.module) is None
 
     def _evaluates(self, node: cst.Call) -> bool:
         """Whether the function around is named after evaluation: ``get_eval_loss``."""
