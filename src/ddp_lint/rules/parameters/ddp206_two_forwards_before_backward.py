@@ -238,15 +238,17 @@ class TwoForwardsBeforeBackward(Rule):
         owner, project = self.module.class_of(at), self.module.project
         if owner is None or project is None:
             return False
-        for name in project.lineage(self.module.name_of(owner)):
+        below = self.module.name_of(owner)
+        for name in project.lineage(below):
             facts = project.class_facts(name)
             for value, _ in facts.attribute(attribute) if facts is not None else ():
-                if isinstance(value, ast.Call) and self._makes_ddp(value, name):
+                if isinstance(value, ast.Call) and self._makes_ddp(value, name, below):
                     return True
         return False
 
-    def _makes_ddp(self, call: ast.Call, class_name: str) -> bool:
-        """Whether a call is DDP itself, or a method of the class whose body wraps with DDP and returns."""
+    def _makes_ddp(self, call: ast.Call, class_name: str, below: str) -> bool:
+        """Whether a call in a class is DDP itself, or a method whose body wraps with DDP and returns: the one that
+        objects of the class `below` have, which may override it."""
         project = self.module.project
         facts = project.class_facts(class_name) if project is not None else None
         if project is None or facts is None:
@@ -260,8 +262,7 @@ class TwoForwardsBeforeBackward(Rule):
             return own.kind == "ddp" and own.given is not None and "broadcast_buffers" not in own.given
         if not called.startswith("self.") or called.count(".") != 1:
             return False
-        # The method may be overridden below: look it up from the class of the training step.
-        found = project.method(class_name, called[5:])
+        found = project.method(below, called[5:])
         if found is None:
             return False
         imports = found[0].module.imports
