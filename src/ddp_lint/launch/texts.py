@@ -24,6 +24,11 @@ def named_in_texts(project: Project, name: str) -> bool:
 
 def is_installed(project: Project) -> bool:
     """Whether the project is a package that is installed: by what its files say, or as it lies below `src`."""
+    found: bool = project.remember(("is installed",), lambda: _is_installed(project))
+    return found
+
+
+def _is_installed(project: Project) -> bool:
     if any(map(_INSTALLED.search, _how_to_install(project))):
         return True
     packages = project.remember(("packages",), lambda: project.named("__init__.py"))

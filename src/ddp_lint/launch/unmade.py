@@ -22,7 +22,7 @@ def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether a line of a file is in a method of a class that nothing in the project makes an object of, nor of a class
     that inherits from it: they are only inherited from, asked for, or called for what needs no object
     (``Decoder.table()``). False where others may make one: a package that is installed, names that settings give."""
-    owner = next((n for n in facts.definitions.values() if isinstance(n, ast.ClassDef) and _holds(n, line)), None)
+    owner = facts.class_at(line)
     method = next((n for n in (owner.body if owner else ()) if isinstance(n, FunctionNode) and _holds(n, line)), None)
     if owner is None or method is None or method.decorator_list or is_installed(project):
         return False

@@ -47,13 +47,16 @@ class Work:
 
 class Count:
     """The steps behind what is looked at, a kept result once. They are counted exactly where there may be too many:
-    else each look at a chain of results would go through all of it.
+    else each look at a chain of results would go through all of it. What a part takes is at most what the whole that
+    it is `within` takes, which goes through each result once for all of its parts.
 
     Repeated steps are those that a function takes beyond a multiple of its size, and those beyond larger multiples
     count more. They tell argument lists that double from call to call, which cost without end for a few lines, from an
     engine that is as large. Like the steps they only become more, and are the same in any order."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: Count | None = None) -> None:
+        #: Another count that gets all that this one gets.
+        self._within = within
         #: Those that were counted so far.
         self.steps = self.repeated = 0
         self._most = 0
@@ -63,10 +66,13 @@ class Count:
         self._taken: dict[Hashable, tuple[int, int]] = {}
 
     def exceeds(self, bound: Bound) -> bool:
-        if self._most <= bound.certain:
+        if not self._may_exceed(bound):
             return False
-        self._add_what_is_left()
-        return self.steps > bound.steps or self.repeated > bound.repeated
+        while self._left and not self._is_beyond(bound):
+            self._add(self._left.pop())
+        if not self._left:
+            self._most = self.steps
+        return self._is_beyond(bound)
 
     def exceeds_half(self, bound: Bound) -> bool:
         """Whether this, with another one of which it is false, may exceed the bound: steps of a function which both
@@ -77,15 +83,28 @@ class Count:
         twice = sum(_repeated(2 * taken, size) for taken, size in self._taken.values())
         return self.steps > bound.steps // 2 or twice > bound.repeated
 
+    def _may_exceed(self, bound: Bound) -> bool:
+        """What is known without going through what is left."""
+        whole = self._within
+        if self._most <= bound.certain or whole is None:
+            return self._most > bound.certain
+        whole._add_what_is_left()
+        return min(self._most, whole.steps) > bound.steps or whole.repeated > bound.repeated
+
+    def _is_beyond(self, bound: Bound) -> bool:
+        return self.steps > bound.steps or self.repeated > bound.repeated
+
     def _add_what_is_left(self) -> None:
         while self._left:
-            each = self._left.pop()
-            if each not in self._counted:
-                self._counted.add(each)
-                self.steps += each.steps
-                self._take(each, each.steps)
-                self._left += each.uses
+            self._add(self._left.pop())
         self._most = self.steps
+
+    def _add(self, work: Work) -> None:
+        if work not in self._counted:
+            self._counted.add(work)
+            self.steps += work.steps
+            self._take(work, work.steps)
+            self._left += work.uses
 
     def step(self, making: Work | None) -> None:
         self.steps += 1
@@ -119,14 +138,15 @@ class Effort:
     """Counts the steps of a part and of the whole that is worked on."""
 
     def __init__(self) -> None:
-        self.part, self.whole = Count(), Count()
         self._making: Work | None = None
+        self.start_whole()
 
     def start_whole(self) -> None:
-        self.part, self.whole = Count(), Count()
+        self.whole = Count()
+        self.start_part()
 
     def start_part(self) -> None:
-        self.part = Count()
+        self.part = Count(self.whole)
 
     def step(self) -> None:
         self.part.step(self._making)

@@ -12,7 +12,7 @@ from typing import Any
 from ddp_lint.project.parts import OUTLINE, PART, by_asker, kept_by_node, note_stores, unnoted
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, dotted_ast
-from ddp_lint.source.syntax import FunctionNode, first_name, statements
+from ddp_lint.source.syntax import FunctionNode, blocks_at, first_name, statements
 
 Definition = FunctionNode | ast.ClassDef
 
@@ -117,6 +117,11 @@ class ModuleFacts:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 found.setdefault(node.name, node)
         return found
+
+    def class_at(self, line: int) -> ast.ClassDef | None:
+        """The class of `definitions` that a line is in. Each of thousands of lines may ask."""
+        around = (block for block in blocks_at(self.tree, line) if isinstance(block, ast.ClassDef))
+        return next((block for block in around if self.definitions.get(block.name) is block), None)
 
     @functools.cached_property
     def values(self) -> dict[str, ast.expr]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import libcst as cst
@@ -23,6 +25,11 @@ class Code(Protocol):
     @property
     def scopes(self) -> Scopes: ...
 
+    @property
+    def order(self) -> Mapping[cst.CSTNode, int]: ...
+
+    def of_type(self, kind: type[cst.Name]) -> list[cst.Name]: ...
+
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None: ...
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]: ...
@@ -34,34 +41,66 @@ _KEEPING = re.compile(r"(^|_)(register|hook|callback|handler)s?(_|$)")
 _DEPTH = 4
 
 
-def entries(module: Code, at: cst.CSTNode, scope: cst.CSTNode) -> list[cst.CSTNode] | None:
-    """The places in a scope (a function, or the top level of a file) from which the function around `at`, which is
-    defined in it, is called or handed out, in source order; one that is registered for later counts as run at the end
-    of the scope. `at` itself where it is in no such function. None where the function is a method, or nothing in the
-    scope mentions it."""
-    return _entries(module, at, scope, _DEPTH)
+class Closures:
+    """The functions of one file that are defined in others, each looked up once in each scope."""
 
+    def __init__(self, module: Code) -> None:
+        self._module = module
+        self._found: dict[tuple[cst.CSTNode, cst.CSTNode, int], tuple[cst.CSTNode, ...] | None] = {}
 
-def _entries(module: Code, at: cst.CSTNode, scope: cst.CSTNode, depth: int) -> list[cst.CSTNode] | None:
-    function = _defined_in(module, at, scope)
-    if function is scope:
-        return [at]
-    if not isinstance(function, cst.FunctionDef) or not depth:
-        return None
-    name = function.name.value
-    inside = {*_names(function, name)}
-    found: list[cst.CSTNode] = []
-    for mention in _names(scope, name):
-        if mention in inside or not _is_read(module, mention) or module.scopes.scope_of(name, mention) is not scope:
-            continue
-        if _is_kept(module, mention):
-            found.append(_last(scope))
-            continue
-        places = _entries(module, mention, scope, depth - 1)
-        if places is None:
+    def entries(self, at: cst.CSTNode, scope: cst.CSTNode) -> Sequence[cst.CSTNode] | None:
+        """The places in a scope (a function, or the top level of a file) from which the function around `at`, which is
+        defined in it, is called or handed out, in source order; one that is registered for later counts as run at the
+        end of the scope. `at` itself where it is in no such function. None where the function is a method, or nothing
+        in the scope mentions it."""
+        return self._entries(at, scope, _DEPTH)
+
+    def _entries(self, at: cst.CSTNode, scope: cst.CSTNode, depth: int) -> Sequence[cst.CSTNode] | None:
+        function = _defined_in(self._module, at, scope)
+        if function is scope:
+            return [at]
+        if not isinstance(function, cst.FunctionDef) or not depth:
             return None
-        found += places
-    return found or None
+        key = function, scope, depth
+        if key not in self._found:
+            self._found[key] = self._entries_of(function, scope, depth)
+        return self._found[key]
+
+    def _entries_of(self, function: cst.FunctionDef, scope: cst.CSTNode, depth: int) -> tuple[cst.CSTNode, ...] | None:
+        name = function.name.value
+        inside = {*self._mentions(name, function)}
+        found: list[cst.CSTNode] = []
+        for mention in self._mentions(name, scope):
+            is_here = self._module.scopes.scope_of(name, mention) is scope
+            if mention in inside or not is_here or not _is_read(self._module, mention):
+                continue
+            if _is_kept(self._module, mention):
+                found.append(_last(scope))
+                continue
+            places = self._entries(mention, scope, depth - 1)
+            if places is None:
+                return None
+            found += places
+        return tuple(found) or None
+
+    def _mentions(self, name: str, within: cst.CSTNode) -> Iterator[cst.Name]:
+        """The places below a node that have a name, in source order: those that follow it, up to the first outside."""
+        numbers, found = self._names.get(name, ((), ()))
+        start = bisect.bisect_left(numbers, self._module.order.get(within, -1))
+        for number in range(start, len(found)):
+            if not any(up is within for up in self._module.ancestors(found[number])):
+                return
+            yield found[number]
+
+    @functools.cached_property
+    def _names(self) -> dict[str, tuple[list[int], list[cst.Name]]]:
+        """By name: the places that have it, and their numbers in the file."""
+        by_name: dict[str, tuple[list[int], list[cst.Name]]] = {}
+        for each in self._module.of_type(cst.Name):
+            numbers, found = by_name.setdefault(each.value, ([], []))
+            numbers.append(self._module.order[each])
+            found.append(each)
+        return by_name
 
 
 def _defined_in(module: Code, at: cst.CSTNode, scope: cst.CSTNode) -> cst.CSTNode | None:
@@ -75,17 +114,6 @@ def _defined_in(module: Code, at: cst.CSTNode, scope: cst.CSTNode) -> cst.CSTNod
         if isinstance(up, cst.FunctionDef):
             outermost = up
     return None
-
-
-def _names(within: cst.CSTNode, name: str) -> Iterator[cst.Name]:
-    stack: list[cst.CSTNode] = [within]
-    while stack:
-        node = stack.pop()
-        if type(node) is cst.Name:
-            if node.value == name:
-                yield node
-        else:
-            stack += reversed(node.children)
 
 
 def _is_read(module: Code, name: cst.Name) -> bool:

@@ -17,6 +17,7 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
+from ddp_lint.source.closures import Closures
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.positions import Positions
 from ddp_lint.source.scopes import Binding, Scopes
@@ -120,6 +121,11 @@ class Module:
         return found
 
     @functools.cached_property
+    def order(self) -> dict[cst.CSTNode, int]:
+        """The numbers of the nodes below the tree, in source order."""
+        return {node: number for number, node in enumerate(self.nodes)}
+
+    @functools.cached_property
     def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
         return self._structure[1]
 
@@ -180,6 +186,10 @@ class Module:
     @functools.cached_property
     def scopes(self) -> Scopes:
         return Scopes(self)
+
+    @functools.cached_property
+    def closures(self) -> Closures:
+        return Closures(self)
 
     @functools.cached_property
     def facts(self) -> ModuleFacts | None:

@@ -22,10 +22,9 @@ from ddp_lint.project.handed_on import (
     wrapping_functions,
 )
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
-from ddp_lint.source.closures import entries
 from ddp_lint.source.control_flow import arms, conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
-from ddp_lint.source.tree import descendants, names_in, positional_of
+from ddp_lint.source.tree import descendants, names_in, positional_of, subtree
 
 if TYPE_CHECKING:
     from ddp_lint.findings import Span
@@ -108,13 +107,17 @@ class Wraps:
         """The wraps that make the object of this name in one function, in order."""
         return self._made_in.get((name, function), ())
 
-    def named(self, name: str) -> Sequence[Wrap]:
-        """The wraps that make the object of this name, in order."""
-        return self._by_outer.get(name, ())
+    def made_by(self, value: cst.BaseExpression, name: str) -> list[Wrap]:
+        """The wraps in an expression that make the object of this name, in order."""
+        calls = (node for node in subtree(value) if isinstance(node, cst.Call))
+        return [wrap for call in calls for wrap in self._by_call.get(call, ()) if wrap.outer == name]
 
     @functools.cached_property
-    def _order(self) -> dict[cst.CSTNode, int]:
-        return {node: i for i, node in enumerate(self._module.nodes)}
+    def _by_call(self) -> dict[cst.Call, list[Wrap]]:
+        found = collections.defaultdict[cst.Call, list[Wrap]](list)
+        for wrap in self.all:
+            found[wrap.call].append(wrap)
+        return found
 
     def _wraps_of(self, call: cst.Call) -> Iterator[Wrap]:
         if dotted(call.func) == "isinstance" and len(call.args) == 2:
@@ -261,7 +264,7 @@ class Wraps:
             return False
         around = {id(up) for up in self._module.ancestors(at)}
         return any(
-            self._order[wrap.call] < self._order[value] < self._order[at]
+            self._module.order[wrap.call] < self._module.order[value] < self._module.order[at]
             and name not in names_in(value)
             and id(self._block_of(value)) in around
             for value in self._module.assignments(name, at)
@@ -318,7 +321,7 @@ class Wraps:
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
-            follows = self._order[at] > self._order[wrap.call]
+            follows = self._module.order[at] > self._module.order[wrap.call]
             apart = follows and exclusive(self._module, wrap.call, at, holds=wrap.tested)
             return follows and not apart and not self._is_flagged_apart(wrap, at)
         if self._is_entered_after(wrap, at):
@@ -342,10 +345,10 @@ class Wraps:
             return False
         if self._module.scopes.scope_of(name, at) is not here:
             return False
-        places = entries(self._module, at, here)
+        places = self._module.closures.entries(at, here)
         bound = self._module.assignments(wrap.outer, wrap.call)
         is_last = not any(
-            self._order[value] > self._order[wrap.call] and name not in names_in(value) for value in bound
+            self._module.order[value] > self._module.order[wrap.call] and name not in names_in(value) for value in bound
         )
         return is_last and places is not None and all(self.after(wrap, place) for place in places)
 
@@ -357,15 +360,15 @@ class Wraps:
         return any(not self._is_bound_between(flag, wrap.call, at) for flag in flags)
 
     def _is_bound_between(self, name: str, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        places = (self._order.get(b.node, 0) for b in self._module.bindings(name, second))
-        return any(self._order[first] < place < self._order[second] for place in places)
+        places = (self._module.order.get(b.node, 0) for b in self._module.bindings(name, second))
+        return any(self._module.order[first] < place < self._module.order[second] for place in places)
 
     def _called_before(self, method: str, wrap: Wrap, constructor: cst.FunctionDef) -> bool:
         """Whether all calls of a method in the file are in the constructor, above the wrap."""
         functions = ((call, call.func) for call in self._module.of_type(cst.Call))
         calls = [c for c, func in functions if isinstance(func, cst.Attribute) and func.attr.value == method]
         return bool(calls) and all(
-            self._module.function_of(call) is constructor and self._order[call] < self._order[wrap.call]
+            self._module.function_of(call) is constructor and self._module.order[call] < self._module.order[wrap.call]
             for call in calls
         )
 
@@ -376,7 +379,7 @@ class Wraps:
         return (
             same
             and not wrap.tested
-            and self._order[at] < self._order[wrap.call]
+            and self._module.order[at] < self._module.order[wrap.call]
             and not exclusive(self._module, at, wrap.call)
         )
 
@@ -392,7 +395,7 @@ class Wraps:
 
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` is behind `earlier` in the source."""
-        return self._order[later] > self._order[earlier]
+        return self._module.order[later] > self._module.order[earlier]
 
 
 def _is_dotted(text: str) -> bool:

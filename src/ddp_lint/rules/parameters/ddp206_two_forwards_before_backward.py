@@ -228,10 +228,7 @@ class TwoForwardsBeforeBackward(Rule):
 
     def _at_top_level(self, name: str) -> Wrap | None:
         """The wrap of a module-level name that functions use."""
-        for wrap in self.module.wraps.named(name):
-            if wrap.kind == "ddp" and self.module.function_of(wrap.call) is None:
-                return wrap
-        return None
+        return next((wrap for wrap in self.module.wraps.made_in(name, None) if wrap.kind == "ddp"), None)
 
     def _wrapped_by_class(self, attribute: str, at: cst.Call) -> bool:
         """Whether the class of `at`, or a base of it in another file, assigns a DDP model to the attribute."""

@@ -17,12 +17,11 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
-from ddp_lint.source.closures import entries
 from ddp_lint.source.control_flow import arms, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
-from ddp_lint.source.tree import called, children, descendants, subtree
+from ddp_lint.source.tree import called, children, descendants
 from ddp_lint.source.wraps import argument, is_init
 from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.operations import is_average
@@ -290,10 +289,9 @@ class AttributeBehindWrapper(Rule):
         last = self._last_binding(use, name)
         if last is None or last.value is None:
             return self._given(last, name) if last is not None and last.kind == "parameter" else None
-        inside = {id(node) for node in subtree(last.value)}
-        for wrap in self.module.wraps.named(name):
-            made = wrap.kind == "ddp" and id(wrap.call) in inside
-            made &= wrap.given is not None  # a wrapper of the project's own may hand attributes on
+        for wrap in self.module.wraps.made_by(last.value, name):
+            # A wrapper of the project's own may hand attributes on.
+            made = wrap.kind == "ddp" and wrap.given is not None
             if (
                 made
                 and not wrap.tested
@@ -345,7 +343,7 @@ class AttributeBehindWrapper(Rule):
         scope = self.module.scopes.scope_of(name.partition(".")[0], use)
         if scope is None or scope is self.module.scope_of(use):
             return use
-        first, *others = entries(self.module, use, scope) or [use]
+        first, *others = self.module.closures.entries(use, scope) or [use]
         for place in others:
             first = first if self.module.wraps.follows(place, first) else place
         return first
