@@ -46,7 +46,7 @@ def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: f
     static = _static(owner)
     for path in paths:
         user = project.facts_of(path)
-        if user is None or user.source.is_test or _is_of_another(user, facts, name):
+        if user is None or user.source.is_test or _is_of_another(project, user, facts, name):
             continue
         found = _mentions(project, user)
         if name in found.made or name in found.strings or not found.called_on[name] <= static:
@@ -61,11 +61,18 @@ def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: f
     return not is_found_by_name(project, facts, name, None) and not named_in_texts(project, name)
 
 
-def _is_of_another(user: ModuleFacts, facts: ModuleFacts, name: str) -> bool:
-    """Whether a file has a class of that name of its own, and takes nothing from the other file."""
-    if user.name == facts.name or not isinstance(user.definitions.get(name), ast.ClassDef):
+def _is_of_another(project: Project, user: ModuleFacts, facts: ModuleFacts, name: str) -> bool:
+    """Whether a file has a class of that name of its own, or from elsewhere (``from collections import Counter``), and
+    takes nothing from the other file."""
+    if user.name == facts.name:
         return False
-    return not any(f"{target}.".startswith(f"{facts.name}.") for target in user.imports.names.values())
+    imported = user.imports.names.get(name)
+    if imported is None and not isinstance(user.definitions.get(name), ast.ClassDef):
+        return False
+    targets = (*user.imports.names.values(), *user.imports.stars)
+    if any(f"{target}.".startswith(f"{facts.name}.") for target in targets):
+        return False
+    return imported is None or project.canonical(imported) != f"{facts.name}.{name}"
 
 
 def _static(owner: ast.ClassDef) -> set[str]:
