@@ -154,11 +154,20 @@ def _are_on_one_node(project: Project, facts: ModuleFacts) -> bool:
             return False
         inside = program.source.inside
         same = frozenset(project.named(posixpath.basename(inside).lower()))
-        for script, starts in ((inside, _starts_in(project, inside)), *every):
-            meant = {s: same if not s.target and not s.said else _meant(s.target, script, same) for s in starts}
+        own = tuple(start for start in _starts_in(project, inside) if start.how != "other")
+        for script, starts in ((inside, own), *every):
+            reached = same if _is_above(script, inside) else frozenset()
+            meant = {s: reached if not s.target and not s.said else _meant(s.target, script, same) for s in starts}
             found |= {_nodes_of(project, start) for start, files in meant.items() if inside in files}
     others = {_nodes_of(project, start) for _, starts in every for start in starts if start.launcher}
     return (found or others) == {"one"}
+
+
+def _is_above(script: str, program: str) -> bool:
+    """Whether a script that starts the program it is given may be for one: those below the folder that the script, or
+    its own folder of scripts, is in."""
+    around = posixpath.dirname(posixpath.dirname(script))
+    return not around or program.startswith(f"{around}/")
 
 
 def _nodes_of(project: Project, start: Start) -> str:

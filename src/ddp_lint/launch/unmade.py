@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import collections
+import re
 
 from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.launch.unused import is_found_by_name, is_in_use
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import last_part
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, walk
 
 #: Files that hold the name of a class which are looked at; of one that more files hold, an object counts as made.
 _FILES = 25
+#: Decorators after which a method needs an object as before, and nothing else gets hold of it.
+_NEEDS_OBJECT = re.compile(r"torch\.(?!library)\w[\w.]*|property|functools\.(?:lru_)?cache|typing\.\w+")
 #: Calls that ask whether something is an object of a class.
 _ASKS = frozenset({"isinstance", "issubclass"})
 
@@ -21,10 +24,17 @@ _ASKS = frozenset({"isinstance", "issubclass"})
 def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether a line of a file is in a method of a class that nothing in the project makes an object of, nor of a class
     that inherits from it: they are only inherited from, asked for, or called for what needs no object
-    (``Decoder.table()``). False where others may make one: a package that is installed, names that settings give."""
+    (``Decoder.table()``, which counts as reached). False where others may make one: a package that is installed, names
+    that settings give."""
     owner = facts.class_at(line)
     method = next((n for n in (owner.body if owner else ()) if isinstance(n, FunctionNode) and _holds(n, line)), None)
-    if owner is None or method is None or method.decorator_list or is_installed(project):
+    if owner is None or method is None or is_installed(project):
+        return False
+    called = [each.func if isinstance(each, ast.Call) else each for each in method.decorator_list]
+    kinds = {facts.qualified(each) or dotted_ast(each) for each in called}
+    if not all(map(_NEEDS_OBJECT.fullmatch, kinds - {"staticmethod"})):
+        return False
+    if "staticmethod" in kinds and _is_called_on(project, facts, owner.name, method.name, frozenset()):
         return False
     found: bool = project.remember(
         ("never made", owner.name), lambda: _is_left(project, facts, owner, frozenset()), facts.kept
@@ -46,7 +56,7 @@ def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: f
     static = _static(owner)
     for path in paths:
         user = project.facts_of(path)
-        if user is None or user.source.is_test or _is_of_another(user, facts, name):
+        if user is None or user.source.is_test or _is_of_another(project, user, facts, name):
             continue
         found = _mentions(project, user)
         if name in found.made or name in found.strings or not found.called_on[name] <= static:
@@ -61,11 +71,38 @@ def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: f
     return not is_found_by_name(project, facts, name, None) and not named_in_texts(project, name)
 
 
-def _is_of_another(user: ModuleFacts, facts: ModuleFacts, name: str) -> bool:
-    """Whether a file has a class of that name of its own, and takes nothing from the other file."""
-    if user.name == facts.name or not isinstance(user.definitions.get(name), ast.ClassDef):
+def _is_of_another(project: Project, user: ModuleFacts, facts: ModuleFacts, name: str) -> bool:
+    """Whether a file has a class of that name of its own, or from elsewhere (``from collections import Counter``), and
+    takes nothing from the other file."""
+    if user.name == facts.name:
         return False
-    return not any(f"{target}.".startswith(f"{facts.name}.") for target in user.imports.names.values())
+    imported = user.imports.names.get(name)
+    if imported is None and not isinstance(user.definitions.get(name), ast.ClassDef):
+        return False
+    targets = (*user.imports.names.values(), *user.imports.stars)
+    if any(f"{target}.".startswith(f"{facts.name}.") for target in targets):
+        return False
+    return imported is None or project.canonical(imported) != f"{facts.name}.{name}"
+
+
+def _is_called_on(
+    project: Project, facts: ModuleFacts, name: str, method: str, above: frozenset[tuple[str, str]]
+) -> bool:
+    """Whether a method is called on a class, or on one that inherits from it, and so without an object. `above`: the
+    classes that are being looked at, each with its file."""
+    paths = project.holding(name)
+    if len(paths) > _FILES:
+        return True
+    above |= {(facts.name, name)}
+    users = [user for path in paths if (user := project.facts_of(path)) is not None]
+    for user in (u for u in users if not _is_of_another(project, u, facts, name)):
+        found = _mentions(project, user)
+        if method in found.called_on[name]:
+            return True
+        below = (each for each in found.inherited[name] if (user.name, each) not in above)
+        if any(_is_called_on(project, user, each, method, above) for each in below):
+            return True
+    return False
 
 
 def _static(owner: ast.ClassDef) -> set[str]:

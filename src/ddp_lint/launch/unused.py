@@ -41,6 +41,11 @@ _OF_ITSELF = re.compile(
 )
 #: The test of a file for whether it is the program.
 _GUARD = re.compile(r"__name__ == ['\"]__main__['\"]")
+#: Calls that set up the process, and do nothing that a program is there for.
+_SETS_UP = re.compile(
+    r"torch\.(?:manual_seed|set_\w+|use_deterministic_algorithms|cuda\.manual_seed(?:_all)?)|(?:numpy\.)?random\.seed"
+    r"|warnings\.\w+|logging\.\w+|matplotlib\.use|sys\.(?:setrecursionlimit|path\.\w+)"
+)
 #: Letters of the name of a file that a word of another meaning hardly has.
 _TELLING = 5
 
@@ -102,15 +107,21 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
         path = project.find(facts.name)
         if path is None or path.suffix != ".py" or path.stem != stem or facts.source.is_test:
             return False
-        if facts.file.holds("__main__") or does_something(facts) or len(stem) < _TELLING:
+        if facts.file.holds("__main__") or not _only_sets_up(facts) or len(stem) < _TELLING:
             return False
-        if any(project.inside(other) != facts.source.inside for other in project.holding(stem)):
+        if any(_mentions_word(project, other, stem) for other in project.holding(stem) if other != path):
             return False
         if named_in_texts(project, stem) or is_installed(project):
             return False
         return _is_copied_beside(project, facts) or _is_left_beside(project, facts)
 
     return project.remember(("left file", facts.name), found)
+
+
+def _mentions_word(project: Project, path: pathlib.Path, word: str) -> bool:
+    """Whether a file holds a word in its code: ``# from models.first_draft import *`` imports nothing any more."""
+    facts = project.facts_of(path)
+    return facts is None or re.search(rf"\b{re.escape(word)}\b", facts.file.code) is not None
 
 
 def _is_copied_beside(project: Project, facts: ModuleFacts) -> bool:
@@ -269,6 +280,14 @@ def does_something(facts: ModuleFacts) -> bool:
     """Whether a file calls something where it is run or imported, as scripts do that have no test of their name."""
     calls = (isinstance(n, ast.Expr) and isinstance(n.value, ast.Call) for n in facts.tree.body)
     return any(calls) or any(isinstance(n, ast.For) for n in facts.tree.body)
+
+
+def _only_sets_up(facts: ModuleFacts) -> bool:
+    """Whether all that a file calls where it is imported are settings of the process, which files of classes have at
+    their top as well: ``torch.manual_seed(10)``."""
+    called = [n.value.func for n in facts.tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    loops = any(isinstance(n, ast.For) for n in facts.tree.body)
+    return not loops and all(_SETS_UP.fullmatch(facts.qualified(each)) for each in called)
 
 
 def _computes_names(project: Project, among: frozenset[str]) -> bool:

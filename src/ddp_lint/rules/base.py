@@ -21,7 +21,7 @@ from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
-from ddp_lint.tensors.given import needs_option_left_off, needs_other_values
+from ddp_lint.tensors.given import needs_constant_changed, needs_option_left_off, needs_other_values
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -57,7 +57,8 @@ class Documented:
     run_decides: ClassVar[bool] = False
     #: What it finds harms several ranks alone: of low confidence where the project starts a program with one process.
     of_several: ClassVar[bool] = False
-    #: What it finds costs time, or a status: of low confidence where it needs an option that no command turns on.
+    #: What it finds costs time, or a status: of low confidence where it needs an option that no command turns on, or a
+    #: switch at the top of the file that is off.
     of_small_harm: ClassVar[bool] = False
     #: The PyTorch release from which on the hazard does not exist: with `target-torch` at it or above, the rule is off.
     gone_in: ClassVar[tuple[int, int] | None] = None
@@ -174,9 +175,10 @@ class Rule(Documented):
             return True
         if not isinstance(where, cst.CSTNode):
             return False
-        return needs_other_values(self.module, where) or (
-            self.of_small_harm and needs_option_left_off(self.module, where)
-        )
+        if needs_other_values(self.module, where):
+            return True
+        needs = (needs_option_left_off, needs_constant_changed)
+        return self.of_small_harm and any(asks(self.module, where) for asks in needs)
 
     def _sure(self, confidence: Confidence) -> Confidence:
         return confidence.at_most(self.ceiling).at_most(

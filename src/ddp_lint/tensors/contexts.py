@@ -153,6 +153,21 @@ def _has_cache(test: cst.BaseExpression) -> bool:
     return kept in names("branches", "generation_caches") and dotted(test.comparisons[0].comparator) == "None"
 
 
+def half_precision_only(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the line runs for tensors of half precision alone, by a test of the dtype around it or in its own
+    condition: ``if hidden.dtype == torch.float16 and torch.isinf(hidden).any()``. Under autocast what layers add up is
+    of single precision, and in bfloat16 the test fails before anything is read."""
+    return any(_asks_for_half(module, part) for test in holding(module, node) for part in conjuncts(test))
+
+
+def _asks_for_half(module: Module, test: cst.BaseExpression) -> bool:
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return False
+    other = test.comparisons[0]
+    same = isinstance(other.operator, (cst.Equal, cst.Is)) and dotted(test.left).rpartition(".")[2] == "dtype"
+    return same and module.qualified(other.comparator) in ("torch.float16", "torch.half")
+
+
 def logging_only(module: Module, node: cst.CSTNode, *, by_name: bool = True) -> bool:
     """Whether the line is in a branch or a function whose condition, environment variable or name mentions logging
     or debugging, or that runs once in a while (``random.random() < 0.002``) or when the file is tried out by itself.

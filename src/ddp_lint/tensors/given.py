@@ -115,6 +115,30 @@ def needs_option_left_off(module: Module, node: cst.CSTNode) -> bool:
     return _needs_option(module, node, _DEPTH)
 
 
+def needs_constant_changed(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is reached only where somebody edits a constant at the top of its file that is a switch, and is
+    off: ``DISTRIBUTED = False`` above ``if DISTRIBUTED: (here)``."""
+    return any(
+        _is_switched_off(module, each, test, taken)
+        for test, taken in conditions(module, node)
+        for each in _names_of(test)
+        if isinstance(each, cst.Name)
+    )
+
+
+def _is_switched_off(module: Module, name: cst.Name, test: cst.BaseExpression, taken: bool) -> bool:
+    project = module.project
+    if project is None or not isinstance(module.scopes.scope_of(name.value, name), cst.Module):
+        return False
+    bound = module.bindings(name)
+    value = bound[0].value if len(bound) == 1 and bound[0].kind == "assign" and not bound[0].index else None
+    known = _literal(value) if value is not None else None
+    if known is None or known.kind not in (bool, type(None)) or _outcome(test, name.value, known.value) is not (not taken):
+        return False
+    sets = re.compile(rf"\.{name.value}\s*=(?!=)|\bglobal\b[^\n]*\b{name.value}\b")
+    return not any(sets.search(project.text(path) or "") for path in project.holding(name.value))
+
+
 def _needs_option(module: Module, node: cst.CSTNode, depth: int) -> bool:
     if any(_is_for_option(module, test, taken, node) for test, taken in conditions(module, node)):
         return True

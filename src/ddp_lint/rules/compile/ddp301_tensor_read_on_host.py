@@ -11,6 +11,7 @@ from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.queries import line_around
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
+from ddp_lint.tensors.contexts import half_precision_only
 
 
 class TensorReadOnHost(HostRule):
@@ -173,7 +174,7 @@ class TensorReadOnHost(HostRule):
         can_go = repeated(self.module, node, per_layer=not own) or avoidable(self.module, node, place.function)
         if place.surely_compiled:
             return Confidence.HIGH if can_go else Confidence.MEDIUM
-        return Confidence.MEDIUM if can_go else Confidence.LOW
+        return Confidence.MEDIUM if can_go and not half_precision_only(self.module, node) else Confidence.LOW
 
     def _report(self, node: cst.Call, place: Place) -> None:
         self.report(

@@ -14,6 +14,7 @@ from ddp_lint.source.control_flow import holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import returned_values
 from ddp_lint.source.tree import descendants, names_in, subtree
+from ddp_lint.tensors.contexts import half_precision_only
 
 
 class BranchOnTensor(HostRule):
@@ -83,8 +84,9 @@ class BranchOnTensor(HostRule):
     switches, `torch.no_grad()`, tests; conditions that are not proven to be tensors; a tuple of
     tensors compared with a number; arguments that every caller
     passes from the host, branches that no caller reaches. Only with `--preview`: a check that only raises; a branch
-    outside of compiled code that a forward reaches once, unless it sets a flag that is returned. A branch in a loop
-    over layers or items, or in a helper that several functions of one file call, is always reported.
+    outside of compiled code that a forward reaches once, unless it sets a flag that is returned; one that tests
+    first whether the tensor is of half precision (`x.dtype == torch.float16 and torch.isinf(x).any()`). A branch in a
+    loop over layers or items, or in a helper that several functions of one file call, is reported by default.
 
     ## How to confirm
 
@@ -132,17 +134,20 @@ class BranchOnTensor(HostRule):
                         "each rank decides by its own batch: rank 0 and rank 1 may take different branches",
                     ],
                     help="use torch.where, torch.nan_to_num or mask arithmetic instead of the branch",
-                    confidence=self._sureness(test, place),
+                    confidence=self._sureness(condition, test, place),
                 )
                 return
 
-    def _sureness(self, test: cst.BaseExpression, place: Place) -> Confidence:
-        """A level less where one forward has to decide once by what it computed."""
+    def _sureness(self, condition: cst.BaseExpression, test: cst.BaseExpression, place: Place) -> Confidence:
+        """A level less where one forward has to decide once by what it computed, and where half precision alone comes
+        by."""
         repeats = repeated(self.module, test) or _sets_returned_flag(self.module.parent(test), place.function)
         if place.surely_compiled:
             return Confidence.HIGH if repeats else Confidence.MEDIUM
         if _only_raises(self.module.parent(test)):
             return Confidence.LOW  # a check of the input, on purpose
+        if half_precision_only(self.module, condition):
+            return Confidence.LOW
         return Confidence.MEDIUM if repeats else Confidence.LOW
 
     def _place_of_tensor(self, condition: cst.BaseExpression, test: cst.BaseExpression) -> Place | None:

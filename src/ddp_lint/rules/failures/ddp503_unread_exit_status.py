@@ -196,6 +196,8 @@ class UnreadExitStatus(Rule):
         shared = {dotted(n) for n in reached if self._is_shared(n)}
         if any(not call.args and self._is_queue(receiver(call)) for call in methods(scope, "get")):
             return True  # the parent reads the workers' results: it waits there for one that died
+        if self._waits_for_kept_queue(node):
+            return True
         if any(
             dotted(receiver(call)) in shared and self._raises_without(call) for call in methods(scope, "get_nowait")
         ):
@@ -204,6 +206,25 @@ class UnreadExitStatus(Rule):
         if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
         return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
+
+    def _waits_for_kept_queue(self, node: cst.Call) -> bool:
+        """Whether the worker gets a queue that its object keeps, and a method of the object other than the worker's
+        own waits for what is in it: ``batch = self.queue.get()``."""
+        owner = self.module.class_of(node)
+        handed = [arg for each in ((3, "args"), (4, "kwargs")) if (arg := argument(node, *each)) is not None]
+        kept = {dotted(n) for arg in handed for n in descendants(arg) if self._is_queue(n)}
+        kept = {name for name in kept if name.startswith("self.")}
+        if owner is None or not kept:
+            return False
+        own = dotted(argument(node, 1, "target"))
+        return any(
+            not call.args and dotted(receiver(call)) in kept and not self._is_in(call, own)
+            for call in methods(owner, "get")
+        )
+
+    def _is_in(self, call: cst.Call, method: str) -> bool:
+        function = self.module.function_of(call)
+        return function is not None and f"self.{function.name.value}" == method
 
     def _target_body(self, node: cst.Call) -> Iterator[cst.CSTNode]:
         """What the worker runs, where it is a function inside the one around: it has the variables of that one."""
@@ -251,8 +272,8 @@ class UnreadExitStatus(Rule):
             isinstance(maker, cst.Call) and last_name(maker.func) in _SHARED for maker in self.module.assignments(node)
         )
 
-    def _is_queue(self, node: cst.BaseExpression | None) -> bool:
-        makers = self.module.assignments(node) if isinstance(node, cst.Name) else []
+    def _is_queue(self, node: cst.CSTNode | None) -> bool:
+        makers = self.module.assignments(node) if isinstance(node, (cst.Name, cst.Attribute)) else []
         return any(isinstance(maker, cst.Call) and last_name(maker.func).endswith("Queue") for maker in makers)
 
     def _is_daemon(self, node: cst.Call) -> bool:

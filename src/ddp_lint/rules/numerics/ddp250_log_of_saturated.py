@@ -44,6 +44,12 @@ _SATURATING = {
     "sigmoid": ("torch.nn.functional.logsigmoid", "logsigmoid"),
     "gumbel_softmax": ("the logits themselves, or clamp(min=eps) with an eps that the dtype can represent", ""),
 }
+#: What to use for the logarithm of 1 - p.
+_OF_REST = {
+    "softmax": "the logarithm of the sum of the other probabilities, torch.logsumexp of their log_softmax",
+    "sigmoid": "torch.nn.functional.logsigmoid(-x)",
+    "gumbel_softmax": "clamp(min=eps) with an eps that the dtype can represent",
+}
 
 
 _BOUNDED = ("cosine_similarity", "tanh")
@@ -91,13 +97,14 @@ class LogOfSaturated(Rule):
 
     Finds `log(softmax(x))`, `log(sigmoid(x))`, `log(gumbel_softmax(x))` (as functions or methods, also through a
     variable, a function of the project that returns it, or a model that ends with it, also with a tiny constant
-    added), `log(exp(a) + exp(b))`, `log(1 + exp(x))` and `log1p(exp(x))`, and the logarithm of a mask that is added to
-    the input of a softmax.
+    added), `log(1 - softmax(x))` and `log(1 - sigmoid(x))`, `log(exp(a) + exp(b))`, `log(1 + exp(x))` and
+    `log1p(exp(x))`, and the logarithm of a mask that is added to the input of a softmax.
 
     ## Why it breaks
 
     The inner function rounds to 0 (or the sum of exponentials to infinity) long before the logarithm is small:
-    log(softmax([-200, 0, 200])) is [-inf, -inf, 0], and 1e-8 or 1e-10 added inside is 0 in fp16. A row whose mask is 0
+    log(softmax([-200, 0, 200])) is [-inf, -inf, 0], and 1e-8 or 1e-10 added inside is 0 in fp16. 1 - sigmoid(17) is 0
+    in single precision already: its logarithm is -inf, and the gradient NaN (measured). A row whose mask is 0
     everywhere is -inf everywhere, and its softmax is NaN. `log(1 + exp(x))` is infinite above 88.8, in fp16 above
     11.1, and its gradient is NaN there (measured). One infinity in rank 0's batch causes NaN gradients there, and the
     gradient all-reduce sends them to rank 1 and every other rank.
@@ -140,7 +147,9 @@ class LogOfSaturated(Rule):
     precision, and any that is added to a softmax under autocast, which computes it in single precision), `log_softmax`,
     `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, one that is only read with
     `item()` or `tolist()`, code under `no_grad` and functions that are called only there or with arrays alone
-    (`torch.from_numpy`), evaluation, inference and tests.
+    (`torch.from_numpy`), evaluation, inference and tests. Only with `--preview`: `log(sigmoid(x))` where neither the
+    file nor one that imports it mentions half precision, as a sigmoid in single precision is 0 for a score below -88
+    alone.
 
     ## How to confirm
 
@@ -190,15 +199,45 @@ class LogOfSaturated(Rule):
             kept = any(self._operand(added_to, name) is not None for name in _KEPT_SINGLE)
             if _is_tiny(operand.right) and self._in_half_precision(kept):  # in fp32 it is no zero
                 operand = added_to
+        self._visit_operand(node, operand)
+
+    def _visit_operand(self, node: cst.Call, operand: cst.BaseExpression) -> None:
+        """Report what saturates under the logarithm: by a function, or by a model that ends with it."""
+        complement = self._taken_from_one(operand)
         for inner, (name, instead) in _SATURATING.items():
-            saturated = self._operand(operand, inner)
-            if saturated is not None and not self._is_bounded(saturated):
+            if complement is not None and self._may_saturate(complement, inner) is not None:
+                self._report(node, f"1 - {inner} rounds to 0 for a confident input", _OF_REST[inner], None)
+            saturated = self._may_saturate(operand, inner)
+            if saturated is not None:
                 fix = self._fix(node, operand, saturated, instead)
-                self._report(node, f"{inner} rounds to 0 for a confident input", name, fix)
+                self._report(
+                    node, f"{inner} rounds to 0 for a confident input", name, fix, confidence=self._sureness(inner)
+                )
+        of_rest = self._made(complement) if isinstance(complement, cst.Call) else ""
+        if of_rest:
+            self._report(node, f"1 - {of_rest} rounds to 0 for a confident input", _OF_REST[of_rest], None)
         made = self._made(operand) if isinstance(operand, cst.Call) else ""
         if made:
             what = f"{made} rounds to 0 for a confident input"
-            self._report(node, what, _SATURATING[made][0], None, [(operand, f"ends with a {made}")])
+            labels = [(operand, f"ends with a {made}")]
+            self._report(node, what, _SATURATING[made][0], None, labels, confidence=self._sureness(made))
+
+    def _may_saturate(self, operand: cst.BaseExpression, function: str) -> cst.BaseExpression | None:
+        """The argument of a function that saturates for it."""
+        argument = self._operand(operand, function)
+        return argument if argument is not None and not self._is_bounded(argument) else None
+
+    def _taken_from_one(self, operand: cst.BaseExpression) -> cst.BaseExpression | None:
+        """The p of ``1 - p``."""
+        if not isinstance(operand, cst.BinaryOperation) or not isinstance(operand.operator, cst.Subtract):
+            return None
+        return self._behind_name(operand.right) if _is_one(operand.left) else None
+
+    def _sureness(self, saturating: str) -> Confidence | None:
+        """In single precision a sigmoid is 0 for a score below -88 alone, which training hardly comes to; in half
+        precision for one below -17."""
+        single = saturating == "sigmoid" and not self._in_half_precision(kept_single=False)
+        return Confidence.LOW if single else None
 
     def _power_beside_one(self, operand: cst.BaseExpression, *, is_added: bool) -> cst.BaseExpression | None:
         """The x of ``1 + exp(x)``; with `is_added` that of ``exp(x)``, to which the function adds 1."""
@@ -390,6 +429,7 @@ class LogOfSaturated(Rule):
         instead: str,
         fix: Fix | None,
         labels: Sequence[tuple[cst.CSTNode, str]] = (),
+        confidence: Confidence | None = None,
     ) -> None:
         self.report(
             node,
@@ -398,6 +438,7 @@ class LogOfSaturated(Rule):
             notes=["rank 0's NaN reaches rank 1 with the gradient all-reduce"],
             help=f"use {instead}",
             fix=fix,
+            confidence=confidence,
         )
 
     def _fix(self, node: cst.Call, inner: cst.BaseExpression, argument: cst.BaseExpression, instead: str) -> Fix | None:
