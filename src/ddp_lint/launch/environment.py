@@ -110,7 +110,7 @@ def shows_one_gpu(module: Module) -> bool:
 
 
 def names_first_gpus(module: Module, value: cst.BaseExpression | None) -> bool:
-    """Whether a value of the variable for the visible GPUs is the first ones of the machine, in their order: "0", "0,1",
+    """Whether a value of the variable for the visible GPUs is the first ones of the machine in their order: "0", "0,1",
     or a list of these that is joined. A process which does not get it uses the same first GPU."""
     numbers = [part.strip() for part in _listed(module, value).split(",")] if value is not None else []
     return bool(numbers) and numbers == [str(number) for number in range(len(numbers))]

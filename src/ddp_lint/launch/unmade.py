@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import collections
 import re
+from typing import TypeAlias
 
 from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.launch.unused import is_found_by_name, is_in_use
@@ -15,10 +16,13 @@ from ddp_lint.source.syntax import FunctionNode, walk
 
 #: Files that hold the name of a class which are looked at; of one that more files hold, an object counts as made.
 _FILES = 25
+#: Classes that inherit from one or make one, and so on, which are looked at.
+_ABOVE = 50
 #: Decorators after which a method needs an object as before, and nothing else gets hold of it.
 _NEEDS_OBJECT = re.compile(r"torch\.(?!library)\w[\w.]*|property|functools\.(?:lru_)?cache|typing\.\w+")
 #: Calls that ask whether something is an object of a class.
 _ASKS = frozenset({"isinstance", "issubclass"})
+_Classes: TypeAlias = tuple[tuple[ModuleFacts, ast.ClassDef], ...]
 
 
 def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
@@ -36,9 +40,7 @@ def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
         return False
     if "staticmethod" in kinds and _is_called_on(project, facts, owner.name, method.name, frozenset()):
         return False
-    found: bool = project.remember(
-        ("never made", owner.name), lambda: _is_left(project, facts, owner, frozenset()), facts.kept
-    )
+    found: bool = project.remember(("never made", owner.name), lambda: _is_left(project, facts, owner), facts.kept)
     return found
 
 
@@ -46,29 +48,48 @@ def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef, above: frozenset[tuple[str, str]]) -> bool:
-    """`above`: the classes that are being looked at, each with its file."""
+def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef) -> bool:
+    """Whether neither a class, nor those that inherit from it or whose methods make an object of it, are made by
+    anything else."""
+    seen, queue = {(facts.name, owner.name)}, [(facts, owner)]
+    while queue:
+        above = _by_which(project, *queue.pop())
+        if above is None or len(seen) > _ABOVE:
+            return False
+        new = [(user, each) for user, each in above if (user.name, each.name) not in seen]
+        seen.update((user.name, each.name) for user, each in new)
+        queue += new
+    return True
+
+
+def _by_which(project: Project, facts: ModuleFacts, owner: ast.ClassDef) -> _Classes | None:
+    """The classes that inherit from a class or make an object of it in their methods, each with its file; None where
+    anything else may make one."""
+    found: _Classes | None = project.remember(
+        ("made by", owner.name), lambda: _find_by_which(project, facts, owner), facts.kept
+    )
+    return found
+
+
+def _find_by_which(project: Project, facts: ModuleFacts, owner: ast.ClassDef) -> _Classes | None:
     name = owner.name
     paths = project.holding(name)
     if owner.decorator_list or owner.keywords or len(paths) > _FILES or not is_in_use(project, facts):
-        return False
-    above |= {(facts.name, name)}
-    static = _static(owner)
+        return None
+    static, above = _static(owner), []
     for path in paths:
         user = project.facts_of(path)
         if user is None or user.source.is_test or _is_of_another(project, user, facts, name):
             continue
         found = _mentions(project, user)
-        if name in found.made or name in found.strings or not found.called_on[name] <= static:
-            return False
-        for below in found.inherited[name]:
-            definition = user.definitions.get(below)
-            if (user.name, below) in above:
-                continue
-            if not isinstance(definition, ast.ClassDef) or not _is_left(project, user, definition, above):
-                return False
+        if name in found.strings or not found.called_on[name] <= static:
+            return None
+        definitions = [user.definitions.get(each) for each in sorted(found.inherited[name] | found.made[name])]
+        if not all(isinstance(each, ast.ClassDef) for each in definitions):
+            return None
+        above += [(user, each) for each in definitions if isinstance(each, ast.ClassDef)]
     # What the texts of a project hold is asked for last: a result that rests on it is not kept when one changes.
-    return not is_found_by_name(project, facts, name, None) and not named_in_texts(project, name)
+    return None if is_found_by_name(project, facts, name, None) or named_in_texts(project, name) else tuple(above)
 
 
 def _is_of_another(project: Project, user: ModuleFacts, facts: ModuleFacts, name: str) -> bool:
@@ -117,14 +138,23 @@ def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
     return found
 
 
+def _in_methods(tree: ast.Module) -> dict[int, str]:
+    """By node, the class at the top of a file in a method of which it is: what needs an object of the class to run."""
+    found = dict[int, str]()
+    for owner in (each for each in tree.body if isinstance(each, ast.ClassDef)):
+        for method in (each for each in owner.body if isinstance(each, FunctionNode) and not each.decorator_list):
+            found.update((id(node), owner.name) for statement in method.body for node in walk(statement))
+    return found
+
+
 class _Mentions:
     """How a file uses names that may be of classes: to inherit from (by which class), to call something on, and in any
-    other way, by which an object may be made; and its strings."""
+    other way, by which an object may be made (in methods of which class, "" for elsewhere); and its strings."""
 
-    def __init__(self, tree: ast.AST) -> None:
+    def __init__(self, tree: ast.Module) -> None:
         self.inherited = collections.defaultdict[str, set[str]](set)
         self.called_on = collections.defaultdict[str, set[str]](set)
-        self.made = set[str]()
+        self.made = collections.defaultdict[str, set[str]](set)
         self.strings = set[str]()
         harmless = set[int]()
         for node in walk(tree):
@@ -132,9 +162,13 @@ class _Mentions:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self.strings.add(node.value.rpartition(".")[2])
             if isinstance(node, (ast.Import, ast.ImportFrom)):  # by another name it may be used in any way
-                self.made.update(a.name.rpartition(".")[2] for a in node.names if a.asname not in (None, a.name))
+                for alias in node.names:
+                    if alias.asname not in (None, alias.name):
+                        self.made[alias.name.rpartition(".")[2]].add("")
+        inside = _in_methods(tree)
         uses = (n for n in walk(tree) if isinstance(n, (ast.Name, ast.Attribute)) and id(n) not in harmless)
-        self.made.update(map(last_part, uses))
+        for node in uses:
+            self.made[last_part(node)].add(inside.get(id(node), ""))
 
     def _only_named(self, node: ast.AST) -> list[ast.AST]:
         """The nodes below one that name a class and make nothing of it."""

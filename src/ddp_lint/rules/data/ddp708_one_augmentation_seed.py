@@ -330,7 +330,7 @@ class OneAugmentationSeed(Rule):
         return self._calls_one_of(node, "drawn_anew")
 
     def _is_drawn(self, seed: cst.BaseExpression) -> bool:
-        """Whether a seed is drawn from a generator: ranks for which it is the same have seeded that one alike before."""
+        """Whether a seed is drawn from a generator: ranks that draw alike from it have seeded that one alike."""
         given = self.module.assignments(seed) if dotted(seed) else ()
         return any(self._calls_one_of(value, "drawn_on") for value in (seed, *given))
 
