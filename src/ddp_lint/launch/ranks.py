@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import functools
 import re
@@ -274,7 +275,7 @@ _NAMED = (ast.Name, ast.Attribute, ast.arg, ast.keyword)
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
     nodes = list(walk(tree))
-    idle = _counted(nodes) | _by_default(nodes) | names_off(tree)
+    idle = _counted(nodes) | _by_default(nodes) | _only_printed(nodes) | names_off(tree)
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
     asked = functools.cache(lambda: _asked_for(nodes))
@@ -358,6 +359,25 @@ def _by_default(nodes: list[ast.AST]) -> frozenset[str]:
                 if parameter.arg in _known()["sizes"]:
                     taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
     return frozenset(name for name, constant in taken.items() if all(constant))
+
+
+def _only_printed(nodes: list[ast.AST]) -> frozenset[str]:
+    """Names of the number of GPUs that nothing but a print reads: ``world_size = torch.cuda.device_count()``."""
+    assigned = [n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+    given = collections.defaultdict[str, list[ast.expr]](list)
+    for each in assigned:
+        given[last_part(each.targets[0])].append(each.value)
+    counts = {name for name, values in given.items() if all(map(_is_device_count, values))}
+    if not counts:
+        return frozenset()
+    prints = [n for n in nodes if isinstance(n, ast.Call) and last_part(n.func) == "print"]
+    printed = {id(part) for call in prints for part in walk(call)}
+    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in printed}
+    return frozenset(counts - read)
+
+
+def _is_device_count(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and last_part(value.func) == "device_count"
 
 
 def _fallen_back(nodes: list[ast.AST]) -> frozenset[ast.AST]:
