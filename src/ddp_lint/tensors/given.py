@@ -133,9 +133,11 @@ def _is_switched_off(module: Module, name: cst.Name, test: cst.BaseExpression, t
     bound = module.bindings(name)
     value = bound[0].value if len(bound) == 1 and bound[0].kind == "assign" and not bound[0].index else None
     known = _literal(value) if value is not None else None
-    if known is None or known.kind not in (bool, type(None)) or _outcome(test, name.value, known.value) is not (not taken):
+    if known is None or known.kind not in (bool, type(None)):
         return False
-    sets = re.compile(rf"\.{name.value}\s*=(?!=)|\bglobal\b[^\n]*\b{name.value}\b")
+    if _outcome(test, name.value, known.value) is not (not taken):
+        return False
+    sets = re.compile(rf"\.{name.value}\s*=(?!=)|\bglobal\b[^\n]*\b{name.value}\b|[\"']{name.value}[\"']")
     return not any(sets.search(project.text(path) or "") for path in project.holding(name.value))
 
 
