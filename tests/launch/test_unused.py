@@ -12,6 +12,19 @@ from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Confidence
 
 LEFT = pathlib.Path(__file__).parents[1] / "fixtures" / "failures" / "DDP503_left" / "left.py"
+RUNNER = """import left
+
+
+class Runner:
+    def begin(self):
+        print("begin")
+
+    def go_on(self):
+        left.training()
+
+
+if __name__ == "__main__":
+"""
 
 
 @pytest.mark.parametrize(
@@ -22,6 +35,8 @@ LEFT = pathlib.Path(__file__).parents[1] / "fixtures" / "failures" / "DDP503_lef
         ("print('training')", Confidence.LOW),  # nothing looks for a function by a name
         ("import left\nleft.training()", Confidence.MEDIUM),
         ("# training of the other model\ndone = 1", Confidence.LOW),
+        (f"{RUNNER}    Runner().begin()", Confidence.LOW),  # a method that nothing calls uses it
+        (f"{RUNNER}    Runner().go_on()", Confidence.MEDIUM),
     ],
 )
 def test_a_word_that_many_files_hold(tmp_path: pathlib.Path, other: str, confidence: Confidence) -> None:

@@ -313,14 +313,16 @@ def _mentioning(
 ) -> set[str]:
     """The definitions of a file that mention a name, also as a string where that counts (`by_text`); "" for what is in
     none. A list of what a module offers mentions what it does not use, nor does a module that is `imported` do what
-    its ``if __name__ == "__main__":`` holds, and ``logging.enable`` is not the ``enable`` of another module."""
+    its ``if __name__ == "__main__":`` holds, or a method that nothing calls; and ``logging.enable`` is not the
+    ``enable`` of another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
     lines = {node.lineno for node in found if not _is_another(project, facts, node, definition)}
     lines |= known.strings.get(name, set()) if by_text else set()
     idle = [*known.offers, *(known.started if imported else ())]
-    return {known.around(line) for line in lines if not any(line in each for each in idle)}
+    lines = {line for line in lines if not any(line in each for each in idle)}
+    return {known.around(line) for line in lines if not _is_left_method(project, facts, line)}
 
 
 def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> bool:

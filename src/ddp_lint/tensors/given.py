@@ -137,7 +137,7 @@ def _is_switched_off(module: Module, name: cst.Name, test: cst.BaseExpression, t
         return False
     if _outcome(test, name.value, known.value) is not (not taken):
         return False
-    sets = re.compile(rf"\.{name.value}\s*=(?!=)|\bglobal\b[^\n]*\b{name.value}\b")
+    sets = re.compile(rf"\.{name.value}\s*=(?!=)|\bglobal\b[^\n]*\b{name.value}\b|[\"']{name.value}[\"']")
     return not any(sets.search(project.text(path) or "") for path in project.holding(name.value))
 
 
