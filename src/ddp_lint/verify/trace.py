@@ -219,6 +219,11 @@ class Race(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Resummed(Event):
+    """An all_reduce of the user's is about to sum a tensor that holds what an earlier one has summed over the ranks."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Unordered(Event):
     """Two operations on two CUDA streams touch the same memory, one of them writes (`writes`: this, the later one),
     and nothing orders them. `earlier` are the frames of the first, `streams` the names of both in that order; `freed`:

@@ -106,6 +106,7 @@ class Session:
         from ddp_lint.verify.child.observers.collectives import Collectives
         from ddp_lint.verify.child.observers.phases import Phases
         from ddp_lint.verify.child.observers.races import Races
+        from ddp_lint.verify.child.observers.sums import Sums
         from ddp_lint.verify.child.observers.threads import Threads
 
         recorder = self.recorder
@@ -116,6 +117,7 @@ class Session:
         observers: list[Observer] = [
             self.collectives,
             Races(recorder, models, self.collectives),
+            Sums(recorder, models),
             Threads(recorder, models, self.collectives),
             *(kind(recorder, models) for kind in _of_models()),
             self.breaks,

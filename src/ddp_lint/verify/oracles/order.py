@@ -11,7 +11,18 @@ from ddp_lint.verify.compare import differ
 from ddp_lint.verify.match import Mismatch, Streams, describe, exchanged, place, present
 from ddp_lint.verify.oracles.case import Case, Opinion, real, shown
 from ddp_lint.verify.results import Evidence
-from ddp_lint.verify.trace import Collective, Done, FileAccess, Frame, Ordered, Stall, Sync, Trace, Unordered
+from ddp_lint.verify.trace import (
+    Collective,
+    Done,
+    FileAccess,
+    Frame,
+    Ordered,
+    Resummed,
+    Stall,
+    Sync,
+    Trace,
+    Unordered,
+)
 
 #: Collectives in which the other ranks wait for the root alone, and in which the root alone waits for the others.
 _FROM_ROOT, _TO_ROOT = frozenset({"broadcast", "scatter"}), frozenset({"reduce", "gather"})
@@ -207,6 +218,19 @@ def _lost(case: Case) -> Iterator[Evidence]:
         elif event.functional:
             text = f"{event.api or event.op} leaves its argument as it is, and the line drops what it returns"
             yield case.evidence("lost", text, rank=rank, frame=frame)
+
+
+def resummed(case: Case) -> Opinion:
+    """Tensors that an all_reduce sums over the ranks although they hold what an earlier one has summed."""
+    for rank, _, frame in case.hits(Resummed):
+        text = f"rank {rank} sums over the ranks a tensor that holds what an earlier call has summed over them"
+        return case.fires("resummed", text, rank=rank, frame=frame)
+    calls = [(rank, event) for rank, event, _ in case.hits(Collective)]
+    if not calls:
+        return Opinion(blind="no collective ran here")
+    if len(calls) > len(case.traces):
+        return Opinion(doubt="what the tensors hold was not seen to be a sum over the ranks; numbers are not followed")
+    return Opinion(silent="the collective ran once on each rank")
 
 
 def streams(case: Case) -> Opinion:
