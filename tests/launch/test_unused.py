@@ -117,6 +117,7 @@ def test_a_file_that_nothing_imports(tmp_path: pathlib.Path, files: dict[str, st
     [
         ("", "Pool()", Confidence.LOW),
         ("", "Pool()  # .start_parts()", Confidence.LOW),
+        ("", "Pool()\nclass Copy:\n    def start_parts(self): pass", Confidence.LOW),
         ("", "Pool().start_parts()", Confidence.MEDIUM),
         ("", "Pool()\nOther().start_parts()", Confidence.MEDIUM),  # it may be of this class as well
         ("", "call(Pool(), 'start_parts')", Confidence.MEDIUM),

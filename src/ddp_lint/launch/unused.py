@@ -178,18 +178,19 @@ def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
     if is_installed(project) or not is_plain(project, f"{facts.name}.{name}") or not is_in_use(project, facts):
         return False
     found: bool = project.remember(
-        ("method left", method.name), lambda: _is_mentioned_once(project, facts, method.name), facts.kept
+        ("method left", method.name), lambda: _is_defined_only(project, facts, method.name), facts.kept
     )
     return found
 
 
-def _is_mentioned_once(project: Project, facts: ModuleFacts, name: str) -> bool:
-    """Whether the code of the project has a name in one place, and no text of it has it. One commented out is none."""
+def _is_defined_only(project: Project, facts: ModuleFacts, name: str) -> bool:
+    """Whether the code of the project has a name where methods of that name are defined alone, as of copies of a class,
+    and no text of it has it. One commented out is none."""
     paths = project.holding(name)
     if len(paths) > _FILES or named_in_texts(project, name) or facts.file.holds("Fire"):
         return False
     files = [user.file for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
-    return sum(len(re.findall(rf"\b{name}\b", file.code)) for file in files) == 1
+    return not any(re.search(rf"(?<!\bdef )\b{name}\b", file.code) for file in files)
 
 
 def is_plain(project: Project, name: str) -> bool:
