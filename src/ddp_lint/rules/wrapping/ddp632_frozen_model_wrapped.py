@@ -51,7 +51,7 @@ class FrozenModelWrapped(Rule):
     student, teacher = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
     teacher.requires_grad_(False)
     student = DDP(student)
-    teacher = DDP(teacher)  # <- DDP631
+    teacher = DDP(teacher)  # <- DDP632
     x = torch.randn(8, 4)
     torch.nn.functional.mse_loss(student(x), teacher(x)).backward()
     dist.destroy_process_group()
