@@ -131,7 +131,7 @@ def _passed(value: ast.expr) -> ast.expr:
 
 def _summing(facts: ModuleFacts, project: Project, call: ast.Call) -> tuple[ast.expr | None, bool, bool] | None:
     """What a call sums over the ranks: the argument, whether it changes that, and whether it returns the sum."""
-    name = project.canonical(facts.qualified(call.func))
+    name = project.meaning(facts, dotted_ast(call.func))
     entry = load().collectives.get(name)
     if entry is not None:
         if entry.op != "all_reduce" or not entry.takes or not _adds(entry, call):
@@ -164,7 +164,7 @@ def _of_helper(facts: ModuleFacts, project: Project, function: ast.AST) -> tuple
     assert isinstance(function, FunctionNode)
     names = [parameter.arg for parameter in positional(function)]
     for call in calls_below(function):
-        entry = load().collectives.get(project.canonical(facts.qualified(call.func)))
+        entry = load().collectives.get(project.meaning(facts, dotted_ast(call.func)))
         if entry is None or entry.op != "all_reduce" or entry.out_of_place or not entry.takes or not _adds(entry, call):
             continue
         name = dotted_ast(argument_at(call, 0, entry.takes[0]))

@@ -14,6 +14,7 @@ from ddp_lint.launch.search import programs
 from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.handed_out import places_of_samplers
 from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -30,7 +31,9 @@ class SamplerNeverSetEpoch(Rule):
 
     Finds a DistributedSampler with shuffling on, in code that makes several passes (or hands its loader to a trainer of
     another file that does), where `set_epoch` is called nowhere: not in the file, its package or folder, what it
-    imports, or what imports it. A call in another script of the same folder does not count.
+    imports, or what imports it. A call in another script of the same folder does not count. Also a sampler that a
+    function of the project returns together with its loader, in a program for several epochs that drops it
+    (`loader, _ = make_loader(...)`) and sets no epoch.
 
     ## Why it breaks
 
@@ -97,13 +100,17 @@ class SamplerNeverSetEpoch(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DistributedSampler", "epoch", "epochs", file=("DistributedSampler",), tests=False)
+    triggers = Triggers(
+        "DistributedSampler", "epoch", "epochs", "_", tests=False,
+        file=("DistributedSampler", "DistributedDataParallel", "init_process_group"),
+    )  # fmt: skip
     of_several = True
     oracles = ("epochs",)
 
     def start(self) -> None:
         self._samplers: list[cst.Call] = []
         self._loops: list[cst.For] = []
+        self._dropped: list[cst.Assign] = []  # `loader, _ = make_loader(...)`
         self._restarts: list[cst.Call] = []  # `iter(loader)`, where a pass begins
         self._functions: dict[str, cst.FunctionDef] = {}
         #: The calls of each function by the sampler that they are given.
@@ -119,6 +126,11 @@ class SamplerNeverSetEpoch(Rule):
             around = function.name.value if function is not None else ""
             if not any(map(is_evaluation, (target, dataset, around, *self._loaders(target, function)))):
                 self._samplers.append(node)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        target = node.targets[0].target
+        if isinstance(target, cst.Tuple) and isinstance(node.value, cst.Call) and len(node.targets) == 1:
+            self._dropped.append(node)
 
     def _loaders(self, sampler: str, function: cst.FunctionDef | None) -> Iterator[str]:
         """The names of what the sampler is handed to, where the name means one sampler alone."""
@@ -146,6 +158,7 @@ class SamplerNeverSetEpoch(Rule):
             self._loops.append(node)
 
     def finish(self) -> None:
+        self._check_dropped()
         if not self._samplers or framework_loads(self.module) or not self._several_passes():
             return
         if mentions_nearby(self.module, "set_epoch", other_programs=False):
@@ -162,6 +175,46 @@ class SamplerNeverSetEpoch(Rule):
                 help="call sampler.set_epoch(epoch) at the top of the epoch loop",
                 fix=self._fix(sampler, loop),
             )
+
+    def _check_dropped(self) -> None:
+        """Samplers that a function of the project returns with its loader, and that a program for several epochs does
+        not take: nothing but the program could set their epoch."""
+        loops = [loop for loop in self._loops if not is_evaluation(self.module.code(loop.target))]
+        if not loops or "set_epoch" in self.module.file.code or framework_loads(self.module):
+            return
+        for node in self._dropped:
+            if self._drops_sampler(node) and not runs_alone(self.module, node) and not self._imports_setter():
+                self.report(
+                    node,
+                    "the sampler of this loader is dropped: nothing sets its epoch, and every epoch repeats one order",
+                    notes=["rank 0 and rank 1 each see their samples in the order of epoch 0, epoch after epoch"],
+                    labels=self._passes(loops[0]),
+                    help="keep the sampler that is returned, and call sampler.set_epoch(epoch) in the epoch loop",
+                )
+
+    def _drops_sampler(self, node: cst.Assign) -> bool:
+        target, value, project = node.targets[0].target, node.value, self.module.project
+        if not isinstance(target, cst.Tuple) or not isinstance(value, cst.Call) or project is None:
+            return False
+        function = self.module.function_of(node)
+        around = function.name.value if function is not None else ""
+        if any(map(is_evaluation, (self.module.code(target), called(value), around))):
+            return False
+        places = places_of_samplers(project, self.module.meaning(dotted(value.func)))
+        names = {place: dotted(element.value) for place, element in enumerate(target.elements)}
+        return bool(places) and not any(self._is_read(names.get(place, ""), node) for place in places)
+
+    def _is_read(self, name: str, node: cst.Assign) -> bool:
+        """Whether a function mentions a name, or an attribute, besides in an assignment to it."""
+        scope = self.module.scope_of(node)
+        alike = (part for part in descendants(scope) if isinstance(part, cst.Name) and part.value == name)
+        return name != "_" and (not name.isidentifier() or len(list(itertools.islice(alike, 2))) > 1)
+
+    def _imports_setter(self) -> bool:
+        """Whether something that the file imports sets an epoch, perhaps that of the loader which it is handed."""
+        project = self.module.project
+        targets = (project.split(project.canonical(t)) for t in self.module.imports.names.values()) if project else ()
+        return any(found is not None and found[0].file.holds("set_epoch") for found in targets)
 
     def _set_elsewhere(self, sampler: cst.Call) -> bool:
         """The function hands the sampler out, maybe in its loader, to other files, and one of the project sets an
