@@ -12,6 +12,8 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.bypass import runs_inside_alone
+from ddp_lint.divergence.definitions import MODEL
 from ddp_lint.divergence.expressions import any_of, as_long_as, container, dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.groups import handed_out
@@ -82,7 +84,7 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     if any(value is not None and is_wrapped(value) for _, value in models):
         return False
     plain = any(_is_plain(frame, name, value, node) for name, value in models)
-    return plain or any(_is_inside_wrapped(frame, function) for function in called)
+    return plain or any(_is_inside_wrapped(frame, function) for function in called) or _is_by_bypass(frame, called)
 
 
 def goes_around_wrapper(frame: Frame) -> bool:
@@ -90,8 +92,15 @@ def goes_around_wrapper(frame: Frame) -> bool:
     so are the steps: that some ranks leave one out changes nothing."""
     calls = _backwards_in(frame.function) if frame.function is not None else ()
     return bool(calls) and all(
-        any(_is_inside_wrapped(frame, function) for function in functions_behind(frame, loss)) for loss in calls
+        any(_is_inside_wrapped(frame, function) for function in behind) or _is_by_bypass(frame, behind)
+        for behind in (functions_behind(frame, loss) for loss in calls)
     )
+
+
+def _is_by_bypass(frame: Frame, called: list[ast.expr]) -> bool:
+    """Is a loss made by a function that runs what is inside a wrapper, and by no model that is called itself?"""
+    models = any(MODEL.search(last_part(function)) or is_wrapped(held(frame, function)) for function in called)
+    return not models and any(runs_inside_alone(frame, function) for function in called)
 
 
 @kept_by_node(256)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
+from ddp_lint.divergence.backends import under_its_backends
 from ddp_lint.divergence.calls_by_name import goes_around_wrapper, is_agreement, is_of_wrapped_model
 from ddp_lint.divergence.definitions import MODEL
 from ddp_lint.divergence.effects import Branch, Effect, EventStep
@@ -108,7 +109,7 @@ def communicate(
         _own_number(entry, arguments), *_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "", unproven=unproven,
     )  # fmt: skip
-    frame.effects.append(_where_it_comes_about(frame, event, arguments, node))
+    frame.effects.append(_where_it_comes_about(frame, entry, event, arguments, node))
     for name in entry.uniform:
         agree(frame, arguments.get(name, entry.takes)[1])
     _receive(frame, entry, arguments)
@@ -132,8 +133,12 @@ def backward_of_result(frame: Frame, value: Value, node: ast.Return) -> None:
     frame.effects.append(effect)
 
 
-def _where_it_comes_about(frame: Frame, event: Event, arguments: Arguments, node: ast.Call) -> Effect:
+def _where_it_comes_about(
+    frame: Frame, entry: Collective, event: Event, arguments: Arguments, node: ast.Call
+) -> Effect:
     """The event; of a backward, where it reaches parameters."""
+    if entry.backends:
+        return under_its_backends(frame, entry, EventStep(event))
     loose = without_gradients(frame, arguments, node) if event.kind == "backward" else None
     if loose is None:
         return EventStep(event)

@@ -7,8 +7,8 @@ import dataclasses
 import functools
 from collections.abc import Hashable
 
+from ddp_lint.divergence import backends, worlds
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence import worlds
 from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms
 from ddp_lint.divergence.collected import asks_for_collected
 from ddp_lint.divergence.definitions import counts_of
@@ -136,7 +136,8 @@ def _settled(frame: Frame, node: ast.Compare, left: Value, right: Value) -> Valu
         lacks = operation in (ast.Eq, ast.LtE, ast.Lt)
         return _truth_value(frame, node, negated(left.test) if lacks else left.test, [left])
     return (
-        _alone(node, operation, left, right)
+        backends.answer(frame, node)
+        or _alone(node, operation, left, right)
         or _whether_kept(frame, node, left)
         or _is_entry(operation, left, right)
         or _within_size(operation, left, right)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
@@ -25,16 +26,21 @@ class Evidence:
         return self._is_shown(facts, owner, "wraps")
 
     def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: Condition) -> bool:
-        return not when or self._is_shown(facts, owner, when) or (when == "launched" and self._is_among_launched(facts))
+        return not when or self._is_shown(facts, owner, when) or (when == "launched" and self._is_beside(facts, when))
 
-    def _is_among_launched(self, facts: ModuleFacts) -> bool:
+    def backends(self, facts: ModuleFacts, owner: ClassRef | None, names: Sequence[str]) -> list[str]:
+        """Those of the backends (`frameworks.Shown`) that the file shows, or, where it shows none, its folder."""
+        shown = [name for name in names if self._is_shown(facts, owner, name)]
+        return shown or [name for name in names if self._is_beside(facts, name)]
+
+    def _is_beside(self, facts: ModuleFacts, what: str) -> bool:
         """Does another script of this folder support FSDP or DeepSpeed? The launcher decides which backend a script
         runs under, and scripts of one folder are launched in the same way."""
         project = self._linker.project
         folder = posixpath.dirname(facts.source.inside)
         beside = (p for p in project.holding(_SCRIPT) if posixpath.dirname(project.inside(p)) == folder)
         others = filter(None, map(project.facts_of, beside))
-        return any(not other.source.is_test and project.shows(other, "launched") for other in others)
+        return any(not other.source.is_test and project.shows(other, what) for other in others)
 
     def has_buffers(self, model: ClassRef) -> bool:
         """Does a model whose class is seen surely have buffers, by itself or in a part of it?"""

@@ -18,7 +18,16 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import assigned_to, children, inside, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, names_in, positional, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    argument_at,
+    blocks_at,
+    calls_below,
+    function_at,
+    names_in,
+    positional,
+    walk,
+)
 
 #: What pads the data of all ranks to one length.
 _SAMPLER = "DistributedSampler"
@@ -110,6 +119,8 @@ def own_length(
         return None
     if not streamed and (not _hands_out_batches(node, target, ends) or _is_sequence(frame, node)):
         return None
+    if not streamed and _goes_through_sized(frame, node):
+        return None
     project = frame.linker.project
     if _copes(project, frame.facts) or (not streamed and (equalised(project, frame.facts) or _is_divided(frame))):
         return None  # a sampler says nothing about a loader that was made without one
@@ -138,6 +149,20 @@ def _hands_out_batches(node: ast.expr, target: ast.AST | None, ends: bool) -> bo
 def _is_sequence(frame: Frame, node: ast.expr) -> bool:
     """Does the function take items of it, or add some? An iterator has none, and its name is that of what it was."""
     return frame.function is not None and dotted_ast(_handed_on(node)) in _sequences(frame.function)
+
+
+def _goes_through_sized(frame: Frame, node: ast.expr) -> bool:
+    """Is what is called an iterator made of an object whose length is known beforehand, as is that of any loader:
+    ``iterator = tqdm(loader)``?"""
+    source = _handed_on(node)
+    if (given := _handed_on(assigned_once(frame, source))) is source:
+        return False
+    around = [block for block in blocks_at(frame.facts.tree, node.lineno) if isinstance(block, FunctionNode)]
+    assigned = (values for block in reversed(around) if (values := assigned_in(block, dotted_ast(given))))
+    made = next(assigned, [given])[-1]
+    name = dotted_ast(made.func) if isinstance(made, ast.Call) else ""
+    of = frame.linker.in_module(frame.facts, name) if name else None
+    return isinstance(of, ref.ClassRef) and frame.linker.method(of, "__len__") is not None
 
 
 def _handed_on(node: ast.expr) -> ast.expr:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ddp_lint.divergence import file_race, worlds
+from ddp_lint.divergence.backends import is_asked
 from ddp_lint.divergence.compare import SHARDED_MODE, Comparison, Difference, Side, Step, under, varies_of
 from ddp_lint.divergence.event_graph import CONFIDENCES, Choice, End, Event, EventGraph, EventNode, as_written
 from ddp_lint.divergence.groups import OF_MACHINES, shown
@@ -200,7 +201,7 @@ def needs_shards(difference: Difference) -> bool:
 def _without_sharding(difference: Difference) -> bool:
     """Has either rank come here because the job is none of those that shard parameters?"""
     return any(
-        not step.chosen and SHARDED_MODE.search(step.condition.text)
+        not step.chosen and SHARDED_MODE.search(step.condition.text) and not is_asked(step.condition)
         for side in (difference.first, difference.second)
         for step in (side.trail.backwards() if side.trail else ())
     )

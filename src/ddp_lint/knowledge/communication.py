@@ -81,6 +81,7 @@ class Collective:
     number by which the call decides what it does. Tensors in `payload` must agree in shape and dtype on all ranks,
     unless the parameter `objects` is given, which lets them be anything;
     after the call those in `uniform` hold one value everywhere, and those in `receives` what this rank was sent.
+    `backends`: it communicates under these of the launcher alone (`frameworks.Backend`).
     `out_of_place`: it leaves its first argument as it is,
     and what it computes is only in what it returns.
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
@@ -109,6 +110,7 @@ class Collective:
     result: tuple[str, ...] = ()
     turns: Mapping[str, str] = dataclasses.field(default_factory=dict)
     when: Condition = ""
+    backends: tuple[str, ...] = ()
     only_if: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
     unless: Mapping[str, bool | str | int] = dataclasses.field(default_factory=dict)
     implicit: bool = False

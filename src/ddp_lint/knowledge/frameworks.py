@@ -25,7 +25,9 @@ EVENTS = ("collective", "type", "gate", "group", "rank", "source", "uniform")
 #: original parameters), fsdp2 (fully_shard: parameters become DTensors), either (configuration decides).
 Kind = Literal["ddp", "fsdp1", "fsdp2", "either"]
 #: What the text of a file can show, besides that it wraps models.
-Shown = Literal["wraps", "sharded", "buffers", "metric-sync", "statistics", "launched"]
+Shown = Literal[
+    "wraps", "sharded", "buffers", "metric-sync", "statistics", "launched", "deepspeed", "fsdp", "named-checkpoints"
+]
 _T = TypeVar("_T")
 
 
@@ -51,7 +53,8 @@ class Launch:
 class Shows:
     """Patterns of a file's text. `wraps`: it wraps models for several ranks; the others are the conditions (`when`) of
     events: it shards models, has modules with buffers, metrics that ranks synchronise, modules that share statistics,
-    a launcher that may configure sharding."""
+    a launcher that may configure sharding, or one of the backends of `Backend`, or that checkpoints are given their
+    names, for which ranks wait."""
 
     wraps: tuple[str, ...] = ()
     sharded: tuple[str, ...] = ()
@@ -59,6 +62,20 @@ class Shows:
     metric_sync: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
     launched: tuple[str, ...] = ()
+    deepspeed: tuple[str, ...] = ()
+    fsdp: tuple[str, ...] = ()
+    named_checkpoints: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backend:
+    """How a program asks for the backend under which the launcher runs it: the attribute `asked` is compared with a
+    member of an enumeration, `members` says which backend of `Shown` it stands for, and a job has but one. `plugins`
+    are attributes of the state that are None under other backends."""
+
+    asked: str
+    members: Mapping[str, str]
+    plugins: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,7 +173,8 @@ class Framework:
     rank. `unwrapping` are functions and methods that return the module inside a wrapper; `trains` are texts of which a
     program that has it run the backward holds one; `sends_states` are classes whose objects send the states of what
     they are given from rank 0 to the others before they train; `freezes` are functions and classes that put adapters
-    into a model and freeze its own weights. `holds` are frameworks whose objects its own have as attributes.
+    into a model and freeze its own weights. `pythons`: its releases from which on it needs that Python. `holds` are
+    frameworks whose objects its own have as attributes.
 
     `aliases`: the documented name of an API, and the other paths that it can be imported from (an alias of a module
     covers everything below it). `bases`: what its classes inherit from, as far as a rule may ask; ``package.*`` stands
@@ -177,6 +195,7 @@ class Framework:
     freezes: tuple[str, ...] = ()
     launch: Launch = Launch()
     shows: Shows = Shows()
+    backend: tuple[Backend, ...] = ()
     wrapper: tuple[Wrapper, ...] = ()
     wrapping_method: tuple[WrappingMethod, ...] = ()
     given_wrapped: tuple[GivenWrapped, ...] = ()
@@ -185,6 +204,7 @@ class Framework:
     twins: tuple[Twins, ...] = ()
     searching: tuple[Searching, ...] = ()
     distinctive: tuple[Distinctive, ...] = ()
+    pythons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     bases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     events: dict[str, Any] = dataclasses.field(default_factory=dict)
