@@ -22,9 +22,7 @@ _CLASSES = 25
 def is_overridden(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether a line is in a method that every used class overrides which inherits it, without calling it: the base
     class itself is only inherited from."""
-    owner = facts.class_at(line)
-    methods = methods_of(owner).values() if owner is not None else ()
-    method = next((m for m in methods if m.lineno <= line <= (m.end_lineno or line)), None)
+    owner, method = facts.method_at(line) or (None, None)
     if owner is None or method is None or owner.decorator_list or facts.source.is_test or is_installed(project):
         return False
     key = ("overridden", owner.name, method.name)

@@ -30,8 +30,7 @@ def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
     that inherits from it: they are only inherited from, asked for, or called for what needs no object
     (``Decoder.table()``, which counts as reached). False where others may make one: a package that is installed, names
     that settings give."""
-    owner = facts.class_at(line)
-    method = next((n for n in (owner.body if owner else ()) if isinstance(n, FunctionNode) and _holds(n, line)), None)
+    owner, method = facts.method_at(line) or (None, None)
     if owner is None or method is None or is_installed(project):
         return False
     called = [each.func if isinstance(each, ast.Call) else each for each in method.decorator_list]
@@ -42,10 +41,6 @@ def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
         return False
     found: bool = project.remember(("never made", owner.name), lambda: _is_left(project, facts, owner), facts.kept)
     return found
-
-
-def _holds(node: ast.stmt, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _is_left(project: Project, facts: ModuleFacts, owner: ast.ClassDef) -> bool:

@@ -169,13 +169,10 @@ def is_unused_at(
 
 def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether a method at a line, which no framework calls by its name, is mentioned by nothing but itself."""
-    name = _mentions(project, facts).around(line)
-    owner = facts.definitions.get(name) if name else None
-    inside = (n for n in (owner.body if isinstance(owner, ast.ClassDef) else ()) if isinstance(n, FunctionNode))
-    method = next((n for n in inside if n.lineno <= line <= (n.end_lineno or n.lineno)), None)
-    if method is None or method.decorator_list or _HOOKS.fullmatch(method.name):
+    owner, method = facts.method_at(line) or (None, None)
+    if owner is None or method is None or method.decorator_list or _HOOKS.fullmatch(method.name):
         return False
-    if is_installed(project) or not is_plain(project, f"{facts.name}.{name}") or not is_in_use(project, facts):
+    if is_installed(project) or not is_plain(project, f"{facts.name}.{owner.name}") or not is_in_use(project, facts):
         return False
     found: bool = project.remember(
         ("method left", method.name), lambda: _is_defined_only(project, facts, method.name), facts.kept

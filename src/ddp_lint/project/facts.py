@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -118,10 +119,13 @@ class ModuleFacts:
                 found.setdefault(node.name, node)
         return found
 
-    def class_at(self, line: int) -> ast.ClassDef | None:
-        """The class of `definitions` that a line is in. Each of thousands of lines may ask."""
-        around = (block for block in blocks_at(self.tree, line) if isinstance(block, ast.ClassDef))
-        return next((block for block in around if self.definitions.get(block.name) is block), None)
+    def method_at(self, line: int) -> tuple[ast.ClassDef, FunctionNode] | None:
+        """The method that a line is in, with its class of `definitions`. Each of thousands of lines may ask."""
+        around = blocks_at(self.tree, line)
+        for owner, method in itertools.pairwise(around):
+            if isinstance(owner, ast.ClassDef) and self.definitions.get(owner.name) is owner:
+                return (owner, method) if isinstance(method, FunctionNode) else None
+        return None
 
     @functools.cached_property
     def values(self) -> dict[str, ast.expr]:
