@@ -179,9 +179,14 @@ def _left_out(function: ast.AST) -> Iterator[tuple[_Unpacked, int, _Unpacked]]:
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     zeroed = {name for node in nodes for name in _times_zero(node)}
     for each in several.values():
+        takers: dict[tuple[int, int], _Unpacked] = {}
+        for call in each:
+            for place, name in enumerate(call.names):
+                if name in read and name != "_":
+                    takers.setdefault((place, len(call.names)), call)
         for dummy in each:
             for place, name in enumerate(dummy.names):
-                real = next((r for r in each if r is not dummy and _takes(r, place, len(dummy.names), read)), None)
+                real = takers.get((place, len(dummy.names)))
                 if name not in read and real is not None and not zeroed.isdisjoint(dummy.names):
                     yield dummy, place, real
 
@@ -191,10 +196,6 @@ def _unpacked(node: ast.AST) -> _Unpacked | None:
         return None
     target = node.targets[0]
     return _Unpacked(node, node.value, [*map(dotted_ast, target.elts)]) if isinstance(target, ast.Tuple) else None
-
-
-def _takes(call: _Unpacked, place: int, count: int, read: set[str]) -> bool:
-    return len(call.names) == count and call.names[place] in read and call.names[place] != "_"
 
 
 def _times_zero(node: ast.AST) -> frozenset[str]:
