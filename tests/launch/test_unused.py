@@ -113,6 +113,28 @@ def test_a_file_that_nothing_imports(tmp_path: pathlib.Path, files: dict[str, st
 
 
 @pytest.mark.parametrize(
+    ("imports", "confidence"),
+    [
+        ("import_module('parts.current')", Confidence.LOW),
+        ("__import__('os')", Confidence.LOW),
+        ("import_module(name)", Confidence.MEDIUM),
+        ("import_module('parts.' + name)", Confidence.MEDIUM),
+        ("import_module(f'parts.{name}')", Confidence.MEDIUM),
+    ],
+)
+def test_a_file_beside_one_that_is_imported(tmp_path: pathlib.Path, imports: str, confidence: Confidence) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "replaced.py").write_text(STARTS.replace("{base}", "").replace("Pool", "Other"))
+    (tmp_path / "parts" / "current.py").write_text(STARTS.replace("{base}", ""))
+    (tmp_path / "run.py").write_text(
+        f"from parts.current import Pool\nfrom importlib import import_module\n\nif __name__ == '__main__':\n    {imports}\n"
+    )
+    path = tmp_path / "parts" / "replaced.py"
+    (finding,) = check_paths([path], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+@pytest.mark.parametrize(
     ("base", "use", "confidence"),
     [
         ("", "Pool()", Confidence.LOW),

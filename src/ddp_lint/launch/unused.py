@@ -32,6 +32,7 @@ _SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 #: Calls that import a module of any name, and what finds any name in it, in the same file or in one that gets it.
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
+_COMPUTED_IMPORT = re.compile(r"(?<!\w)(?:import_module|__import__)\((?!\s*[\"'][\w.]+[\"']\s*[,)])")
 #: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
 _COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
@@ -144,7 +145,7 @@ def _is_left_beside(project: Project, facts: ModuleFacts) -> bool:
     """Whether programs of the project import another module of a file's folder, and none imports modules by names that
     it computes."""
     folder = posixpath.dirname(facts.source.inside)
-    if not folder or any(map(project.holding, (*_IMPORTS, "pkgutil", "iter_modules", "exec("))):
+    if not folder or any(map(project.holding, ("pkgutil", "iter_modules", "exec("))) or _computes_imports(project):
         return False
     beside = (path for path in project.named("*.py") if posixpath.dirname(path) == folder)
     for path in sorted(beside)[:_FILES]:
@@ -155,6 +156,17 @@ def _is_left_beside(project: Project, facts: ModuleFacts) -> bool:
         if any((user.file.holds("__main__") or does_something(user)) and not user.source.is_test for user in users):
             return True
     return False
+
+
+def _computes_imports(project: Project) -> bool:
+    """Whether code of the project imports modules by names that it does not have as they are: ``import_module(name)``,
+    but not ``__import__("os")``."""
+
+    def found() -> bool:
+        paths = dict.fromkeys(path for word in _IMPORTS for path in project.holding(word))
+        return any(_COMPUTED_IMPORT.search(project.text(path) or "") for path in paths)
+
+    return project.remember(("computes imports",), found)
 
 
 def is_unused_at(
