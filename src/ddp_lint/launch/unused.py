@@ -33,6 +33,7 @@ _SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
 _COMPUTED_IMPORT = re.compile(r"(?<!\w)(?:import_module|__import__)\((?!\s*[\"'][\w.]+[\"']\s*[,)])")
+_OWN_METHOD = re.compile(r"getattr\(\s*self\s*,\s*(?:f[\"']|[^,()\n]*[+%]|\w+\s*\)\s*\()")
 #: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
 _COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
@@ -189,10 +190,19 @@ def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
         return False
     if is_installed(project) or not is_plain(project, f"{facts.name}.{name}") or not is_in_use(project, facts):
         return False
+    if _finds_own_methods(project, f"{facts.name}.{name}"):
+        return False
     found: bool = project.remember(
         ("method left", method.name), lambda: _is_mentioned_once(project, facts, method.name), facts.kept
     )
     return found
+
+
+def _finds_own_methods(project: Project, name: str) -> bool:
+    """Whether a class, or one that it inherits from, finds its methods by names that it computes:
+    ``getattr(self, f"evaluate_{kind}")``."""
+    homes = {found[0].name: found[0] for each in project.lineage(name) if (found := project.split(each)) is not None}
+    return any(home.file.shows(_OWN_METHOD) for home in homes.values())
 
 
 def _is_mentioned_once(project: Project, facts: ModuleFacts, name: str) -> bool:
