@@ -113,6 +113,27 @@ def test_a_file_that_nothing_imports(tmp_path: pathlib.Path, files: dict[str, st
 
 
 @pytest.mark.parametrize(
+    ("imports", "confidence"),
+    [
+        ("import_module('parts.current')", Confidence.LOW),
+        ("__import__('os')", Confidence.LOW),
+        ("import_module(name)", Confidence.MEDIUM),
+        ("import_module('parts.' + name)", Confidence.MEDIUM),
+        ("import_module(f'parts.{name}')", Confidence.MEDIUM),
+    ],
+)
+def test_a_file_beside_one_that_is_imported(tmp_path: pathlib.Path, imports: str, confidence: Confidence) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "replaced.py").write_text(STARTS.replace("{base}", "").replace("Pool", "Other"))
+    (tmp_path / "parts" / "current.py").write_text(STARTS.replace("{base}", ""))
+    imported = "from parts.current import Pool\nfrom importlib import import_module\n"
+    (tmp_path / "run.py").write_text(f"{imported}\nif __name__ == '__main__':\n    {imports}\n")
+    path = tmp_path / "parts" / "replaced.py"
+    (finding,) = check_paths([path], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+@pytest.mark.parametrize(
     ("base", "use", "confidence"),
     [
         ("", "Pool()", Confidence.LOW),
@@ -128,5 +149,23 @@ def test_a_method_that_nothing_mentions(tmp_path: pathlib.Path, base: str, use: 
     text = f"import framework\n{STARTS.replace('{base}', base)}".replace("start_old_parts", "start_parts")
     (tmp_path / "pools.py").write_text(text)
     (tmp_path / "train.py").write_text(f"from pools import Pool\n{use}\n")
+    (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+@pytest.mark.parametrize(
+    ("call", "confidence"),
+    [
+        ('getattr(self, f"start_{kind}")()', Confidence.MEDIUM),
+        ('getattr(self, "start_" + kind)()', Confidence.MEDIUM),
+        ("getattr(self, kind)()", Confidence.MEDIUM),
+        ("getattr(self, kind, 0)", Confidence.LOW),
+        ('getattr(self, "begin")(kind)', Confidence.LOW),
+    ],
+)
+def test_a_method_that_its_class_finds_by_name(tmp_path: pathlib.Path, call: str, confidence: Confidence) -> None:
+    text = STARTS.replace("{base}", "").replace("start_old_parts", "start_parts")
+    (tmp_path / "pools.py").write_text(f"{text}\n    def begin(self, kind):\n        return {call}\n")
+    (tmp_path / "train.py").write_text("from pools import Pool\nPool().begin('parts')\n")
     (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert finding.confidence is confidence

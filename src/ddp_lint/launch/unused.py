@@ -32,6 +32,8 @@ _SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 #: Calls that import a module of any name, and what finds any name in it, in the same file or in one that gets it.
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
+_COMPUTED_IMPORT = re.compile(r"(?<!\w)(?:import_module|__import__)\((?!\s*[\"'][\w.]+[\"']\s*[,)])")
+_OWN_METHOD = re.compile(r"getattr\(\s*self\s*,\s*(?:f[\"']|[^,()\n]*[+%]|\w+\s*\)\s*\()")
 #: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
 _COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
@@ -144,7 +146,7 @@ def _is_left_beside(project: Project, facts: ModuleFacts) -> bool:
     """Whether programs of the project import another module of a file's folder, and none imports modules by names that
     it computes."""
     folder = posixpath.dirname(facts.source.inside)
-    if not folder or any(map(project.holding, (*_IMPORTS, "pkgutil", "iter_modules", "exec("))):
+    if not folder or any(map(project.holding, ("pkgutil", "iter_modules", "exec("))) or _computes_imports(project):
         return False
     beside = (path for path in project.named("*.py") if posixpath.dirname(path) == folder)
     for path in sorted(beside)[:_FILES]:
@@ -155,6 +157,17 @@ def _is_left_beside(project: Project, facts: ModuleFacts) -> bool:
         if any((user.file.holds("__main__") or does_something(user)) and not user.source.is_test for user in users):
             return True
     return False
+
+
+def _computes_imports(project: Project) -> bool:
+    """Whether code of the project imports modules by names that it does not have as they are: ``import_module(name)``,
+    but not ``__import__("os")``."""
+
+    def found() -> bool:
+        paths = dict.fromkeys(path for word in _IMPORTS for path in project.holding(word))
+        return any(_COMPUTED_IMPORT.search(project.text(path) or "") for path in paths)
+
+    return project.remember(("computes imports",), found)
 
 
 def is_unused_at(
@@ -174,10 +187,19 @@ def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
         return False
     if is_installed(project) or not is_plain(project, f"{facts.name}.{owner.name}") or not is_in_use(project, facts):
         return False
+    if _finds_own_methods(project, f"{facts.name}.{owner.name}"):
+        return False
     found: bool = project.remember(
         ("method left", method.name), lambda: _is_defined_only(project, facts, method.name), facts.kept
     )
     return found
+
+
+def _finds_own_methods(project: Project, name: str) -> bool:
+    """Whether a class, or one that it inherits from, finds its methods by names that it computes:
+    ``getattr(self, f"evaluate_{kind}")``."""
+    homes = {found[0].name: found[0] for each in project.lineage(name) if (found := project.split(each)) is not None}
+    return any(home.file.shows(_OWN_METHOD) for home in homes.values())
 
 
 def _is_defined_only(project: Project, facts: ModuleFacts, name: str) -> bool:
