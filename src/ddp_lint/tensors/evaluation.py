@@ -571,7 +571,7 @@ class Evaluator:
         first = operands[0] if operands else UNKNOWN
         if kind == "Identity":
             return first
-        if kind in names("in_place", "layers") and first.tensorish and self._layer_works_in_place(layer):
+        if first.tensorish and self._layer_works_in_place(layer, kind):
             self._written(node, node.args[0].value, first, state)
             return first
         result = computed_from(operands, Kind.TENSOR if known_tensor else Kind.LIKELY, next(self._storages))
@@ -594,10 +594,9 @@ class Evaluator:
             return self._keeping.of_element(self._owner, layer.name[5:])
         return self._keeping.of_attribute(attribute)
 
-    def _layer_works_in_place(self, layer: Value) -> bool:
+    def _layer_works_in_place(self, layer: Value, kind: str) -> bool:
         attribute = self._owner.attribute(layer.name[5:]) if self._owner and layer.name.startswith("self.") else None
-        keywords = getattr(attribute.value, "keywords", ()) if attribute is not None else ()
-        return any(k.arg == "inplace" and getattr(k.value, "value", None) is True for k in keywords)
+        return attribute is not None and operations.layer_writes(kind, attribute.value)
 
     def _method_call(self, node: cst.Call, receiver: Value, operands: list[Value], state: State) -> Value:
         assert isinstance(node.func, cst.Attribute)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from typing import Any
 
 from ddp_lint.knowledge import table
+from ddp_lint.source.syntax import argument_at
 
 _LEVELS = {
     "debug", "info", "warning", "warn", "error", "critical", "exception", "log",
@@ -92,6 +94,18 @@ def _keeps(section: str, operation: str) -> bool:
 def writes(method: str) -> bool:
     """Whether a method name is an in-place write of values: `add_`, `copy_`, not `requires_grad_` or `__init__`."""
     return method.endswith("_") and not method.startswith("_") and method not in names("in_place", "not_writes")
+
+
+def layer_writes(kind: str, made: ast.AST | None) -> bool:
+    """Whether a layer of torch.nn, made by this call, writes what it is given: ``nn.ReLU(inplace=True)``."""
+    if not isinstance(made, ast.Call) or kind not in names("in_place", "layers") | names("in_place", "dropouts"):
+        return False
+    if kind in names("in_place", "dropouts"):
+        probability = argument_at(made, 0, "p")
+        if probability is not None and not (isinstance(probability, ast.Constant) and probability.value):
+            return False  # 0 writes nothing, and another value is not known
+    flags = (keyword.value for keyword in made.keywords if keyword.arg == "inplace")
+    return any(isinstance(flag, ast.Constant) and flag.value is True for flag in flags)
 
 
 def is_log(name: str) -> bool:
