@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import canonical
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -16,6 +17,8 @@ from ddp_lint.source.queries import model_path
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import Wrap
 
+#: apex's wrapper of that name does not raise.
+_DDP = "torch.nn.parallel.DistributedDataParallel"
 #: Methods that leave it at what the parameters require, whatever they return.
 _KEEP = frozenset(
     {"eval", "train", "to", "cuda", "cpu", "half", "float", "bfloat16", "double", "load_state_dict", "state_dict"}
@@ -128,7 +131,7 @@ class FrozenModelWrapped(Rule):
         """The wraps with DDP, by the name of what they wrap."""
         found = collections.defaultdict[str, list[Wrap]](list)
         for wrap in self.module.wraps.all:
-            if wrap.kind == "ddp" and not wrap.tested:
+            if not wrap.tested and canonical(self.module.qualified(wrap.call.func)) == _DDP:
                 found[wrap.inner].append(wrap)
         return found
 
