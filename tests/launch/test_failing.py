@@ -67,6 +67,22 @@ def fail(args, when):
     return undefined_name
 
 
+def pair(width):
+    if width:
+        return width, build
+    return build, width
+
+
+def one_of(width):
+    if width:
+        return build(width, bias=True)
+    return width, build
+
+
+def report(args):
+    args.shown = True
+
+
 def prepare(args):
     print(args)
     missing_table.load()
@@ -98,6 +114,13 @@ def _is_met(tmp_path: pathlib.Path, **parts: str) -> bool:
         {"main": "build(2, 3, True)"},
         {"main": "from common import prepare\n    prepare(args)"},
         {"before": "build(width=args.lr)"},
+        {"before": "log.info(args)\n    log = open(args.data_dir)"},
+        {"before": "count += 1"},
+        {"before": "print(vars(args))\n    rate = undefined_rate"},
+        {"before": "import builtins\n    builtins.print = build\n    rate = undefined_rate"},
+        {"before": "from common import pair\n    a, b, c = pair(2)"},
+        {"before": "from common import report\n    a, b = report(args)"},
+        {"main": "from common import pair\n    loss = pair(2)\n    loss.backward()"},
     ],
 )
 def test_what_fails_before(tmp_path: pathlib.Path, parts: dict[str, str]) -> None:
@@ -132,6 +155,19 @@ def test_what_fails_before(tmp_path: pathlib.Path, parts: dict[str, str]) -> Non
         {"main": 'build(2, **{"bias": True})'},
         {"main": "from common import fail\n    fail(args, True)"},
         {"main": "if args.lr == 2:\n        return print(undefined_name)"},
+        {"before": "for n in range(2):\n        if n:\n            log.info(args)\n        log = open(args.data_dir)"},
+        {"before": "def start():\n        nonlocal log\n        log = 1\n    start()\n    print(log)\n    log = 2"},
+        {"before": "print([log for log in args.data_dir])\n    log = 2"},
+        {"before": "with open(args.data_dir) as log, log:\n        pass"},
+        {"before": "from common import pair\n    a, b = pair(2)"},
+        {"before": "rate = some_rate", "main": "import builtins\n    builtins.some_rate = 1"},
+        {"before": "rate = some_rate", "main": "import builtins\n    setattr(builtins, 'some' + '_rate', 1)"},
+        {"before": "rate = some_rate", "main": "vars()['some_rate'] = 1"},
+        {"before": "from common import pair\n    a, *b = pair(2)"},
+        {"before": "from common import one_of\n    a, b, c = one_of(2)"},
+        {"before": "from common import report\n    a = report(args)"},
+        {"main": "from common import pair\n    loss = pair(2)\n    loss.index(2)"},
+        {"main": "from common import pair\n    loss = pair(2)\n    loss, _ = loss\n    loss.backward()"},
     ],
 )
 def test_what_need_not_fail(tmp_path: pathlib.Path, parts: dict[str, str]) -> None:

@@ -28,6 +28,8 @@ def cannot(root: pathlib.Path, files: dict[str, str], module: str = "train") -> 
         {"train.py": "from model import Net\n", "model.py": "class Network: ...\n"},
         {"train.py": "from lib.model import Net\n", "lib/model.py": "class Network: ...\n", "lib/__init__.py": ""},
         {"train.py": "from lib.old.model import Net\n", "lib/new.py": "", "lib/__init__.py": ""},
+        {"train.py": "from model import Net\n", "model/__init__.py": "x = 1\n", "model/nets.py": "class Net: ...\n"},
+        {"train.py": "from model import Net\n", "model.py": "def build(name):\n    exec(f'from nets import {name}')\n"},
     ],
 )
 def test_a_name_that_is_not_there(tmp_path: pathlib.Path, files: dict[str, str]) -> None:
@@ -50,6 +52,10 @@ def test_of_a_package_that_the_project_is(tmp_path: pathlib.Path) -> None:
         {"model.py": "try:\n    from fast import Net\nexcept ImportError:\n    Net = None\n"},
         {"model/__init__.py": "", "model/Net.py": ""},
         {"model/__init__.py": "", "model/Net.pyx": ""},
+        {"model/__init__.py": "", "model/Net/small.py": ""},
+        {"model.py": "for name in ('Ne',):\n    exec(f'{name}t = None')\n"},
+        {"model.py": "def load(text):\n    exec(text, globals())\nload('Ne' + 't = 1')\n"},
+        {"model/__init__.py": "from .nets import *\n", "model/nets.py": "class Net: ...\n"},
         {"train.py": "try:\n    from model import Net\nexcept ImportError:\n    Net = None\n", "model.py": "x = 1\n"},
         {"train.py": "def build():\n    from model import Net\n", "model.py": "x = 1\n"},
         {"train.py": "import sys\nsys.path.insert(0, 'lib')\nfrom model import Net\n", "model.py": "x = 1\n"},

@@ -56,3 +56,19 @@ def test_what_a_page_says(tmp_path: pathlib.Path, page: str, text: str, older: b
     (tmp_path / "docs").mkdir()
     (tmp_path / page).write_text(text)
     assert asks_for_older(Project(tmp_path), "torch", "2.0") is older
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "older"),
+    [
+        ("Pipfile", '[packages]\ntorch = "*"\n\n[requires]\npython_version = "3.6"\n', True),
+        ("environment.yml", "dependencies:\n  - python=3.7.4=h265db76_1\n  - pytorch\n", True),
+        ("Pipfile", '[requires]\npython_version = "3.8"\n', False),
+        ("environment.yml", "dependencies:\n  - python=3.10\n  - pytorch\n", False),
+        ("environment.yml", "dependencies:\n  - python>=3.6\n  - ipython=3.6\n", False),
+        ("requirements.txt", "typing-extensions; python_version == '3.6'\ntorch\n", False),
+    ],
+)
+def test_what_a_python_is_too_old_for(tmp_path: pathlib.Path, file: str, text: str, older: bool) -> None:
+    (tmp_path / file).write_text(text)
+    assert asks_for_older(Project(tmp_path), "torch", "2.0") is older

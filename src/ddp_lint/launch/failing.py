@@ -1,5 +1,6 @@
 """Places that no run comes to, as the program has failed before: a name that is not there, an option that no parser
-defines, a call that a function of the project does not take."""
+defines, a variable without a value, a call that a function of the project does not take, a result that has not what is
+taken from it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 
+from ddp_lint.launch.returned import is_no_member, is_unpacked_wrongly
 from ddp_lint.launch.texts import is_installed, named_in_texts
+from ddp_lint.launch.unassigned import unassigned
 from ddp_lint.launch.undefined import called_definition, is_refused, unbound, undefined_option
 from ddp_lint.launch.unused import is_found_by_name
 from ddp_lint.project import Project
@@ -140,14 +143,19 @@ class _Search:
             return self._fails_at_all(facts, around, _head(statement)) or any(
                 self._fails(facts, around, each) for each in _up_to_exit(arm)
             )
+        if is_unpacked_wrongly(self._project, facts, statement):
+            return True
         return self._fails_at_all(facts, around, _head(statement))
 
     def _fails_at_all(self, facts: ModuleFacts, around: FunctionNode | None, parts: Sequence[ast.AST]) -> bool:
         missing = unbound(self._project, facts) if parts else frozenset()
+        late = unassigned(around) if parts and around is not None else frozenset()
         for node in _evaluated(parts):
-            if node in missing:
+            if node in missing or node in late:
                 return True
-            if isinstance(node, ast.Attribute) and undefined_option(self._project, facts, around, node):
+            if isinstance(node, ast.Attribute) and (
+                undefined_option(self._project, facts, around, node) or is_no_member(self._project, facts, around, node)
+            ):
                 return True
             if isinstance(node, ast.Call) and self._left > 0 and self._call_fails(facts, node):
                 return True

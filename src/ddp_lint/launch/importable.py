@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from ddp_lint.launch.texts import is_installed_as
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import absolute
+from ddp_lint.source.imports import absolute, dotted_ast
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 
 #: By what a module may get names that its text does not have.
-_MAKES_NAMES = re.compile(r"__getattr__|globals\(|sys\.modules|setattr\(|exec\(|__path__|load_library|import_module")
+_MAKES_NAMES = re.compile(r"__getattr__|globals\(|sys\.modules|setattr\(|__path__|load_library|import_module")
 #: A program that looks for modules in other folders.
 _OTHER_FOLDERS = re.compile(r"sys\.path|__path__")
 
@@ -62,11 +63,25 @@ def _is_its_own(project: Project, facts: ModuleFacts, module: ModuleFacts, rest:
     return first == facts.name.partition(".")[0] or is_installed_as(project, first)
 
 
+def _executes(module: ModuleFacts) -> bool:
+    """Whether a module runs texts that may define names of it: not in a function, whose variables they are."""
+    if not module.file.holds("exec"):
+        return False
+    functions = {id(call) for node in walk(module.tree) if isinstance(node, FunctionNode) for call in calls_below(node)}
+    runs = (call for call in calls_below(module.tree) if dotted_ast(call.func) == "exec")
+    return any(id(call) not in functions or len(call.args) > 1 or call.keywords for call in runs)
+
+
 def _is_missing(project: Project, module: ModuleFacts, rest: str, *, within: bool) -> bool:
     """Whether a module surely has no name, nor a module of it; `within`: it is of the package that imports it."""
     first, _, behind = rest.partition(".")
     text = module.file.text
-    if module.source.is_test or _MAKES_NAMES.search(text) or re.search(rf"\b{re.escape(first)}\b", text):
+    if (
+        module.source.is_test
+        or _MAKES_NAMES.search(text)
+        or _executes(module)
+        or re.search(rf"\b{re.escape(first)}\b", text)
+    ):
         return False
     if module.imports.stars:  # they may bring it
         return False
@@ -75,5 +90,7 @@ def _is_missing(project: Project, module: ModuleFacts, rest: str, *, within: boo
     if within:
         return False
     # A folder without a file of its own is a package too, and a compiled module has other files.
-    files = project.named(f"{first.lower()}.*") if behind else ()
-    return bool(behind) and posixpath.dirname(module.source.inside) not in map(posixpath.dirname, files)
+    folder = posixpath.dirname(module.source.inside)
+    if folder in map(posixpath.dirname, project.named(f"{first.lower()} {first.lower()}.*")):
+        return False
+    return bool(behind) or not any(path.startswith(f"{folder}/{first}/") for path in project.named("*.py"))

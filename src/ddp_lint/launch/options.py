@@ -15,7 +15,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, argument_at, parameters, positional, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters, positional, walk
 
 #: Functions that hand the options on, one to the other, which are gone through.
 _DEPTH = 4
@@ -243,6 +243,25 @@ def _parser_options(facts: ModuleFacts, function: FunctionNode | None, parser: a
         if made:
             return _filled(facts, scope, parser.id) if len(made) == 1 and _is_parser(facts, made[0]) else None
     return None
+
+
+def has_value(project: Project, options: Options, word: str) -> bool:
+    """Whether an option is None in no run: its parser gives it a value where no command does, and no code takes it."""
+    homes = [facts for name in sorted(options.through) if (facts := project.facts(name)) is not None]
+    calls = (call for facts in homes for call in calls_below(facts.tree) if _method(call) == "add_argument")
+    defining = [call for call in calls if word in (_defined_by(call) or ())]
+    given = [next((k.value for k in call.keywords if k.arg == "default"), None) for call in defining]
+    plain = all(k.arg not in ("action", "type") or _is_plain_type(k.value) for call in defining for k in call.keywords)
+    takes = re.compile(rf"\.{word}\s*=\s*None\b|[\"']{word}[\"']\s*[,\]:]")
+    if not given or not plain or not all(isinstance(each, ast.Constant) and each.value is not None for each in given):
+        return False
+    return not any(
+        each.file.shows(_MERGES) or takes.search(each.file.text) for each in _imported(project, options.through)
+    )
+
+
+def _is_plain_type(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in ("int", "str", "float", "bool")
 
 
 def _is_parser(facts: ModuleFacts, value: ast.expr | None) -> bool:

@@ -33,7 +33,10 @@ _SHELL = frozenset(
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: How a file gets names that it does not bind.
 _MAKES_NAMES = re.compile(
-    r"\b(?:globals|exec|locals|vars)\(|__builtins__|\bbuiltins\b|get_ipython|_getframe|^[ \t]*[%!]\w", re.MULTILINE
+    r"\b(?:globals|exec|locals)\(|\bvars\(\s*\)|__builtins__|get_ipython|_getframe|^[ \t]*[%!]\w"
+    # A program that prints on rank 0 alone gives no new name to `builtins`.
+    r"|\bbuiltins\.(?!print\b)\w+\s*(?:=(?!=)|\[|\.)|\(\s*builtins\b|\bbuiltins as\b|\bfrom builtins\b",
+    re.MULTILINE,
 )
 
 # ---- names

@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from ddp_lint.knowledge import frameworks
 from ddp_lint.project.project import Project
 
 #: Looked for by name, so that a result depends on each of them being there or not.
@@ -20,6 +21,11 @@ _PAGE_FOLDERS = ("", "docs")
 #: What a package is called elsewhere than in pip's files: in conda's, and in prose.
 _NAMES_OF = {"torch": "(?:py)?torch"}
 
+_PYTHON = re.compile(
+    r"""^\s*(?:-\s*["']?python\s*={1,2}\s*|python_(?:full_)?version\s*=\s*["'])(?P<number>\d+\.\d+(?:\.\d+)*)""",
+    re.MULTILINE,
+)
+
 
 def asks_for_older(project: Project, package: str, version: str) -> bool:
     """Whether the project keeps a package below a version, or its pages name versions of it below that alone. What
@@ -31,11 +37,26 @@ def asks_for_older(project: Project, package: str, version: str) -> bool:
         texts += _texts(project, _LISTS, _LIST_FOLDERS)
         if any(_is_older(how, number, wanted) for text in texts for how, number in _pins(text, package)):
             return True
+        python = _oldest_python(package, wanted)
+        if python and any(number < python for text in texts for number in _pythons(text)):
+            return True  # under which no such release can be installed
         pages = _texts(project, _PAGES, _PAGE_FOLDERS)
         named = [number for text in pages for number in _named_versions(text, package)]
         return bool(named) and max(named) < wanted
 
     return project.remember(("asks for older", package, version), found)
+
+
+def _oldest_python(package: str, version: tuple[int, ...]) -> tuple[int, ...]:
+    """The Python that a release of a package needs, () where that is not known."""
+    releases = frameworks.every(lambda each: each.pythons.items() if package in each.packages else ())
+    needs = [(_numbers(release), _numbers(python)) for release, python in releases]
+    return max((pair for pair in needs if pair[0] <= version), default=((), ()))[1]
+
+
+def _pythons(text: str) -> Iterator[tuple[int, ...]]:
+    """The Python that an environment of conda or pipenv has: ``- python=3.6``, ``python_version = "3.6"``."""
+    return (_numbers(found["number"]) for found in _PYTHON.finditer(text))
 
 
 def _texts(project: Project, names: str, folders: tuple[str, ...]) -> list[str]:

@@ -15,7 +15,8 @@ class ImportTable:
     """Local name to absolute dotted name, from imports anywhere in the file and plain module-level aliases.
 
     Where a name is bound more than once (``try: import a except ImportError: import b``) the first binding counts:
-    it is the one that the author prefers.
+    it is the one that the author prefers. A definition further down that does not build on what was imported hides it
+    from all that runs later: ``class DistributedSampler(Sampler)``.
     """
 
     names: dict[str, str]
@@ -59,13 +60,40 @@ class ImportTable:
                     else:
                         target = f"{base}.{alias.name}" if base else alias.name
                         names.setdefault(alias.asname or alias.name, target if node.level else locate(target))
-        table = cls(names, tuple(stars))
+        hidden = _hidden(tree)
+        table = cls({name: target for name, target in names.items() if name not in hidden}, tuple(stars))
         for node in getattr(tree, "body", ()):
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 aliased = table.resolve(dotted_ast(node.value))
                 if aliased:
-                    names.setdefault(node.targets[0].id, aliased)
+                    table.names.setdefault(node.targets[0].id, aliased)
         return table
+
+
+def _hidden(tree: ast.AST) -> set[str]:
+    """Names that the file imports above any condition, and then gives to a definition of its own."""
+    found: set[str] = set()
+    imported: set[str] = set()
+    for node in getattr(tree, "body", ()):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            imported |= names
+            found -= names
+        elif isinstance(node, _DEFINITIONS) and node.name in imported:
+            above = [*node.decorator_list, *(node.bases if isinstance(node, ast.ClassDef) else ())]
+            if not any(isinstance(n, ast.Name) and n.id == node.name for each in above for n in ast.walk(each)):
+                found.add(node.name)
+    return found - _imported_below(tree) if found else found
+
+
+def _imported_below(tree: ast.AST) -> set[str]:
+    """The names of imports that are not at the top level of a file."""
+    top = {id(node) for node in getattr(tree, "body", ())}
+    nodes = (n for n in statements_in_order(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and id(n) not in top)
+    return {alias.asname or alias.name.partition(".")[0] for node in nodes for alias in node.names}
+
+
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _package_of(located: str, name: str) -> str:

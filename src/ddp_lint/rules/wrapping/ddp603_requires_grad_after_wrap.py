@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ddp_lint.findings import Span
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, model_path
 from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.tensors.never_none import needs_none
 
 
 def _model_and_part(name: str) -> tuple[str, str]:
@@ -95,7 +97,7 @@ class RequiresGradAfterWrap(Rule):
 
     Under FSDP (measured harmless); a whole model turned off and on again, as in GAN training with the discriminator,
     because its hooks exist; freezing before the wrap; freezing with `find_unused_parameters=True`; a change after
-    which the model is wrapped again.
+    which the model is wrapped again; a wrap in the `else` of `args.gpu is not None` where that always has a value.
 
     ## How to confirm
 
@@ -150,7 +152,7 @@ class RequiresGradAfterWrap(Rule):
         if not isinstance(value, cst.Name) or value.value not in ("True", "False") or not name:
             return
         model, part = _model_and_part(name)
-        wrap = self._wraps.around(name, node)
+        wrap = self._made(self._wraps.around(name, node), node)
         if value.value == "False" and (wrap is None or wrap.kind != "ddp"):
             self._frozen.append((model, node))
         if wrap is None or wrap.kind != "ddp" or self._wrapped_again(wrap, node):
@@ -174,6 +176,13 @@ class RequiresGradAfterWrap(Rule):
                 "step 2 fails",
                 [],
             )
+
+    def _made(self, wrap: Wrap | None, node: cst.CSTNode) -> Wrap | None:
+        """The wrap, or the one that is made in its place, where no run comes to it."""
+        if wrap is None or isinstance(wrap.place, Span) or not needs_none(self.module, wrap.call):
+            return wrap
+        others = (w for w in self._wraps.named(wrap.outer) if w is not wrap and self._wraps.after(w, node))
+        return next((other for other in others if not needs_none(self.module, other.call)), None)
 
     def _wrapped_again(self, wrap: Wrap, node: cst.CSTNode) -> bool:
         """Whether the same model goes into a new wrapper after `node`: that one places its hooks again."""

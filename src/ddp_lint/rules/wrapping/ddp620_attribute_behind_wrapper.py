@@ -17,7 +17,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
 from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import arms, exclusive, ruled_out
+from ddp_lint.source.control_flow import arms, conditions, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
@@ -35,6 +35,10 @@ _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "re
 
 #: A test that holds on rank 0, and not where a rank of -1 says that there is one process alone.
 _WITH_FIRST = re.compile(r"\b0\b")
+
+#: Tests of how many GPUs there are: of several where they hold, or of one.
+_SEVERAL_GPUS = re.compile(r"[\w.]*\bdevice_count\(\) *(> *1|>= *2|!= *1)")
+_ONE_GPU = re.compile(r"[\w.]*\bdevice_count\(\) *(== *1|<= *1|< *2)")
 
 #: Methods that give a module an attribute.
 _ADDING = ("add_module", "register_module", "register_buffer", "register_parameter")
@@ -149,10 +153,10 @@ class AttributeBehindWrapper(Rule):
 
     Attributes that the file, or a base of the class, sets on the wrapper itself, also by `add_module`; names that are
     assigned again after the wrap; code under a test of the type, of `hasattr`, or of whether the job is distributed, or
-    that catches the AttributeError, or under a test that an `assert` above the wrap excludes for several GPUs; with
-    accelerate also files that configure DeepSpeed or FSDP, which forward attributes, and tests, which run in one
-    process. A method that only the constructor calls, before it wraps. What a function reads of a wrapped model that
-    it is given is DDP627.
+    that catches the AttributeError, or under a test that an `assert` above the wrap excludes for several GPUs, or that
+    holds with a single GPU (the `else` of `device_count() > 1`); with accelerate also files that configure DeepSpeed or
+    FSDP, which forward attributes, and tests, which run in one process. A method that only the constructor calls,
+    before it wraps. What a function reads of a wrapped model that it is given is DDP627.
 
     ## How to confirm
 
@@ -431,7 +435,7 @@ class AttributeBehindWrapper(Rule):
     def _is_guarded(self, use: cst.CSTNode, made: tuple[cst.CSTNode, str, Confidence]) -> bool:
         """Whether a test around the use checks how the model is wrapped, or what the wrap is under; or the error is
         caught."""
-        if ruled_out(self.module, made[0], use):
+        if ruled_out(self.module, made[0], use) or self._has_one_gpu(use):
             return True
         there, wrapped_under = set(self.module.ancestors(made[0])), arms(self.module, made[0])
         here = arms(self.module, use)
@@ -453,6 +457,11 @@ class AttributeBehindWrapper(Rule):
             if names & conditions or any(n in ASKING or any(word in n for word in ASKS) for n in names):
                 return True
         return False
+
+    def _has_one_gpu(self, use: cst.CSTNode) -> bool:
+        """Whether a test says that the machine has a single GPU: the other branch of ``device_count() > 1``."""
+        tests = [(self.module.code(test), taken) for test, taken in conditions(self.module, use)]
+        return any((_SEVERAL_GPUS if not taken else _ONE_GPU).fullmatch(text) for text, taken in tests)
 
 
 def _added(call: cst.Call) -> tuple[str, str] | None:
