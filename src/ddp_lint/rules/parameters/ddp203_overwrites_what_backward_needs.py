@@ -22,10 +22,10 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     Finds `x += y`, `x[i] = y`, `x.add_(y)`, an activation or dropout with `inplace=True`, and the like on a tensor that
     an earlier operation of the same function saves for backward: its input (convolutions, linear layers, norms, matmul,
     pooling, GELU, `log`, `gather`, ...) or its output (softmax, sigmoid, tanh, ReLU, `exp`, `sqrt`, ...), if parameters
-    are involved, so that gradients are certainly needed. The order of execution is taken into account: branches of an `if`
-    are separate, and loops are read twice, so that a write is also compared with operations of the previous iteration.
-    The same on one of the views that `chunk`, `split` or `unbind` return: `q, k, v = self.qkv(x).chunk(3)`, `q *= s`;
-    and on an argument that the `forward` of an autograd function has given to `ctx.save_for_backward`.
+    are involved, so that gradients are certainly needed. The order of execution is taken into account: branches of an
+    `if` are separate, and loops are read twice, so that a write is also compared with operations of the previous
+    iteration. The same on one of the views that `chunk`, `split` or `unbind` return: `q, k, v = self.qkv(x).chunk(3)`,
+    `q *= s`; and on an argument that the `forward` of an autograd function has given to `ctx.save_for_backward`.
 
     ## Why it breaks
 
