@@ -70,9 +70,9 @@ class CollectiveArgumentsDiffer(MismatchRule):
 
     Values that differ between ranks are normal; only roots, operations and shapes are checked. A root that is the same
     for all members of the group (`get_tensor_model_parallel_src_rank()`), or the variable of a loop over the ranks, is
-    correct. A root that is known to be a rank only by a parameter's name is not reported. What one rank makes to be sent,
-    and the others to receive it, is compared by DDP116. Other shapes and dtypes that differ between ranks are found by
-    `verify`.
+    correct. A root that is known to be a rank only by a parameter's name is not reported. What one rank makes to send
+    it, and the others to receive it, is compared by DDP116. Other shapes and dtypes that differ between ranks are found
+    by `verify`.
 
     ## How to confirm
 
