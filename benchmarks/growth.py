@@ -22,6 +22,8 @@ from collections.abc import Callable
 _SHORT = 2.0
 Make = Callable[[pathlib.Path, int], None]
 KINDS: dict[str, tuple[int, Make]] = {}
+#: What a kind is checked with besides.
+_OPTIONS = {"ignores_added_to_files": ["--add-ignore"]}
 _TORCH = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
 #: Folders below each other: of more than 256 the rest is not searched, which is an error.
 _DEEP = 240
@@ -797,6 +799,29 @@ def files_that_wrap(folder: pathlib.Path, n: int) -> None:
         (folder / f"w{i}.py").write_text(f"{head}def train{i}(net, x):\n{body}")
 
 
+def _users_of_a_library(folder: pathlib.Path, n: int) -> None:
+    base = "class Base:\n    def run(self, x):\n        self.go(x)\n    def go(self, x):\n        dist.barrier()\n"
+    (folder / "lib.py").write_text(f"{_TORCH}def sync(x):\n    dist.all_reduce(x)\n{base}")
+    for i in range(n):
+        (folder / f"s{i}.py").write_text(
+            f"{_TORCH}from lib import sync, Base\nclass C{i}(Base):\n    def go(self, x):\n"
+            "        if dist.get_rank() == 0:\n            sync(x)\n"
+            f"def main(x):\n    if dist.get_rank() == 0:\n        C{i}().run(x)\n"
+            "if __name__ == '__main__':\n    main(1)\n"
+        )
+
+
+@kind(100)
+def files_that_use_a_library(folder: pathlib.Path, n: int) -> None:
+    _users_of_a_library(folder, n)
+
+
+@kind(100)
+def ignores_added_to_files(folder: pathlib.Path, n: int) -> None:
+    """With `--add-ignore`."""
+    _users_of_a_library(folder, n)
+
+
 @kind(300)
 def models_made_of_each_other(folder: pathlib.Path, n: int) -> None:
     for i in range(n):
@@ -1027,6 +1052,7 @@ def _seconds(make: Make, n: int, limit: float) -> float:
             "-o",
             os.devnull,
         ]
+        command += _OPTIONS.get(make.__name__, [])
         limited = f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({int(limit)}, {int(limit)}))\n"
         code = f"{limited}from ddp_lint.cli import main; main({command!r})"
         process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=subprocess.DEVNULL)

@@ -7,6 +7,9 @@ import pathlib
 
 import pytest
 
+from ddp_lint.config import Settings
+from ddp_lint.engine.report import Report
+from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.fixes import apply_edits
 from ddp_lint.ignoring import ignoring, with_ignores
@@ -33,6 +36,28 @@ def test_what_no_comment_hides_is_told(check: Check, project: pathlib.Path) -> N
     assert result.exit_code == 1
     assert "no comment: a.py:1: DDP002" in result.stderr
     assert (project / "a.py").read_text() == UNUSED
+
+
+def test_files_are_checked_together_and_those_where_comments_do_nothing_are_as_before(
+    check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "b.py"):
+        (project / name).write_text(HAZARD)
+    checked: list[list[str]] = []
+
+    def hides_nothing_in_b(paths: list[pathlib.Path], settings: Settings, *, jobs: int | None) -> Report:
+        checked.append([path.name for path in paths])
+        assert all("ddp-lint: ignore" in path.read_text() for path in paths)
+        (project / "b.py").write_text(HAZARD)
+        return check_paths(paths, settings, jobs=jobs)
+
+    monkeypatch.setattr("ddp_lint.cli.ignoring.check_paths", hides_nothing_in_b)
+    result = check("--add-ignore")
+    assert checked == [["a.py", "b.py"]]
+    assert result.exit_code == 1 and "no comment: b.py" in result.stderr and "no comment: a.py" not in result.stderr
+    assert "1 finding ignored in 1 file" in result.stderr
+    assert "ddp-lint: ignore" in (project / "a.py").read_text()
+    assert (project / "b.py").read_text() == HAZARD
 
 
 def ignored(text: str, line: int, end: int = 0, python: bool = True, code: str = "DDP101") -> str:

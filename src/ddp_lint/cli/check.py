@@ -347,7 +347,7 @@ def _report_of(parts: list[Part], discovered: Discovered, narrowing: Narrowing) 
 def _add_ignore(parts: list[Part], discovered: Discovered, options: _Options) -> int:
     from ddp_lint.cli.ignoring import add_ignores
 
-    done = add_ignores((finding for part in parts for finding in part.reported), discovered.files)
+    done = add_ignores((finding for part in parts for finding in part.reported), discovered.files, options.jobs or None)
     for finding in done.left:
         say(f"no comment: {finding.span.path}:{finding.span.line}: {finding.code} {finding.message}", options.color)
     errors = [*(e for part in parts for e in part.report.errors), *discovered.errors, *done.failures]

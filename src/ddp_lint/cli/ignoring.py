@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from ddp_lint.config import Settings
-from ddp_lint.engine.runner import check_text
+from ddp_lint.engine.runner import check_paths
 from ddp_lint.files import shown
 from ddp_lint.findings import Finding
 from ddp_lint.fixes import Text
@@ -25,38 +27,74 @@ class Ignored:
     failures: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
 
-def add_ignores(findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings]) -> Ignored:
-    """Write the comments. A file in which they would not do what they are for stays as it is."""
+def add_ignores(
+    findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], jobs: int | None = None
+) -> Ignored:
+    """Write the comments. A file in which they would not do what they are for is as before in the end: all files are
+    written and then checked together, as what one file needs of the others is worked out once for all of them."""
     by_file: dict[str, list[Finding]] = {}
     for finding in findings:
         by_file.setdefault(finding.span.path, []).append(finding)
     done = Ignored()
+    written: dict[pathlib.Path, _Written] = {}
     for path, settings in files.items():
         wanted = by_file.get(shown(path), [])
         if not wanted:
             continue
-        try:
+        with _telling(path, done):
             source = Text.read(path)
-            left = _write(source, wanted, settings)
-        except (OSError, UnicodeError, SyntaxError, LookupError) as e:
-            done.failures.append((shown(path), f"no comment can be added: {getattr(e, 'strerror', None) or e}"))
-            continue
-        done.left += left
-        done.findings += len(wanted) - len(left)
-        done.files += len(left) < len(wanted)
+            text = _with_comments(source, wanted)
+            if text == source.content:
+                done.left += wanted
+                continue
+            source.write(text, settings.root)
+            written[path] = _Written(source, wanted, settings)
+    remaining = _found_in(written, jobs)
+    for path, each in written.items():
+        left = [finding for finding in each.wanted if _of(finding) in remaining]
+        with _telling(path, done):
+            if left:  # the comments of the others stay
+                kept = [finding for finding in each.wanted if _of(finding) not in remaining]
+                each.source.write(_with_comments(each.source, kept), each.settings.root)
+            done.left += left
+            done.findings += len(each.wanted) - len(left)
+            done.files += len(left) < len(each.wanted)
     return done
 
 
-def _write(source: Text, wanted: list[Finding], settings: Settings) -> list[Finding]:
-    """Write the comments for the findings of one file; those that are found all the same."""
+class _Written(NamedTuple):
+    """A file that has its comments now, as it was before."""
+
+    source: Text
+    wanted: list[Finding]
+    settings: Settings
+
+
+@contextlib.contextmanager
+def _telling(path: pathlib.Path, done: Ignored) -> Iterator[None]:
+    """What goes wrong with one file is told, and costs no other."""
+    try:
+        yield
+    except (OSError, UnicodeError, SyntaxError, LookupError) as e:
+        done.failures.append((shown(path), f"no comment can be added: {getattr(e, 'strerror', None) or e}"))
+
+
+def _with_comments(source: Text, findings: Iterable[Finding]) -> str:
     first_line = source.content.partition("\n")[0]
-    python = not rules_for_text(source.path.name, first_line)
-    text = with_ignores(source.content, wanted, python=python)
-    if text == source.content:
-        return wanted
-    found = {f.fingerprint for f in check_text(text, source.path, settings).findings}
-    left = [finding for finding in wanted if finding.fingerprint in found]
-    if left:  # the comments of the others stay
-        text = with_ignores(source.content, [f for f in wanted if f not in left], python=python)
-    source.write(text, settings.root)
-    return left
+    return with_ignores(source.content, findings, python=not rules_for_text(source.path.name, first_line))
+
+
+def _of(finding: Finding) -> tuple[str, str]:
+    """What is the same of a finding wherever its line moves."""
+    return finding.span.path, finding.fingerprint
+
+
+def _found_in(written: Mapping[pathlib.Path, _Written], jobs: int | None) -> set[tuple[str, str]]:
+    """What is found in the files now."""
+    parts: list[tuple[Settings, list[pathlib.Path]]] = []
+    for path, each in written.items():
+        if not parts or parts[-1][0] is not each.settings:
+            parts.append((each.settings, []))
+        parts[-1][1].append(path)
+    reports = (check_paths(paths, settings, jobs=jobs) for settings, paths in parts)
+    return {_of(finding) for report in reports for finding in report.findings}
