@@ -181,7 +181,8 @@ class RequiresGradAfterWrap(Rule):
         """The wrap, or the one that is made in its place, where no run comes to it."""
         if wrap is None or isinstance(wrap.place, Span) or not needs_none(self.module, wrap.call):
             return wrap
-        others = (w for w in self._wraps.named(wrap.outer) if w is not wrap and self._wraps.after(w, node))
+        beside = self._wraps.made_in(wrap.outer, self.module.function_of(wrap.call))
+        others = (each for each in beside if each is not wrap and self._wraps.after(each, node))
         return next((other for other in others if not needs_none(self.module, other.call)), None)
 
     def _wrapped_again(self, wrap: Wrap, node: cst.CSTNode) -> bool:
