@@ -231,6 +231,12 @@ def returns_under_conditions(n: int) -> str:
     return f"{_TORCH}def f(c, x):\n{arms}    dist.all_reduce(x)\n"
 
 
+@text(1500)
+def assertions_about_the_rank(n: int) -> str:
+    asserted = "".join(f"    assert x[{i}] == dist.get_rank()\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n{asserted}    dist.barrier()\n"
+
+
 @text(8000)
 def arms_of_elif(n: int) -> str:
     arms = "".join(f"    elif c == {i}:\n        dist.barrier()\n" for i in range(n))

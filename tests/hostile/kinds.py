@@ -1150,4 +1150,13 @@ KINDS: tuple[Kind, ...] = (
     logged("a watchdog of odd numbers", f"[rank{'9' * 5000}]:[E ProcessGroupNCCL.cpp:9] [Rank -1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={'9' * 5000}, OpType=\x1b[2J, NumelIn=1e400, NumelOut=, Timeout(ms)=-0) ran for \u0663 milliseconds\n" * 500, ""),
     logged("every cut of a line", "".join(raised("x")[:n] + "\n" for n in range(len(raised("x")))) * 300, ""),
     Kind("log: folders that are links of each other", {"logs/a": link("../logs"), "logs/b": link("b"), "logs/c.log": raised("x")}, 0, "RuntimeError: x", ("logs",), verb="diagnose"),
+    # ---- programs whose cost was not in proportion, and odd forms of them
+    Kind("program: 5,000 assertions about the rank", {"a.py": f"{HEAD}def f(x):\n" + "".join(f"    assert x[{n}] == dist.get_rank()\n" for n in range(5000)) + "    dist.barrier()\n"}),
+    Kind("program: 4,000 values unpacked from one form", {"a.py": f"{HEAD}def f(x):\n" + "    a, (b, *c), d = x, (dist.get_rank(), 2, 3), 4\n" * 4000 + "    if b:\n        dist.barrier()\n"}, says="a.py:4006:9: DDP101"),
+    Kind("program: letters of other widths", {"a.py": "import torch.distributed as dist\nif \uff44ist.get_rank() == 0:\n    dist.\uff42arrier()\n"}, says="a.py:3:5: DDP101"),
+    Kind("program: characters that end lines elsewhere", {"a.py": f"{HEAD}x = '\u2028\x85\x1c\u2029'  # \x0b\x1c\x1d\x85\u2028\n{RANK}"}, says="a.py:6:5: DDP101"),
+    Kind("program: an encoding with a name of a megabyte", {"a.py": f"# coding: {'a' * 10**6}\n{HEAD}{RANK}"}, FAILED, "a.py: the file cannot be decoded"),
+    Kind("rule: a path", {}, FAILED, "no rule is called", ("../../etc/passwd",), others=False, verb="rule"),
+    Kind("rule: controls of a terminal", {}, FAILED, "no rule is called", ("\x1b[31m",), others=False, verb="rule"),
+    Kind("verify: a billion ranks", {"a.py": "import torch\n"}, FAILED, "nothing to run", ("a.py", "--nproc", "999999999"), verb="verify"),
 )  # fmt: skip

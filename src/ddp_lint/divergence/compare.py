@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -254,13 +255,18 @@ class Comparison:
             return leaves_alone(condition.text, chosen, self._group)
         return chosen and holds_all_of(counted, self._group)
 
+    @functools.cached_property
+    def _choices_by_truth(self) -> dict[Hashable, set[int]]:
+        """The numbers of the choices that a rank makes as one, each of which may ask."""
+        found = collections.defaultdict[Hashable, set[int]](set)
+        for node in self._graph.nodes:
+            if isinstance(node, Choice):
+                found[self._projection.truth(node.condition, 0)].add(node.number)
+        return found
+
     def _is_first(self, start: Node, choice: Choice, key: Hashable) -> bool:
         """Does a way lead to the choice before the rank has made it elsewhere (``if mine:`` .. ``if not mine:``)?"""
-        same = {
-            node.number
-            for node in self._graph.nodes
-            if isinstance(node, Choice) and node is not choice and self._projection.truth(node.condition, 0) == key
-        }
+        same = self._choices_by_truth.get(key, set()) - {choice.number}
         if not same:
             return True
         stack, seen = [start], {start.number}
@@ -460,8 +466,10 @@ class Comparison:
 
     def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
         """Was the pair of places not reached before, with the same of the choices that matter from there on?"""
-        below = self._below_of(one.node) | self._below_of(two.node)
-        made = tuple(frozenset(item for item in side.own.items() if item[0] in below) for side in (one, two))
+        below, beside = self._below_of(one.node), self._below_of(two.node)  # thousands each: they are not put together
+        made = tuple(
+            frozenset(item for item in side.own.items() if item[0] in below or item[0] in beside) for side in (one, two)
+        )
         seen = self._seen.setdefault(key, set())
         if made in seen or len(seen) >= self.WAYS:
             return False
@@ -473,7 +481,9 @@ class Comparison:
         found: list[frozenset[Hashable]] = []
         for node in self._graph.nodes:
             below = [found[child.number] for child, _ in self._ways(node)]
-            union = below[0] if len(below) == 1 else frozenset().union(*below)
+            union = max(below, key=len, default=frozenset[Hashable]())
+            if not all(each <= union for each in below):
+                union = union.union(*below)
             if isinstance(node, Choice) and (node.condition.open or node.condition.varies is None):
                 key = self._projection.truth(node.condition, 0)
                 union = union if key in union else union | {key}
