@@ -31,6 +31,8 @@ _AUTOCAST = re.compile(r"autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORE
 _KEPT_SINGLE = ("softmax", "gumbel_softmax")
 #: Words by which the files are found that may train in half precision what another file defines.
 _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "amp")
+#: What takes the precision from settings that are no code: a JSON file for DeepSpeed, an option for the others.
+_BY_SETTINGS = ("deepspeed", "accelerate", "lightning", "pytorch_lightning", "TrainingArguments")
 
 #: Methods that take elements of a tensor as they are.
 _TAKES = ("gather", "index_select", "squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute")
@@ -148,8 +150,8 @@ class LogOfSaturated(Rule):
     `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, one that is only read with
     `item()` or `tolist()`, code under `no_grad` and functions that are called only there or with arrays alone
     (`torch.from_numpy`), evaluation, inference and tests. Only with `--preview`: `log(sigmoid(x))` where neither the
-    file nor one that imports it mentions half precision, as a sigmoid in single precision is 0 for a score below -88
-    alone.
+    file nor one that imports it mentions half precision, and the project uses nothing that takes the precision from
+    settings (DeepSpeed, accelerate, Lightning), as a sigmoid in single precision is 0 for a score below -88 alone.
 
     ## How to confirm
 
@@ -236,7 +238,7 @@ class LogOfSaturated(Rule):
     def _sureness(self, saturating: str) -> Confidence | None:
         """In single precision a sigmoid is 0 for a score below -88 alone, which training hardly comes to; in half
         precision for one below -17."""
-        single = saturating == "sigmoid" and not self._in_half_precision(kept_single=False)
+        single = saturating == "sigmoid" and not self._may_be_in_half_precision()
         return Confidence.LOW if single else None
 
     def _power_beside_one(self, operand: cst.BaseExpression, *, is_added: bool) -> cst.BaseExpression | None:
@@ -392,6 +394,12 @@ class LogOfSaturated(Rule):
         function = self.module.function_of(node)
         softmax = function is not None and any("softmax" in called(call) for call in calls_in(function.body))
         return added and softmax and "mask" in words_of(dotted(operand).rpartition(".")[2])
+
+    def _may_be_in_half_precision(self) -> bool:
+        """Whether the file is run in half precision, or the project uses what takes the precision from settings."""
+        project = self.module.project
+        by_settings = project is not None and any(map(project.holding, _BY_SETTINGS))
+        return by_settings or self._in_half_precision(kept_single=False)
 
     def _in_half_precision(self, kept_single: bool) -> bool:
         """Whether this file, or one that imports it, mentions half precision; `kept_single`: and no autocast."""
