@@ -117,7 +117,9 @@ class Comparison:
         self._steps = 0
         #: Pairs of places that were reached, each with the choices that led there and are tested again.
         self._seen: dict[Hashable, set[Hashable]] = {}
-        self._asked_below: list[frozenset[Hashable]] = []
+        #: The shared choices below each node, one bit of a number for each choice: thousands are put together quickly.
+        self._asked_below: list[int] = []
+        self._bits: dict[Hashable, int] = {}
         #: Events and loops that met one of another place, each with the world of the other side.
         self._met: set[tuple[int, int]] = set()
         self._doomed = self._ends_in_error()
@@ -466,9 +468,9 @@ class Comparison:
 
     def _is_new(self, key: Hashable, one: Side, two: Side) -> bool:
         """Was the pair of places not reached before, with the same of the choices that matter from there on?"""
-        below, beside = self._below_of(one.node), self._below_of(two.node)  # thousands each: they are not put together
+        below, bits = self._below_of(one.node) | self._below_of(two.node), self._bits
         made = tuple(
-            frozenset(item for item in side.own.items() if item[0] in below or item[0] in beside) for side in (one, two)
+            frozenset(item for item in side.own.items() if below & bits.get(item[0], 0)) for side in (one, two)
         )
         seen = self._seen.setdefault(key, set())
         if made in seen or len(seen) >= self.WAYS:
@@ -476,17 +478,16 @@ class Comparison:
         seen.add(made)
         return True
 
-    def _questions_below(self) -> list[frozenset[Hashable]]:
+    def _questions_below(self) -> list[int]:
         """For each node the shared choices further down; of those in another round nothing is known."""
-        found: list[frozenset[Hashable]] = []
+        found: list[int] = []
         for node in self._graph.nodes:
-            below = [found[child.number] for child, _ in self._ways(node)]
-            union = max(below, key=len, default=frozenset[Hashable]())
-            if not all(each <= union for each in below):
-                union = union.union(*below)
+            union = 0
+            for child, _ in self._ways(node):
+                union |= found[child.number]
             if isinstance(node, Choice) and (node.condition.open or node.condition.varies is None):
                 key = self._projection.truth(node.condition, 0)
-                union = union if key in union else union | {key}
+                union |= self._bits.setdefault(key, 1 << len(self._bits))
             found.append(union)
         return found
 
@@ -630,9 +631,10 @@ class Comparison:
         """Is a choice that the two have made differently to be made again: ``if mine: loss = model(x)``, and ``if loss
         is not None: loss.backward()`` behind it?"""
         apart = {key for key, chosen in one.own.items() if two.own.get(key, chosen) is not chosen}
-        return bool(apart) and not apart.isdisjoint(self._below_of(one.node) | self._below_of(two.node))
+        below = self._below_of(one.node) | self._below_of(two.node) if apart else 0
+        return any(below & self._bits.get(key, 0) for key in apart)
 
-    def _below_of(self, node: Node) -> frozenset[Hashable]:
+    def _below_of(self, node: Node) -> int:
         if not self._asked_below:
             self._asked_below = self._questions_below()
         return self._asked_below[node.number]
