@@ -42,9 +42,15 @@ def may_fail(frame: Frame, statement: ast.stmt) -> bool:
 
 @kept_by_node(8192)
 def _called_in(statement: ast.stmt) -> tuple[tuple[str, ast.expr], ...]:
-    """What a statement calls, one of each name, by the last part of that."""
+    """What a statement calls that may raise, one of each name, by the last part of that."""
     calls = (child for child in (statement, *children(statement)) if isinstance(child, ast.Call))
-    return tuple({last_part(call.func): call.func for call in calls}.items())
+    return tuple({last_part(call.func): call.func for call in calls if not _ignores_errors(call)}.items())
+
+
+def _ignores_errors(call: ast.Call) -> bool:
+    """``shutil.rmtree(folder, ignore_errors=True)``."""
+    given = (keyword.value for keyword in call.keywords if keyword.arg == "ignore_errors")
+    return any(isinstance(value, ast.Constant) and value.value is True for value in given)
 
 
 def _only_keeps(frame: Frame, function: ast.Name) -> bool:

@@ -16,6 +16,7 @@ from ddp_lint.rules.data.loading import (
     generator_has_rank,
     is_evaluation,
     is_sampler,
+    mentioned_in_run,
     mentions_nearby,
     ranks_share,
     reads_alike,
@@ -127,8 +128,9 @@ class OneAugmentationSeed(Rule):
 
     Seeds that mention the rank on the way, or are followed by one that does; seeds that each process draws for itself
     (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`), or draws from a generator that another seed decides
-    (`np.random.seed(np.random.randint(500))`); programs without random augmentation (a sampler needs the
-    same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
+    (`np.random.seed(np.random.randint(500))`); seeds of random and NumPy where nothing seeds torch and all loaders
+    have workers, which are then seeded by what each process has drawn; programs without augmentation (a sampler needs
+    the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
     `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
     mentioned only in comments and docstrings, and functions `augment` of the project in which nothing is of chance;
     albumentations, which since 1.4.21 draws from its own generators, where the project pins no older one; a loader
@@ -172,7 +174,7 @@ class OneAugmentationSeed(Rule):
         if not node.args or not self._seeds(node) or self._differs_by_rank(node) or self._is_drawn(node.args[0].value):
             return
         function = self.module.function_of(node)
-        if function in self._reported or self._is_elsewhere(node, function):
+        if function in self._reported or self._is_elsewhere(node, function) or self._draws_in_workers(node):
             return
         drawn = self._drawn_on_ranks()
         if drawn is None or runs_alone(self.module, node):
@@ -350,6 +352,18 @@ class OneAugmentationSeed(Rule):
         if drawn is None or not ranks_share(self.module) or seeds_workers_by_rank(self.module):
             return None
         return drawn
+
+    def _draws_in_workers(self, seed: cst.Call) -> bool:
+        """Whether the seed is none of torch's, which nothing seeds, and all loaders of the file have workers: these
+        seed `random` and NumPy by what torch has drawn, which is another number on each rank."""
+        if self.module.qualified(seed.func) not in _SEEDERS:
+            return False
+        loaders = [call for call in self.module.of_type(cst.Call) if self.module.qualified(call.func) in LOADERS]
+        numbers = [argument(loader, 5, "num_workers") for loader in loaders]
+        without = (number is None or (isinstance(number, cst.Integer) and number.value == "0") for number in numbers)
+        if not loaders or any(without):
+            return False
+        return not any(mentioned_in_run(self.module, w) for w in ("manual_seed", *table("data")["seed_helpers"]))
 
     def _is_elsewhere(self, call: cst.Call, function: cst.FunctionDef | None) -> bool:
         """Not what the ranks train with: a test, an evaluation, a seed for a moment, or the parent of the ranks."""

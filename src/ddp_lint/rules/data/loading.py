@@ -84,6 +84,12 @@ def mentions_nearby(module: Module, word: str, *, other_programs: bool = True) -
     return any(_writes(project, each, word) for each in near)
 
 
+def mentioned_in_run(module: Module, word: str) -> bool:
+    """Whether `word` occurs in the code of the programs that come to the file: in it, in what it imports, and in the
+    files that import it with what they import."""
+    return any(word in facts.file.code for facts in _files_of_programs(module))
+
+
 def _writes(project: Project, path: pathlib.Path, word: str) -> bool:
     """Whether a file that holds a word has it outside of comments, as far as it can be read."""
     facts = project.facts_of(path)
