@@ -51,6 +51,7 @@ class FrozenModelWrapped(Rule):
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     dist.init_process_group("gloo")
+    torch.manual_seed(0)  # the same teacher on all ranks
     student, teacher = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
     teacher.requires_grad_(False)
     student = DDP(student)
@@ -68,6 +69,7 @@ class FrozenModelWrapped(Rule):
     from torch.nn.parallel import DistributedDataParallel as DDP
 
     dist.init_process_group("gloo")
+    torch.manual_seed(0)  # the same teacher on all ranks
     student, teacher = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
     teacher.requires_grad_(False)
     student = DDP(student)
