@@ -74,11 +74,12 @@ def made_for_evaluation(module: Module, owner: cst.ClassDef) -> bool:
     """Whether functions named after evaluation alone make objects of a class, and nothing in the project inherits from
     it or hands it on: a metric, which no training step runs."""
     project, name = module.project, owner.name.value
-    if project is None or any(project.holding(text) for text in (f"({name})", f"({name},", f", {name}):")):
-        return False
     around = [site.around for site in constructions(module, owner)]
     words = names("branches", "evaluation")
-    return bool(around) and all(each is not None and words & words_of(each.name) for each in around)
+    if project is None or not around or not all(each is not None and words & words_of(each.name) for each in around):
+        return False
+    # Asked for last: each search goes through all texts.
+    return not any(project.holding(text) for text in (f"({name})", f"({name},", f", {name}):"))
 
 
 def sites_of(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:

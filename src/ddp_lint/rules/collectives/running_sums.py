@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import bisect
+import collections
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_lint.knowledge.communication import Collective, load
@@ -12,7 +15,16 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, names_in, positional, statements, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    argument_at,
+    calls_below,
+    first_line,
+    names_in,
+    positional,
+    statements,
+    walk,
+)
 
 Loop = ast.For | ast.AsyncFor | ast.While
 
@@ -26,6 +38,8 @@ _PASSING: Final = frozenset(
 )
 #: Parts of the names of functions that may empty what they are given.
 _EMPTYING: Final = ("zero", "reset", "clear", "empty", "fill")
+#: Calls of one function that are looked at.
+_SITES: Final = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +67,12 @@ def resummed(facts: ModuleFacts, project: Project) -> Iterator[Resummed]:
     for scope in walk(facts.tree):
         if isinstance(scope, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)):
             around = _around(scope)
-            if any(isinstance(node, Loop) for node in around):
-                for site in _sites(facts, project, around):
-                    yield from _of_site(site, around)
+            if not any(isinstance(node, Loop) for node in around):
+                continue
+            sums = frozenset(name for node in around if isinstance(node, ast.stmt) for name in _added_by(node))
+            sites = _sites(facts, project, around, sums) if sums else iter(())
+            for site in itertools.islice(sites, _SITES):
+                yield from _of_site(site, around)
 
 
 def _around(scope: ast.AST) -> dict[ast.AST, ast.AST]:
@@ -71,7 +88,16 @@ def _around(scope: ast.AST) -> dict[ast.AST, ast.AST]:
 # ---- where something is summed over the ranks
 
 
-def _sites(facts: ModuleFacts, project: Project, around: dict[ast.AST, ast.AST]) -> Iterator[_Site]:
+def _sites(
+    facts: ModuleFacts, project: Project, around: dict[ast.AST, ast.AST], sums: frozenset[str]
+) -> Iterator[_Site]:
+    """The calls that sum one of these names over the ranks."""
+    assigned = collections.defaultdict[str, list[ast.Assign]](list)
+    for node in around:
+        if isinstance(node, ast.Assign) and _target(node):
+            assigned[_target(node)].append(node)
+    for each in assigned.values():
+        each.sort(key=first_line)
     for node in around:
         statement = around.get(node)
         if not isinstance(node, ast.Call) or not isinstance(statement, (ast.Expr, ast.Assign)):
@@ -81,10 +107,13 @@ def _sites(facts: ModuleFacts, project: Project, around: dict[ast.AST, ast.AST])
             continue
         given, in_place, returned = summing
         name, target = dotted_ast(given), _target(statement)
-        if isinstance(given, ast.Name) and (target == name if returned else in_place):
+        if isinstance(given, ast.Name) and name in sums and (target == name if returned else in_place):
             yield _Site(name, node, (statement,) if target == name else ())
         if isinstance(given, ast.Name) and in_place:
-            yield from _handed_back(name, node, around)
+            made = _last_above(assigned.get(name, ()), node.lineno)
+            source = dotted_ast(_passed(made.value)) if made is not None else ""
+            if made is not None and source in sums and source != name:
+                yield from _handed_back(made, node, assigned.get(source, ()), around)
 
 
 def _target(statement: ast.stmt) -> str:
@@ -92,18 +121,20 @@ def _target(statement: ast.stmt) -> str:
     return dotted_ast(statement.targets[0]) if isinstance(statement, ast.Assign) and single else ""
 
 
-def _handed_back(name: str, call: ast.Call, around: dict[ast.AST, ast.AST]) -> Iterator[_Site]:
-    """``t = torch.tensor(total)``, `call` of `t`, ``total = t.item()``."""
-    assignments = [node for node in around if isinstance(node, ast.Assign) and _target(node)]
-    made = [node for node in assignments if _target(node) == name and node.lineno < call.lineno]
-    source = dotted_ast(_passed(made[-1].value)) if made else ""
-    back = [
-        n
-        for n in assignments
-        if n.lineno > call.lineno and _target(n) == source != name and _same_block(n, call, around)
-    ]
-    if source and back and dotted_ast(_passed(back[0].value)) == name:
-        yield _Site(source, call, (made[-1], back[0]))
+def _last_above(assignments: Sequence[ast.Assign], line: int) -> ast.Assign | None:
+    """The last of these, which are in order, above a line."""
+    place = bisect.bisect_left(assignments, line, key=first_line)
+    return assignments[place - 1] if place else None
+
+
+def _handed_back(
+    made: ast.Assign, call: ast.Call, back: Sequence[ast.Assign], around: dict[ast.AST, ast.AST]
+) -> Iterator[_Site]:
+    """``t = torch.tensor(total)``, `call` of `t`, ``total = t.item()``; `back`: what gives `total` something."""
+    below = itertools.islice(back, bisect.bisect_right(back, call.lineno, key=first_line), None)
+    first = next((each for each in below if _same_block(each, call, around)), None)
+    if first is not None and dotted_ast(_passed(first.value)) == _target(made):
+        yield _Site(_target(first), call, (made, first))
 
 
 def _same_block(one: ast.AST, other: ast.AST, around: dict[ast.AST, ast.AST]) -> bool:
@@ -215,20 +246,24 @@ def _added(site: _Site, nodes: list[ast.AST]) -> ast.stmt | None:
     for node in nodes:
         if node in site.links:
             continue
-        if isinstance(node, ast.stmt) and _adds_to(node, site.name):
+        if isinstance(node, ast.stmt) and site.name in _added_by(node):
             added.append(node)
         elif _changes(node, site.name):
             return None
     return added[0] if added else None
 
 
-def _adds_to(node: ast.stmt, name: str) -> bool:
+def _added_by(node: ast.stmt) -> tuple[str, ...]:
+    """The name that a statement adds to."""
     if isinstance(node, ast.AugAssign):
-        return isinstance(node.op, ast.Add) and dotted_ast(node.target) == name
-    if isinstance(node, ast.Assign) and _target(node) == name and isinstance(node.value, ast.BinOp):
-        return isinstance(node.value.op, ast.Add) and name in map(dotted_ast, (node.value.left, node.value.right))
+        return (dotted_ast(node.target),) if isinstance(node.op, ast.Add) else ()
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
+        name = _target(node)
+        return (name,) if name in map(dotted_ast, (node.value.left, node.value.right)) else ()
     call = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(call, ast.Call) and dotted_ast(call.func) == f"{name}.add_"
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_":
+        return (dotted_ast(call.func.value),)
+    return ()
 
 
 def _changes(node: ast.AST, name: str) -> bool:
