@@ -332,9 +332,10 @@ class OneAugmentationSeed(Rule):
         return self._calls_one_of(node, "drawn_anew")
 
     def _is_drawn(self, seed: cst.BaseExpression) -> bool:
-        """Whether a seed is drawn from a generator: ranks that draw alike from it have seeded that one alike."""
+        """Whether a seed is drawn from a generator, on every way to it: ranks that draw alike from it have seeded that
+        one alike."""
         given = self.module.assignments(seed) if dotted(seed) else ()
-        return any(self._calls_one_of(value, "drawn_on") for value in (seed, *given))
+        return all(self._calls_one_of(value, "drawn_on") for value in given or [seed])
 
     def _calls_one_of(self, node: cst.CSTNode, names: str) -> bool:
         calls = (call for call in subtree(node) if isinstance(call, cst.Call))
