@@ -12,7 +12,7 @@ from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.project.parts import inside, kept_by_node
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, parameters
+from ddp_lint.source.syntax import FunctionNode, either_of, parameters
 
 #: Functions that hand the model on to functions.
 _DEPTH: Final = 3
@@ -82,12 +82,7 @@ def _returns_inside(function: FunctionNode) -> bool:
     """``return model.module if wrapped else model``: one or the other of a parameter, and nothing else."""
     names = {parameter.arg for parameter in parameters(function)}
     returned = [node.value for node in inside(function) if isinstance(node, ast.Return)]
-    values = [value for each in returned for value in _either(each)]
-    texts = [dotted_ast(value) if value is not None else "" for value in values]
+    texts = [dotted_ast(value) for each in returned for value in (either_of(each) if each is not None else (None,))]
     of = {text.partition(".")[0] for text in texts}
     plain = all(text in names or text == f"{text.partition('.')[0]}.{_INSIDE}" for text in texts)
     return len(of) == 1 and of <= names and plain and any(text not in names for text in texts)
-
-
-def _either(value: ast.expr | None) -> list[ast.expr | None]:
-    return [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]

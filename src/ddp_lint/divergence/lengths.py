@@ -23,6 +23,7 @@ from ddp_lint.source.syntax import (
     argument_at,
     blocks_at,
     calls_below,
+    either_of,
     function_at,
     names_in,
     positional,
@@ -500,7 +501,7 @@ def _takes_rest(frame: Frame, cut: ast.expr, upper: ast.expr | None) -> bool:
     another place."""
     assert isinstance(frame.function, FunctionNode)
     ends = assigned_in(frame.function, upper.id) if isinstance(upper, ast.Name) else [upper] if upper else []
-    arms = [arm for end in ends for arm in ((end.body, end.orelse) if isinstance(end, ast.IfExp) else (end,))]
+    arms = [arm for end in ends for arm in either_of(end)]
     whole = f"len({frame.text(cut)})"
     return len(arms) > 1 and any(frame.text(assigned_once(frame, arm)) == whole for arm in arms)
 

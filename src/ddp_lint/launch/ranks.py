@@ -25,7 +25,7 @@ from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
-from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, function_at, statements, walk
 from ddp_lint.source.wrap_evidence import in_code
@@ -290,7 +290,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             for name in _imported(node):
                 if not _is_used(name, node, used, nodes):
                     continue
-                foreign = _is_below(name, known["modules"]) and project.find(name.partition(".")[0]) is None
+                foreign = is_within(name, known["modules"]) and project.find(name.partition(".")[0]) is None
                 words = _wordy().get(name.partition(".")[0])
                 if foreign and words is not None and words.search(in_use()) is None:
                     continue  # it has a function that sets seeds, say
@@ -442,11 +442,6 @@ def _in_use(facts: ModuleFacts, nodes: list[ast.AST], used: set[str]) -> str:
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     return "\n".join(lines)
-
-
-def _is_below(name: str, modules: frozenset[str]) -> bool:
-    parts = name.split(".")
-    return any(".".join(parts[:i]) in modules for i in range(1, len(parts) + 1))
 
 
 def _identifier(node: ast.AST) -> str:

@@ -16,7 +16,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, is_within
 from ddp_lint.source.syntax import FunctionNode, blocks_at, walk
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
@@ -450,16 +450,9 @@ def _looking_up(project: Project, facts: ModuleFacts) -> frozenset[str]:
 
     def found() -> frozenset[str]:
         users = importers(project, facts.name, holding=_BY_NAME)
-        around = _around(facts.name)
-        return frozenset(user.name for user in users if not around.isdisjoint(_looked_up_by(project, user)))
+        return frozenset(user.name for user in users if is_within(facts.name, _looked_up_by(project, user)))
 
     return project.remember(("looking up", facts.name), found)
-
-
-def _around(name: str) -> frozenset[str]:
-    """A module and the packages that it is in."""
-    parts = name.split(".")
-    return frozenset(".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _looked_up_by(project: Project, user: ModuleFacts) -> frozenset[str]:

@@ -217,8 +217,8 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
         if isinstance(up, (cst.If, cst.While)) and _is_switched_off(up, below):
             return True
         if isinstance(up, cst.If) and below is not up.test:
-            name, outcome = _asks_for_none(up.test)
-            absent |= {name} if outcome is (below is up.body) else set()
+            name, outcome = asks_for_none(up.test)
+            absent |= {name} if name.isidentifier() and outcome is (below is up.body) else set()
         elif isinstance(up, (cst.IndentedBlock, cst.Module)):
             statements = _statements(up)
             place = statements.places.get(below, 0)
@@ -244,19 +244,19 @@ def always(test: cst.BaseExpression) -> bool | None:
     return bool(test.evaluated_value) if isinstance(test, cst.Integer) else None
 
 
-def _asks_for_none(test: cst.BaseExpression) -> tuple[str, bool | None]:
-    """The name that a test compares with None, and the outcome that says that it is None."""
-    if isinstance(test, cst.Comparison) and isinstance(test.left, cst.Name) and len(test.comparisons) == 1:
+def asks_for_none(test: cst.BaseExpression) -> tuple[str, bool | None]:
+    """The dotted name that a test compares with None, and the outcome that says that it is None."""
+    if isinstance(test, cst.Comparison) and dotted(test.left) and len(test.comparisons) == 1:
         other = test.comparisons[0]
         if dotted(other.comparator) == "None" and isinstance(other.operator, (cst.Is, cst.IsNot)):
-            return test.left.value, isinstance(other.operator, cst.Is)
+            return dotted(test.left), isinstance(other.operator, cst.Is)
     return "", None
 
 
 def _is_filled(above: Iterable[cst.BaseStatement | cst.BaseSmallStatement], name: str) -> bool:
     """Whether the last of these statements that gives a name a value is ``if x is None: x = y + 1``."""
     last = next((each for each in reversed([*above]) if any(_gives(n, name) for n in subtree(each))), None)
-    if not isinstance(last, cst.If) or last.orelse is not None or _asks_for_none(last.test) != (name, True):
+    if not isinstance(last, cst.If) or last.orelse is not None or asks_for_none(last.test) != (name, True):
         return False
     line = last.body.body[-1]
     given = line.body[-1] if isinstance(line, cst.SimpleStatementLine) else line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from ddp_lint.source.syntax import statements_in_order
 
@@ -128,6 +128,12 @@ def dotted_ast(node: ast.AST | None) -> str:
         return ""
     parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def is_within(name: str, modules: Container[str]) -> bool:
+    """Whether a dotted name is one of these modules, or of something in one of them."""
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in modules for count in range(1, len(parts) + 1))
 
 
 def last_part(node: ast.AST | None) -> str:

@@ -148,6 +148,11 @@ def function_at(tree: ast.Module, line: int) -> FunctionNode | None:
     return next((function for function in around if function.lineno <= line), None)
 
 
+def either_of(value: ast.expr) -> tuple[ast.expr, ...]:
+    """The values of a conditional expression, ``a if test else b``; any other expression is its one value."""
+    return (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
+
+
 def positional(function: Definition) -> list[ast.arg]:
     """The parameters that a call can give by position, in order; of a method its object too."""
     return [*function.args.posonlyargs, *function.args.args]

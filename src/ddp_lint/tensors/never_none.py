@@ -15,10 +15,9 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.source import Module
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, argument_at, function_at, positional
-from ddp_lint.source.tree import dotted
 
 _SPAWNS: Final = frozenset({"spawn", "start_processes"})
 _FILES: Final = 25
@@ -33,20 +32,10 @@ def needs_none(module: Module, node: cst.CSTNode) -> bool:
         return False
     around = function_at(facts.tree, module.span(node).line)
     for test, taken in conditions(module, node):
-        name = _asked_for_none(test, taken)
-        if name and around is not None and _is_never_none(project, facts, around, name, _DEPTH):
+        name, outcome = asks_for_none(test)
+        if outcome is taken and around is not None and _is_never_none(project, facts, around, name, _DEPTH):
             return True
     return False
-
-
-def _asked_for_none(test: cst.BaseExpression, taken: bool) -> str:
-    """The name that is None behind a test, '' for another test."""
-    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
-        return ""
-    against = test.comparisons[0]
-    none = isinstance(against.comparator, cst.Name) and against.comparator.value == "None"
-    kind = cst.Is if taken else cst.IsNot
-    return dotted(test.left) if none and isinstance(against.operator, kind) else ""
 
 
 def _is_never_none(project: Project, facts: ModuleFacts, around: FunctionNode | None, name: str, depth: int) -> bool:

@@ -10,7 +10,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside
 from ddp_lint.rules.data.loading import SAMPLER
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, argument_at
+from ddp_lint.source.syntax import FunctionNode, argument_at, either_of
 
 #: Functions that pass on what the next one returns.
 _DEPTH = 4
@@ -48,8 +48,7 @@ def _samplers(project: Project, facts: ModuleFacts, nodes: list[ast.AST], depth:
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             continue
         target, value = node.targets[0], node.value
-        options = (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
-        calls = [option for option in options if isinstance(option, ast.Call)]
+        calls = [each for each in either_of(value) if isinstance(each, ast.Call)]
         if isinstance(target, ast.Name) and any(_is_sampler(project, facts, call) for call in calls):
             yield target.id
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Call):

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.knowledge import canonical
+from ddp_lint.knowledge import canonical, table
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import model_path
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.source.wraps import Wrap
+from ddp_lint.source.wraps import Wrap, unmoved
 
 #: apex's wrapper of that name does not raise.
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 #: Methods that leave it at what the parameters require, whatever they return.
 _KEEP = frozenset(
-    {"eval", "train", "to", "cuda", "cpu", "half", "float", "bfloat16", "double", "load_state_dict", "state_dict"}
+    {*table("tensors")["layers"]["returning_module"], "load_state_dict", "state_dict"} - {"requires_grad_"}
 )
 _EVERY = ("parameters", "named_parameters")
 
@@ -200,7 +200,5 @@ class FrozenModelWrapped(Rule):
         if isinstance(up, cst.AssignTarget):
             assign = self.module.parent(up)
             value = assign.value if isinstance(assign, cst.Assign) else None
-            while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
-                value = value.func.value
-            return value is not None and dotted(value) == dotted(mention)
+            return value is not None and dotted(unmoved(value)) == dotted(mention)
         return False

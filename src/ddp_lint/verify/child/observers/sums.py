@@ -45,13 +45,12 @@ class Sums(Observer):
             for tensor in args:
                 self._follow(tensor)
             return
-        changed = written(op, args, kwargs)
         if op._opname in _ADDING:
             if any(pointer(tensor) in self._summed for tensor in read(op, args, kwargs)):
                 for tensor in tensors(result):
                     self._follow(tensor)
             return
-        for tensor in changed:
+        for tensor in written(op, args, kwargs):
             self._summed.pop(pointer(tensor), None)
 
     def _follow(self, tensor: torch.Tensor) -> None:
