@@ -76,7 +76,7 @@ def homes(project: Project, name: str) -> tuple[str, ...]:
     found = [name]
     for package in _packages(name):
         facts = project.facts(package)
-        if facts is not None and any(imports_module(facts, home) for home in found):
+        if facts is not None and any(imports_module(project, facts, home) for home in found):
             found.append(package)
     return tuple(found)
 
@@ -91,7 +91,7 @@ def _packages(name: str) -> Iterator[str]:
 def _imports(project: Project, facts: ModuleFacts, home: str, name: str) -> bool:
     """Whether a module imports `name`, or one of its names from the package `home` that passes them on."""
     if home == name:
-        return imports_module(facts, name)
+        return imports_module(project, facts, name)
     passed_on = (project.canonical(t) for t in facts.imports.names.values() if t.startswith(f"{home}."))
     return any(target.startswith(f"{name}.") for target in passed_on)
 
@@ -104,10 +104,21 @@ def returned_by(module: Module, call: cst.CSTNode) -> ast.expr | None:
     return returned[0] if len(returned) == 1 else None
 
 
-def imports_module(facts: ModuleFacts, name: str) -> bool:
+def imports_module(project: Project, facts: ModuleFacts, name: str) -> bool:
     """Whether a module imports the module `name`, something from it, or all of it."""
-    targets = (*facts.imports.names.values(), *facts.imports.stars)
-    return any(target == name or target.startswith(f"{name}.") for target in targets)
+    return any(target == name or target.startswith(f"{name}.") for target in _targets(project, facts))
+
+
+def _targets(project: Project, facts: ModuleFacts) -> tuple[str, ...]:
+    """What the imports of a file name. ``import package.module`` binds the package alone: the table of names has
+    no entry for the module."""
+    return project.remember(("targets of imports",), functools.partial(_read_targets, facts), facts.kept)
+
+
+def _read_targets(facts: ModuleFacts) -> tuple[str, ...]:
+    imports = (n for n in statements(facts.tree) if isinstance(n, ast.Import))
+    whole = (alias.name for n in imports for alias in n.names)
+    return tuple(dict.fromkeys((*facts.imports.names.values(), *facts.imports.stars, *whole)))
 
 
 def leads_to(project: Project, program: ModuleFacts, name: str) -> bool:
@@ -136,14 +147,12 @@ def _imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
 def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]:
     """The modules that a file imports itself. The table of names has one import for each name, but the branches
     of a function can each bind one: ``from data.pairs import Pairs as D``."""
-    nodes = [n for n in statements(facts.tree) if isinstance(n, ast.Import | ast.ImportFrom)]
-    whole = (alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names)
-    targets = dict.fromkeys((*facts.imports.names.values(), *facts.imports.stars, *whole))
+    targets = dict.fromkeys(_targets(project, facts))
     path = project.find(facts.name)
     if path is not None:
         _, is_package = project.module_name(path)
         script = facts.file.holds("__main__")
-        for node in (n for n in nodes if isinstance(n, ast.ImportFrom)):
+        for node in (n for n in statements(facts.tree) if isinstance(n, ast.ImportFrom)):
             base = absolute(node, facts.name, is_package)
             names = [f"{base}.{alias.name}" for alias in node.names]
             # Whoever starts a script puts its folder in front, or another one.
