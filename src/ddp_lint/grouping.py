@@ -59,10 +59,11 @@ def _by_callee(findings: Iterable[Finding]) -> Iterator[list[Finding]]:
 
 def _one(group: list[Finding]) -> Finding:
     first, *others = sorted(group, key=_distance)
-    paths = [
-        _path(other) for other in others if other.span.line != first.span.line or other.span.path != first.span.path
-    ]
-    return dataclasses.replace(first, paths=(*first.paths, *paths)) if paths else first
+    here = (first.span.path, first.span.line)
+    paths: dict[Hashable, Label] = {}
+    for other in (each for each in others if (each.span.path, each.span.line) != here):
+        paths.setdefault((other.code, other.span.path, other.span.line), _path(other))
+    return dataclasses.replace(first, paths=(*first.paths, *paths.values())) if paths else first
 
 
 def _distance(finding: Finding) -> tuple[object, ...]:

@@ -77,3 +77,18 @@ def test_what_one_statement_does_twice_is_one_finding(check: Check, project: pat
         "        for i in range(1, 9):\n            x = x + ends[i].item() - ends[i - 1].item()\n        return x\n"
     )
     assert [f["code"] for f in found(check)] == ["DDP403", "DDP301"]
+
+
+def test_reads_between_which_nothing_is_computed_wait_once(check: Check, project: pathlib.Path) -> None:
+    (project / "a.py").write_text(
+        f"{HEAD}from torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        loss, kl = x.square().mean(), x.abs().mean()\n"
+        "        shown = {'loss': loss.item()}\n"
+        "        kept = {'loss': loss.item(), 'kl': kl.detach().item()}\n"
+        "        total = loss + kl\n"
+        "        kept['total'] = total.item()\n"
+        "        return total, shown, kept\n"
+    )
+    first, second = found(check, "--select", "DDP301")
+    assert (first["line"], [path["line"] for path in first["paths"]]) == (11, [12])
+    assert second["line"] == 14

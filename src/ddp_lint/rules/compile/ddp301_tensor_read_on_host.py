@@ -9,9 +9,12 @@ from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.queries import line_around
-from ddp_lint.source.tree import subtree
+from ddp_lint.source.tree import method_of, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import half_precision_only
+
+#: Methods of a tensor that give the same numbers, without work for the GPU.
+_OF_NO_COST = frozenset({"detach", "cpu"})
 
 
 class TensorReadOnHost(HostRule):
@@ -89,7 +92,8 @@ class TensorReadOnHost(HostRule):
     branches that no caller reaches, single integers (under a test of the dtype and of the shape). With
     `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Only with `--preview`: a read outside of
     compiled code, once per forward, whose value the host may need (the size of an allocation, the split sizes of an
-    all-to-all). The same read in a loop over layers or items, in a helper that several functions of one file call, or
+    all-to-all). Reads in statements that follow one another and compute nothing are one finding: only the first waits.
+    The same read in a loop over layers or items, in a helper that several functions of one file call, or
     of a value that is only used in arithmetic or reports, is always reported.
 
     ## How to confirm
@@ -114,6 +118,7 @@ class TensorReadOnHost(HostRule):
 
     def start(self) -> None:
         self._reported: set[tuple[int, str]] = set()
+        self._first_reads: dict[cst.CSTNode, cst.CSTNode] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
         read, function = self._read(node), self.module.function_of(node)
@@ -189,6 +194,34 @@ class TensorReadOnHost(HostRule):
         )
 
     def _statement(self, node: cst.Call) -> Cause | None:
-        """Reads in one statement are changed together: ``ends[i].item() - ends[i - 1].item()``."""
+        """Reads in one statement are changed together: ``ends[i].item() - ends[i - 1].item()``. So are those in
+        statements which follow one another and do nothing but read: the first waits, the GPU has nothing left to do
+        for the others."""
         statement = line_around(self.module, node)
-        return Cause(self.module.span(statement)) if statement is not None else None
+        if statement is None:
+            return None
+        block = self.module.parent(statement)
+        if isinstance(block, cst.IndentedBlock) and statement not in self._first_reads:
+            self._first_reads |= _first_reads(block)
+        return Cause(self.module.span(self._first_reads.get(statement, statement)))
+
+
+def _first_reads(block: cst.IndentedBlock) -> dict[cst.CSTNode, cst.CSTNode]:
+    """By statement of a block, the first of those in a row up to it that do nothing but read tensors."""
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    first: cst.CSTNode | None = None
+    for each in block.body:
+        first = (first or each) if isinstance(each, cst.SimpleStatementLine) and _only_reads(each) else None
+        found[each] = first or each
+    return found
+
+
+def _only_reads(statement: cst.SimpleStatementLine) -> bool:
+    """Whether a statement reads tensors that exist, and computes none: ``logged = {"loss": loss.item()}``."""
+    nodes = list(subtree(statement))
+    if any(isinstance(n, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.AugAssign)) for n in nodes):
+        return False
+    calls = [n for n in nodes if isinstance(n, cst.Call)]
+    read = [of for call in calls if (of := read_by(call)) is not None]
+    views = [call for call in calls if method_of(call) in _OF_NO_COST and not call.args]
+    return bool(read) and len(read) + len(views) == len(calls)
