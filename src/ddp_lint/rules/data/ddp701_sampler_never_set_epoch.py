@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import collections
 import itertools
 import re
@@ -20,6 +21,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.queries import calls_in, is_false, returned_values
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 
@@ -84,7 +86,8 @@ class SamplerNeverSetEpoch(Rule):
 
     `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
-    `set_epoch` nearby in code that runs with them, and samplers that only programs of one process come to, where other
+    `set_epoch` nearby in code that runs with them, attributes whose epoch any file sets
+    (`model.train_sampler.set_epoch(epoch)`), and samplers that only programs of one process come to, where other
     programs of the project make the process group.
 
     ## How to confirm
@@ -164,7 +167,7 @@ class SamplerNeverSetEpoch(Rule):
         if mentions_nearby(self.module, "set_epoch", other_programs=False):
             return
         for sampler in self._samplers:
-            if self._set_elsewhere(sampler) or runs_alone(self.module, sampler):
+            if self._set_elsewhere(sampler) or self._set_as_attribute(sampler) or runs_alone(self.module, sampler):
                 continue
             loop = self._loop_for(sampler)
             self.report(
@@ -230,6 +233,13 @@ class SamplerNeverSetEpoch(Rule):
         used_here = any(use.call is not None for use in uses(self.module.facts, function.name.value))
         return handed_out and not used_here and any(self.module.project.holding("set_epoch"))
 
+    def _set_as_attribute(self, sampler: cst.Call) -> bool:
+        """The object keeps the sampler, and a file of the project sets the epoch of an attribute of that name:
+        ``model.train_sampler.set_epoch(epoch)``."""
+        owner, _, name = assigned_name(self.module, self._whole(sampler)).rpartition(".")
+        project = self.module.project
+        return owner == "self" and project is not None and name in _attributes_with_epoch(project)
+
     def _several_passes(self) -> bool:
         """The data is read more than once: here, in a program of several ranks that imports this helper, maybe
         through another one, or in a file that trains and that this one or such a program imports."""
@@ -290,6 +300,18 @@ class SamplerNeverSetEpoch(Rule):
         where = Span(first.path, first.line, first.column, first.line, first.column)
         text = f"{name}.set_epoch({loop.target.value})\n" + " " * (first.column - 1)
         return Fix("set the epoch at the top of the loop", Applicability.UNSAFE, (Edit(where, text),))
+
+
+def _attributes_with_epoch(project: Project) -> frozenset[str]:
+    """The attributes whose epoch the files of a project set."""
+
+    def found() -> frozenset[str]:
+        files = filter(None, map(project.facts_of, project.holding("set_epoch")))
+        calls = (call.func for facts in files for call in calls_below(facts.tree))
+        set_of = (func.value for func in calls if isinstance(func, ast.Attribute) and func.attr == "set_epoch")
+        return frozenset(of.attr for of in set_of if isinstance(of, ast.Attribute))
+
+    return project.remember(("attributes with an epoch",), found)
 
 
 def _counts(loop: cst.For) -> bool:

@@ -248,6 +248,8 @@ class KeysOfAnotherWrap(Rule):
             return None
         head, dot, rest = dotted(call.func.value).partition(".")
         given = self._given(head, call)
+        if given and self.module.assignments(head, call):
+            return None  # the helper may take the model out of its wrapper: ``model = model.module``
         if given:  # a helper: what all who call it give it
             sides = [self._side_of(f"{dotted(value)}{dot}{rest}", value) for value in given]
             return sides[0] if all(side == sides[0] for side in sides) else None
