@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
+from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
-from ddp_lint.launch.unused import does_something, is_unused_at, is_variable
+from ddp_lint.launch.unused import does_something, is_unmentioned_at, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
@@ -54,8 +55,17 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
         return False
     programs = _programs_above(facts, project)
     if line is not None:
-        programs = tuple(p for p in programs if not is_unused_at(project, facts, line, _modules(project, p), p.name))
+        programs = tuple(program for program in programs if _comes_to(project, program, facts, line))
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
+    """Whether a program uses what a line of a file that it imports is in: the function or class, and of that the
+    method."""
+    among = _modules(project, program)
+    if is_unused_at(project, facts, line, among, program.name):
+        return False
+    return not is_unmentioned_at(project, facts, line, among)
 
 
 def shown_alone(facts: ModuleFacts, project: Project) -> bool:
@@ -95,9 +105,9 @@ def _modules(project: Project, program: ModuleFacts) -> frozenset[str]:
 
 def _is_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
     def found() -> bool:
-        return _is_started_alone(project, program, shown) or (
-            bool(joining_functions(project)) and _shows_nothing(project, program, shown)
-        )
+        if _is_started_alone(project, program, shown) or spawns_one(program, project):
+            return True
+        return bool(joining_functions(project)) and _shows_nothing(project, program, shown)
 
     return project.remember(("alone", program.name), found)
 
