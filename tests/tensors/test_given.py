@@ -92,6 +92,22 @@ def test_others_may_call_what_is_installed(tmp_path: pathlib.Path) -> None:
     assert found is not Confidence.LOW
 
 
+@pytest.mark.parametrize(
+    ("also", "is_met"),
+    [
+        ("", True),
+        ("[tool.uv]\nmanaged = true\n", False),
+        ("[tool.uv.sources]\ntorch = { index = 'cpu' }\n", False),
+        ("[tool.uv]\npackage = true\n", True),
+        ("[tool.uv]\n\n[build-system]\nrequires = ['hatchling']\n", True),
+    ],
+)
+def test_uv_installs_no_project_without_a_build_system(tmp_path: pathlib.Path, also: str, is_met: bool) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nname = 'train'\nversion = '1'\n\n{also}")
+    (found,) = _confidence(tmp_path, TOP.format(given="2"))
+    assert (found is not Confidence.LOW) is is_met
+
+
 SCHEMES = """import sys
 
 import torch

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
+from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
-from ddp_lint.launch.unused import does_something, is_unused_at, is_variable
+from ddp_lint.launch.unused import does_something, is_unmentioned_at, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import calls_below, function_at, statements, walk
+from ddp_lint.source.syntax import calls_below, defaults, function_at, statements, walk
 
 #: What shows ranks in a file: each word with its node.
 Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
@@ -39,6 +41,8 @@ _STARTS_ITSELF = re.compile(
 )
 #: The one GPU that a program leaves itself, whatever its rank.
 _ONE_GPU = re.compile(r"(?m)^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']\d[\"'] *$")
+#: What makes options of a program of the parameters of its functions.
+_MAKES_OPTIONS = re.compile(r"\b(fire|Fire|click|typer|tyro|jsonargparse|plac|defopt|CLI)\b")
 #: How a program comes to modules that it does not import by their names.
 _BY_NAME = re.compile(r"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|\bglobals\(\)|Fire\(\)")
 
@@ -51,8 +55,17 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
         return False
     programs = _programs_above(facts, project)
     if line is not None:
-        programs = tuple(p for p in programs if not is_unused_at(project, facts, line, _modules(project, p), p.name))
+        programs = tuple(program for program in programs if _comes_to(project, program, facts, line))
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
+    """Whether a program uses what a line of a file that it imports is in: the function or class, and of that the
+    method."""
+    among = _modules(project, program)
+    if is_unused_at(project, facts, line, among, program.name):
+        return False
+    return not is_unmentioned_at(project, facts, line, among)
 
 
 def shown_alone(facts: ModuleFacts, project: Project) -> bool:
@@ -92,9 +105,9 @@ def _modules(project: Project, program: ModuleFacts) -> frozenset[str]:
 
 def _is_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
     def found() -> bool:
-        return _is_started_alone(project, program, shown) or (
-            bool(joining_functions(project)) and _shows_nothing(project, program, shown)
-        )
+        if _is_started_alone(project, program, shown) or spawns_one(program, project):
+            return True
+        return bool(joining_functions(project)) and _shows_nothing(project, program, shown)
 
     return project.remember(("alone", program.name), found)
 
@@ -169,8 +182,39 @@ def _told(facts: ModuleFacts, project: Project, shown: Shown, decides: bool) -> 
     weak = {*table("launch")["settings"]["identifiers"]} | ({"local_rank"} if decides else set())
     said = project.own.names.words  # the configuration says of these that they are of ranks
     for word, node in shown(facts, project):
-        if word in said or (word not in weak and not _is_shown_elsewhere(facts, project, word, node)):
+        shows = word not in weak and not (word in _constants(facts) and _is_name_of(word, node))
+        if word in said or (shows and not _is_shown_elsewhere(facts, project, word, node)):
             yield from _read_at(facts, node)
+
+
+def _is_name_of(word: str, node: ast.AST) -> bool:
+    """Whether a node is a variable of a name, or hands that one on by the same name."""
+    given = node.value if isinstance(node, ast.keyword) else node
+    return isinstance(given, (ast.Name, ast.arg)) and word == (given.id if isinstance(given, ast.Name) else given.arg)
+
+
+def _constants(facts: ModuleFacts) -> frozenset[str]:
+    """Names that a file gives numbers alone, in assignments and as the defaults of parameters: ``local_rank = 0``. Who
+    gives a parameter something else shows the ranks itself, but for the packages that make options of parameters."""
+    return _numbered(facts.tree) if not facts.file.shows(_MAKES_OPTIONS) else frozenset()
+
+
+@kept_by_node(32)
+def _numbered(tree: ast.Module) -> frozenset[str]:
+    pairs = [pair for node in walk(tree) if isinstance(node, ast.arguments) for pair in defaults(node)]
+    numbers = {id(parameter) for parameter, default in pairs if _is_number(default)}
+    others = {n.arg for n in walk(tree) if isinstance(n, ast.arg) and id(n) not in numbers}
+    assigned = [n for n in statements(tree) if isinstance(n, ast.Assign) and _is_number(n.value)]
+    stored = {id(target) for node in assigned for target in node.targets}
+    names = (n for n in walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
+    others |= {name.id for name in names if id(name) not in stored}
+    given = {parameter.arg for parameter, _ in pairs if id(parameter) in numbers}
+    given |= {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
+    return frozenset(given - others)
+
+
+def _is_number(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and type(value.value) is int
 
 
 def _read_at(facts: ModuleFacts, node: ast.AST) -> Iterator[ast.AST]:

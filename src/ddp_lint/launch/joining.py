@@ -95,12 +95,13 @@ def _spawned(project: Project) -> Iterator[str]:
         facts = project.facts_of(path) if "multiprocessing" in (project.text(path) or "") else None
         if facts is None:
             continue
-        for call in _spawns(facts, project):
+        for call in spawns(facts, project):
             given = call.args[:1] or [k.value for k in call.keywords if k.arg == "fn"]
             yield from filter(None, (project.meaning(facts, target) for target in given))
 
 
-def _spawns(facts: ModuleFacts, project: Project) -> Iterator[ast.Call]:
+def spawns(facts: ModuleFacts, project: Project) -> Iterator[ast.Call]:
+    """The calls of ``torch.multiprocessing.spawn`` in a file."""
     for call in calls_below(facts.tree):
         if last_part(call.func) == "spawn" and project.meaning(facts, call.func) == _SPAWN:
             yield call
@@ -111,13 +112,13 @@ def spawns_inside(facts: ModuleFacts, project: Project, function: FunctionNode) 
     if not facts.file.holds("spawn"):
         return False
     lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
-    return any(call.lineno in lines for call in _spawns(facts, project))
+    return any(call.lineno in lines for call in spawns(facts, project))
 
 
 def is_before_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
     """Whether a call in a function is made before there are ranks: above where the function itself spawns them, or in
     one that is called above that place alone."""
-    return facts.file.holds("spawn") and _is_above(facts, call, around, _spawns(facts, project))
+    return facts.file.holds("spawn") and _is_above(facts, call, around, spawns(facts, project))
 
 
 def is_before_fit(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:

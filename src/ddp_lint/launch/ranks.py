@@ -18,7 +18,8 @@ from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
 from ddp_lint.launch.search import importers, programs, returned_by
-from ddp_lint.launch.unused import is_variable
+from ddp_lint.launch.texts import is_installed
+from ddp_lint.launch.unused import is_plain, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import assigned_to
@@ -725,7 +726,8 @@ def comes_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether `node` is in a function that is called in this file, on one rank only, and in no other file that several
-    ranks run; or in a method whose name no other file of the project has."""
+    ranks run; or in a method whose name no other file of the project has, or that all calls by that name in the project
+    keep to one rank or make in a program of one process."""
     function, facts, project = module.function_of(node), module.facts, module.project
     if function is None or facts is None or project is None:
         return False
@@ -735,14 +737,27 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
         return False
     called = f".{name}" if method else name
     calls = functools.partial(_calls_of, called, facts.tree.body, own_ranks(module))
-    if not project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept):
-        return False
+    here = project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept)
     if method:
-        return len(project.holding(name)) == 1
+        return (here and len(project.holding(name)) == 1) or _all_calls_on_one_rank(module, project, function)
     whole = (module.name, f"{module.name}.{name}")
-    users = importers(project, module.name, holding=(name,)) if module.name else ()
+    users = importers(project, module.name, holding=(name,)) if here and module.name else ()
     also = (u for u in users if any(t in whole for t in (*u.imports.names.values(), *u.imports.stars)))
-    return not any(program_of_ranks(user, project) for user in also)
+    return here and not any(program_of_ranks(user, project) for user in also)
+
+
+def _all_calls_on_one_rank(module: Module, project: Project, method: cst.FunctionDef) -> bool:
+    """Whether one rank alone makes all calls of a method, wherever they are: some under a test of the rank, others in
+    programs of one process. Of methods that a base class of another package may call not all calls are seen."""
+    owner, name = module.class_of(method), method.name.value
+    if owner is None or name == "forward" or name.startswith("__") or method.decorators:
+        return False
+    sites = call_sites(module, method)
+    first = [site for site in sites if is_on_first(module, site.facts, site.node)]
+    others = [site for site in sites if site not in first]
+    if not first or not all(comes_alone(site.facts, project, site.node.lineno) for site in others):
+        return False
+    return is_plain(project, module.name_of(owner)) and not is_installed(project)
 
 
 def called_in_one_process(module: Module, node: cst.CSTNode) -> bool:

@@ -13,6 +13,8 @@ from ddp_lint.project import Project
 _FILES = 2000
 #: What the files have that say how a project is installed.
 _INSTALLED = re.compile(r"\bsetup\(|(?m:^\[(?:project|tool\.poetry|metadata)\])")
+_BY_UV = re.compile(r"(?m)^\[+tool\.uv\b")
+_BUILT = re.compile(r"(?m)^\[(?:build-system\]|tool\.(?:setuptools|hatch|poetry|flit|pdm)\b)|^package *= *true\b")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -29,10 +31,19 @@ def is_installed(project: Project) -> bool:
 
 
 def _is_installed(project: Project) -> bool:
-    if any(map(_INSTALLED.search, _how_to_install(project))):
+    setup, settings, pyproject = _how_to_install(project)
+    if _is_run_in_place(pyproject):
+        return any(map(_INSTALLED.search, (setup, settings)))
+    if any(map(_INSTALLED.search, (setup, settings, pyproject))):
         return True
     packages = project.remember(("packages",), lambda: project.named("__init__.py"))
     return any(path.startswith("src/") and path.count("/") == 2 for path in packages)
+
+
+def _is_run_in_place(pyproject: str) -> bool:
+    """Whether uv installs what a project depends on, and not the project: by its documentation it builds none without a
+    build system, unless it is told to."""
+    return _BY_UV.search(pyproject) is not None and _BUILT.search(pyproject) is None
 
 
 def is_installed_as(project: Project, name: str) -> bool:
@@ -47,9 +58,13 @@ def may_be_entry_point(project: Project, name: str) -> bool:
     return any(map(word.search, _how_to_install(project)))
 
 
-def _how_to_install(project: Project) -> tuple[str, ...]:
+def _how_to_install(project: Project) -> tuple[str, str, str]:
     """The texts of the files that say how the project is installed."""
-    return tuple(project.text(project.root / name) or "" for name in ("setup.py", "setup.cfg", "pyproject.toml"))
+
+    def text(name: str) -> str:
+        return project.text(project.root / name) or ""
+
+    return text("setup.py"), text("setup.cfg"), text("pyproject.toml")
 
 
 def holding_words(text: str) -> str:

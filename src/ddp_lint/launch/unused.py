@@ -57,6 +57,8 @@ _PLAIN = frozenset(
     {"torch.nn.Module", "object", "abc.ABC", "typing.Generic", "typing.Protocol"}
     | {f"torch.utils.data.{name}" for name in ("Dataset", "IterableDataset")}
 )
+#: Decorators after which a method is called as before.
+_CONTEXTS = re.compile(r"torch\.(no_grad|inference_mode|enable_grad|autocast|(cuda\.)?amp\.autocast)|staticmethod")
 #: Methods that torch or a framework calls itself.
 _HOOKS = re.compile(
     r"_.*|(on|configure|extra|load|save|get|set|state|compute)_.*|\w+_(step|dataloader|state|dict|begin|end|hook)"
@@ -193,6 +195,30 @@ def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
         ("method left", method.name), lambda: _is_defined_only(project, facts, method.name), facts.kept
     )
     return found
+
+
+def is_unmentioned_at(project: Project, facts: ModuleFacts, line: int, among: frozenset[str]) -> bool:
+    """Whether a line is in a method, which no framework calls by its name, that the modules of one program (`among`)
+    define, and do not mention."""
+    owner, method = facts.method_at(line) or (None, None)
+    if owner is None or method is None or _HOOKS.fullmatch(method.name):
+        return False
+    if not all(_CONTEXTS.fullmatch(facts.qualified(_called(each))) for each in method.decorator_list):
+        return False
+    whole = f"{facts.name}.{owner.name}"
+    if not is_plain(project, whole) or _finds_own_methods(project, whole) or _computes_names(project, among):
+        return False
+    return project.remember(("mentioned", among, method.name), lambda: _is_unmentioned(project, method.name, among))
+
+
+def _called(decorator: ast.expr) -> ast.expr:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
+
+
+def _is_unmentioned(project: Project, name: str, among: frozenset[str]) -> bool:
+    held = (project.facts_of(path) for path in project.holding(name))
+    files = [facts.file for facts in held if facts is not None and facts.name in among]
+    return not any(re.search(rf"(?<!\bdef )\b{name}\b", file.code) for file in files)
 
 
 def _finds_own_methods(project: Project, name: str) -> bool:

@@ -20,6 +20,7 @@ from ddp_lint.rules.data.loading import (
     mentions_nearby,
     ranks_share,
     reads_alike,
+    seeds_each_sample,
     seeds_workers_by_rank,
 )
 from ddp_lint.rules.triggers import Triggers
@@ -128,18 +129,19 @@ class OneAugmentationSeed(Rule):
 
     Seeds that mention the rank on the way, or are followed by one that does; seeds that each process draws for itself
     (`uuid.uuid4`, `os.urandom`, `secrets`, `time.time_ns`), or draws from a generator that another seed decides
-    (`np.random.seed(np.random.randint(500))`); seeds of random and NumPy where nothing seeds torch and all loaders
-    have workers, which are then seeded by what each process has drawn; programs without augmentation (a sampler needs
-    the same order of file names on all ranks); seeds for one epoch or item; a `worker_init_fn` that uses the rank,
-    `torch.initial_seed()` or the clock, and seeds of the main process where the project has one; augmentation that is
-    mentioned only in comments and docstrings, and functions `augment` of the project in which nothing is of chance;
-    albumentations, which since 1.4.21 draws from its own generators, where the project pins no older one; a loader
-    with workers and a `generator` that is seeded by rank; a seed that is restored afterwards, or that a shuffle or a
-    permutation follows; seeds before the ranks are spawned (they do not inherit it); samplers that all have
-    `num_replicas=1`, so that all ranks read the same samples; augmentation that the program does not import, or
-    imports and does not use; programs that divide no data between ranks and form no group, also where they have the
-    settings (`args.distributed`) of one that does; Lightning's `seed_everything(seed, workers=True)`; tests and
-    evaluation.
+    (`np.random.seed(np.random.randint(500))`); seeds of random and NumPy where nothing seeds torch and all loaders have
+    workers, which are then seeded by what each process has drawn; programs without augmentation (a sampler needs the
+    same order of file names on all ranks); seeds for one epoch or item, and datasets whose `__getitem__` seeds the
+    generators by the number of the sample; a `worker_init_fn` that uses the rank, `torch.initial_seed()` or the clock,
+    and seeds of the main process where the project has one; augmentation that is mentioned only in comments and
+    docstrings, and functions `augment` of the project in which nothing is of chance; albumentations, which since 1.4.21
+    draws from its own generators, where the project pins no older one; a loader with workers and a `generator` that is
+    seeded by rank; a seed that is restored afterwards, or that a shuffle or a permutation follows; seeds before the
+    ranks are spawned (they do not inherit it); samplers that all have `num_replicas=1`, so that all ranks read the same
+    samples, or loaders that shuffle by the seed of torch that the file sets, where nothing divides the data or wraps a
+    model and no rank chooses samples; augmentation that the program does not import, or imports and does not use;
+    programs that divide no data between ranks and form no group, also where they have the settings (`args.distributed`)
+    of one that does; Lightning's `seed_everything(seed, workers=True)`; tests and evaluation.
 
     ## How to confirm
 
@@ -352,7 +354,7 @@ class OneAugmentationSeed(Rule):
         drawn = first or drawn_in_samples(self.module)
         if drawn is None or not ranks_share(self.module) or seeds_workers_by_rank(self.module):
             return None
-        return drawn
+        return None if first is not None and seeds_each_sample(self.module) else drawn
 
     def _draws_in_workers(self, seed: cst.Call) -> bool:
         """Whether the seed is none of torch's, which nothing seeds, and all loaders of the file have workers: these

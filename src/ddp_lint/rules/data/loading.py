@@ -18,19 +18,22 @@ from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.requirements import asks_for_older
-from ddp_lint.source import Module
+from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import FunctionNode, calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, walk
+from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.operations import words_of
 
 SAMPLER = "torch.utils.data.DistributedSampler"
+_RANDOM = "torch.utils.data.RandomSampler"
 #: Classes whose constructor takes what `torch.utils.data.DataLoader` takes, by the same names.
 LOADERS = frozenset(table("data")["loaders"])
 #: What divides data between ranks, forms their group, or adds up what they have.
-_SHARES = re.compile(
-    r"DistributedSampler|num_replicas|split_dataset_by_node|split_by_node|\.shard\(|init_process_group|all_?reduce"
-)
+_DIVIDES = re.compile(r"DistributedSampler|num_replicas|split_dataset_by_node|split_by_node|\.shard\(")
+_SHARES = re.compile(rf"{_DIVIDES.pattern}|init_process_group|all_?reduce")
+#: By what a program may choose the samples of a rank itself.
+_CHOOSES = re.compile(r"rank|world|process_index|num_(tasks|processes|shards|parts)|device_id", re.IGNORECASE)
 _AT_END = re.compile(r"[\w.]+(?=\(?$)")
 #: What makes the seed of a generator another one on each rank.
 _RANK = re.compile(r"rank|process_index", re.IGNORECASE)
@@ -181,14 +184,51 @@ def ranks_share(module: Module) -> bool:
     share a model. Of many trainers that a launcher finds by name each may be run on several ranks, but without that
     they are copies of one training, for which one seed is right."""
     project = module.project
-    return project is not None and any(_shares(project, facts) for facts in _files_of_programs(module))
+    if project is None or not any(_shares(project, facts) for facts in _files_of_programs(module)):
+        return False
+    return not _shuffles_alike(module, project)
 
 
-def _shares(project: Project, facts: ModuleFacts) -> bool:
+def _shares(project: Project, facts: ModuleFacts, how: re.Pattern[str] = _SHARES) -> bool:
     sharing = frameworks.packages(lambda each: each.launch != frameworks.Launch() and "torch" not in each.packages)
     if not sharing.isdisjoint(facts.imports.packages) or project.shows(facts, "wraps"):
         return True
-    return facts.file.shows(_SHARES)
+    return facts.file.shows(how)
+
+
+def _shuffles_alike(module: Module, project: Project) -> bool:
+    """Whether all ranks read the same samples: the loaders shuffle by torch's generator, which the file seeds, nothing
+    that the program imports divides data or wraps a model, and neither the file nor its datasets know a rank."""
+    facts = module.facts
+    if facts is None or "torch.manual_seed(" not in facts.file.code or _knows_rank(facts):
+        return False
+    loaders = [call for call in module.of_type(cst.Call) if module.qualified(call.func) in LOADERS]
+    trained = [call for call in loaders if not is_evaluation(assigned_name(module, call))]
+    if not trained or not all(_shuffles_itself(module, call) for call in trained):
+        return False
+    files = [*_files_of_programs(module)]
+    if any(_shares(project, each, _DIVIDES) for each in files):
+        return False
+    return not any(_knows_rank(each) for each in files if "Dataset" in each.file.code or "Sampler" in each.file.code)
+
+
+def _knows_rank(facts: ModuleFacts) -> bool:
+    names = (getattr(node, key, None) for node in walk(facts.tree) for key in ("id", "attr", "arg"))
+    return any(isinstance(name, str) and _CHOOSES.search(name) for name in names)
+
+
+def _shuffles_itself(module: Module, loader: cst.Call) -> bool:
+    """Whether a loader draws its order from torch's generator: ``shuffle=True``, or a RandomSampler without another."""
+    sampler, shuffle = argument(loader, 3, "sampler"), argument(loader, 2, "shuffle")
+    if argument(loader, None, "generator") is not None or argument(loader, 4, "batch_sampler") is not None:
+        return False
+    if sampler is None:
+        return shuffle is not None and dotted(shuffle) == "True"
+    made = options([sampler, *module.assignments(sampler)]) if dotted(sampler) else [sampler]
+    calls = [each for each in made if isinstance(each, cst.Call)]
+    return bool(calls) and all(
+        module.qualified(call.func) == _RANDOM and argument(call, 3, "generator") is None for call in calls
+    )
 
 
 def _files_of_programs(module: Module) -> Iterator[ModuleFacts]:
@@ -279,14 +319,42 @@ def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
 
 
 def _draws_of_samples(facts: ModuleFacts) -> Iterator[ast.Call]:
-    """The draws in the `__getitem__` of the training datasets of a file."""
+    """The draws in the `__getitem__` of the training datasets of a file, from a generator that it does not seed for
+    each sample."""
+    for method in _sampling(facts):
+        seeded = _seeded_by_item(facts, method)
+        for call in calls_below(method):
+            name = facts.qualified(call.func)
+            if name in table("data")["draws"] and call.lineno < seeded.get(name.partition(".")[0], call.lineno + 1):
+                yield call
+
+
+def _sampling(facts: ModuleFacts) -> Iterator[ast.FunctionDef]:
+    """The `__getitem__` of the training datasets of a file."""
     for cls in facts.definitions.values():
-        if not isinstance(cls, ast.ClassDef) or is_evaluation(" ".join(words_of(cls.name))):
-            continue
-        methods = (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__getitem__")
-        for node in (n for method in methods for n in walk(method)):
-            if isinstance(node, ast.Call) and facts.qualified(node.func) in table("data")["draws"]:
-                yield node
+        if isinstance(cls, ast.ClassDef) and not is_evaluation(" ".join(words_of(cls.name))):
+            yield from (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__getitem__")
+
+
+def _seeded_by_item(facts: ModuleFacts, method: ast.FunctionDef) -> dict[str, int]:
+    """The packages whose generators a `__getitem__` seeds by the number of the sample (``random.seed(seed + index)``),
+    and in which line. What is drawn below is the same wherever the sample is read, and another for each other one."""
+    index = [each.arg for each in parameters(method)][1:2]
+    seeds = (c for c in calls_below(method) if last_part(c.func) in ("seed", "manual_seed") and len(c.args) == 1)
+    by_item = (c for c in seeds if any(isinstance(n, ast.Name) and n.id in index for n in walk(c.args[0])))
+    return {facts.qualified(call.func).partition(".")[0]: call.lineno for call in by_item}
+
+
+def seeds_each_sample(module: Module) -> bool:
+    """Whether all training datasets that the programs of a file use seed torch and `random` or NumPy for each sample by
+    its number: no other seed decides what their transforms draw."""
+    project = module.project
+    files = [facts for facts in _files_of_programs(module) if facts.file.holds("__getitem__")]
+    if project is None or not any(facts.file.holds("manual_seed") for facts in files):
+        return False
+    used = [(f, n) for f in files for n in _sampling(f) if _is_run(module, project, f, n.lineno)]
+    seeded = [_seeded_by_item(facts, method) for facts, method in used]
+    return bool(seeded) and all("torch" in each and len(each) > 1 for each in seeded)
 
 
 def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> Iterator[pathlib.Path]:

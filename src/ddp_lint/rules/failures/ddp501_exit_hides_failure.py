@@ -8,7 +8,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.loader_workers import loaders_use_workers, makes_samples
-from ddp_lint.launch.ranks import has_ranks, several_ranks
+from ddp_lint.launch.ranks import has_ranks, runs_alone, several_ranks
 from ddp_lint.launch.single_process import one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import (
@@ -101,8 +101,8 @@ class ExitHidesFailure(Rule):
     KeyboardInterrupt; methods of datasets, transforms of samples and collate functions where loaders have workers: the
     exit ends a worker, and the rank gets an exception (measured). Only with `--preview`: a branch that reports a
     failure in a file without evidence of several ranks (a tool that converts one model), a handler in code that
-    serves or deploys a model, in a program or a project without evidence of several ranks, unless the handler takes
-    any exception of a program that trains.
+    serves or deploys a model, in a program or a project without evidence of several ranks, or in what only programs
+    of one process use, unless the handler takes any exception of a program that trains.
 
     ## How to confirm
 
@@ -253,10 +253,13 @@ class ExitHidesFailure(Rule):
         )
 
     def _is_alone(self, node: Exit) -> bool:
-        """Whether nothing shows that several ranks come by."""
+        """Whether nothing shows that several ranks come by. A helper may be used by any program, except where all that
+        come to it are seen to be one process."""
         script = self.module.file.holds("__main__") or self.module.function_of(node) is None
         program = script or one_process(self.module)
-        return not has_ranks(self.module) or (program and several_ranks(self.module) is None)
+        if not has_ranks(self.module) or (program and several_ranks(self.module) is None):
+            return True
+        return runs_alone(self.module, node)
 
     def _sureness(self, broad: bool, alone: bool) -> Confidence:
         """A program that trains is started by something that reads its status, also where it is one process."""
