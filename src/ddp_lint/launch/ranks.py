@@ -17,7 +17,7 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
-from ddp_lint.launch.search import importers, programs, returned_by
+from ddp_lint.launch.search import holds_by, importers, programs
 from ddp_lint.launch.unused import is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
@@ -524,7 +524,7 @@ def _is_value_of_one(module: Module, value: cst.BaseExpression, taken: bool, own
         return first_rank_test(module.code(value), taken, own)
     if isinstance(value, cst.Call):
         return taken and _asks_for_first(module, value)
-    given = _given_to_entry(module, value)
+    given = _given_to_entry(module, value) or _given_elsewhere(module, value)
     tested = all(isinstance(v, ast.Compare) for v in given)
     return bool(given) and tested and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
 
@@ -709,12 +709,12 @@ def _is_of_one(text: str, taken: bool) -> bool:
 
 def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
     """Whether a test calls a function of the project that returns whether this is the first rank:
-    ``return not is_initialized() or get_rank() == 0``."""
-    returned = returned_by(module, test)
-    if returned is None:
-        return False
-    either = returned.values if isinstance(returned, ast.BoolOp) else [returned]
-    return any(first_rank_test(ast.unparse(part), True) for part in either)
+    ``return not is_initialized() or get_rank() == 0``, or ``if self.rank == 0: return True``."""
+    for returned, taken in holds_by(module, test):
+        either = returned.values if isinstance(returned, ast.BoolOp) else [returned]
+        if any(first_rank_test(ast.unparse(part), taken) for part in either):
+            return True
+    return False
 
 
 def comes_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
