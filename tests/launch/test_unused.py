@@ -139,6 +139,8 @@ def test_a_file_beside_one_that_is_imported(tmp_path: pathlib.Path, imports: str
         ("", "Pool()", Confidence.LOW),
         ("", "Pool()  # .start_parts()", Confidence.LOW),
         ("", "Pool()\nclass Copy:\n    def start_parts(self): pass", Confidence.LOW),
+        ("", "Pool()\ndef parts():\n    start_parts = 1\n    return start_parts", Confidence.LOW),
+        ("", "Pool()\nclass Copy:\n    start_parts = None\n    begin = start_parts", Confidence.MEDIUM),
         ("", "Pool().start_parts()", Confidence.MEDIUM),
         ("", "Pool()\nOther().start_parts()", Confidence.MEDIUM),  # it may be of this class as well
         ("", "call(Pool(), 'start_parts')", Confidence.MEDIUM),

@@ -12,7 +12,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
-from ddp_lint.launch.unused import does_something, is_unused_at, is_variable
+from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.uses import uses
@@ -40,7 +40,7 @@ _STARTS_ITSELF = re.compile(
 #: The one GPU that a program leaves itself, whatever its rank.
 _ONE_GPU = re.compile(r"(?m)^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']\d[\"'] *$")
 #: How a program comes to modules that it does not import by their names.
-_BY_NAME = re.compile(r"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|\bglobals\(\)|Fire\(\)")
+_BY_NAME = re.compile(rf"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|{TAKES_GLOBALS}|Fire\(\)")
 
 
 def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:

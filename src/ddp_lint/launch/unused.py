@@ -37,9 +37,12 @@ _OWN_METHOD = re.compile(r"getattr\(\s*self\s*,\s*(?:f[\"']|[^,()\n]*[+%]|\w+\s*
 #: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
 _COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
+#: Where a file takes what it has by a name, and does not only ask for it (``globals()[name]``, alone on its line) or
+#: delete it.
+TAKES_GLOBALS = r"(?m:^(?![^\S\n]*(?:del )?globals\(\)\[\w+\][^\S\n]*$)[^\n]*?\bglobals\(\))"
 #: What an object has, as in ``eval('self.decoder_' + n)``, is no definition of the file.
 _OF_ITSELF = re.compile(
-    r"globals\(\)\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]|\bFire\(\s*\)"
+    rf"{TAKES_GLOBALS}\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]|\bFire\(\s*\)"
 )
 #: The test of a file for whether it is the program.
 _GUARD = re.compile(r"__name__ == ['\"]__main__['\"]")
@@ -208,8 +211,28 @@ def _is_defined_only(project: Project, facts: ModuleFacts, name: str) -> bool:
     paths = project.holding(name)
     if len(paths) > _FILES or named_in_texts(project, name) or facts.file.holds("Fire"):
         return False
-    files = [user.file for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
-    return not any(re.search(rf"(?<!\bdef )\b{name}\b", file.code) for file in files)
+    files = [user for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
+    return not any(_has_method(user, name) for user in files)
+
+
+def _has_method(facts: ModuleFacts, name: str) -> bool:
+    """Whether a file mentions what may be a method of a name. A plain name in the body of a function is none: that is a
+    variable, or a function at the top of a file."""
+    code = facts.file.code
+    if not re.search(rf"(?<!\bdef )\b{name}\b", code):
+        return False
+    if re.search(rf"\.\s*{name}\b", code):
+        return True
+    plain = {id(n) for f in walk(facts.tree) if isinstance(f, FunctionNode) for part in f.body for n in walk(part)}
+    word = re.compile(rf"\b{name}\b")
+    for node in walk(facts.tree):
+        if isinstance(node, ast.Name) and node.id == name and id(node) not in plain:
+            return True
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.search(node.value):
+            return True
+        if isinstance(node, ast.alias) and name in (node.name, node.asname):
+            return True
+    return False
 
 
 def is_plain(project: Project, name: str) -> bool:
