@@ -171,3 +171,44 @@ def test_a_method_that_its_class_finds_by_name(tmp_path: pathlib.Path, call: str
     (tmp_path / "train.py").write_text("from pools import Pool\nPool().begin('parts')\n")
     (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert finding.confidence is confidence
+
+
+INSIDE = """import sys
+import torch.multiprocessing as mp
+
+
+def train(kind):
+    def start_parts():
+        workers = [mp.Process(target=print) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def print_parts():
+        print("parts")
+
+    {use}
+    print(kind)
+
+
+if __name__ == "__main__":
+    train("parts")
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "confidence"),
+    [
+        ("print_parts()", Confidence.LOW),
+        ("print_parts()  # start_parts()", Confidence.LOW),
+        ("print_parts(start_parts=1)", Confidence.LOW),
+        ("start_parts()", Confidence.MEDIUM),
+        ("run(start_parts)", Confidence.MEDIUM),
+        ("locals()[f'start_{kind}']()", Confidence.MEDIUM),
+    ],
+)
+def test_a_function_inside_another_one(tmp_path: pathlib.Path, use: str, confidence: Confidence) -> None:
+    (tmp_path / "train.py").write_text(INSIDE.replace("{use}", use))
+    (finding,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence

@@ -220,3 +220,19 @@ def test_torch_calls_methods_itself(tmp_path: pathlib.Path, name: str, is_met: b
     (tmp_path / "train.py").write_text(TRAINED.format(name=name))
     (found,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP501"}))).findings
     assert (found.confidence is not Confidence.LOW) is is_met
+
+
+@pytest.mark.parametrize(
+    ("text", "is_met"),
+    [
+        ("start: 3", False),  # a key of the settings calls nothing
+        ("To start it, edit the settings.", False),
+        ("from train import start", True),
+        ("`start(3, several=True)` has several processes.", True),
+        ("run: train:start", True),
+    ],
+)
+def test_a_text_that_calls_a_function(tmp_path: pathlib.Path, text: str, is_met: bool) -> None:
+    (tmp_path / "README.md").write_text(text)
+    (found,) = _confidence(tmp_path, TOP.replace("{given}", "2"))
+    assert (found is not Confidence.LOW) is is_met
