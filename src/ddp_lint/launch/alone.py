@@ -144,13 +144,15 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
     functions = joining_functions(project)
     lasts = {name.rpartition(".")[2] for name in functions}
     called = {id(call.func) for call in calls_below(facts.tree)}
+    # A file that has the function which makes the group gets it by that, or not at all.
+    makes = any(name.rpartition(".")[0] == facts.name for name in functions)
     tests = (n for n in statements(facts.tree) if isinstance(n, ast.If) and "__name__" not in ast.unparse(n.test))
     tested = {line for n in tests for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
     for node in walk(facts.tree):
         if not isinstance(node, (ast.Name, ast.Attribute)):
             continue
         last = last_part(node)
-        if id(node) in called and facts.qualified(node) in _WRAPS and node.lineno not in tested:
+        if id(node) in called and not makes and facts.qualified(node) in _WRAPS and node.lineno not in tested:
             yield node  # it fails without a group: where none is seen, another package has made it
         if isinstance(node, ast.Attribute) and dotted_ast(node).startswith("self.") and not MAY_JOIN.search(last):
             continue  # what an object has is no function at the top of a file

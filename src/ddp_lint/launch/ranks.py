@@ -660,10 +660,13 @@ def _is_of_several(module: Module, test: cst.BaseExpression) -> bool:
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
     r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
+    r"(not )?[\w.]+\[[\"'](\w+_)?(distributed|ddp)[\"']\]|"
     r"[\w.]*(world_size|num_processes)(\(\))? *(> *1|>= *2|!= *1)|([\w.]*[._])?rank is not None"
 )
 _ALONE = re.compile(r"[\w.]*(world_size|num_processes)(\(\))? *(< *2|<= *1|== *1)|([\w.]*[._])?rank is None")
-_IS_DDP = re.compile(r"[\w.]+ *== *[\"'](?i:ddp|DistributedDataParallel)[\"']")
+_DDP = r"[\"'](?i:ddp|DistributedDataParallel)[\"']"
+_IS_DDP = re.compile(rf"[\w.]+ *== *{_DDP}")
+_IS_NONE = re.compile(r"([\w.]+) *(?:is|==) *None")
 #: What a file knows besides of models that several ranks train.
 _OTHER_KINDS = re.compile(r"fsdp|FullyShardedDataParallel|fully_shard|deepspeed|horovod|hvd|\btpu\b|xla", re.IGNORECASE)
 #: Where ranks may be started by no call that is seen.
@@ -689,9 +692,20 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
                 return True
             if not taken and _IS_DDP.fullmatch(text) and not module.file.shows(_OTHER_KINDS):
                 return True
+            if taken and _is_of_no_kind(module, text):
+                return True
             if _is_of_one(text, taken):
                 return True
     return not module.file.shows(_ON_TPUS) and is_joined_elsewhere(module, node)
+
+
+def _is_of_no_kind(module: Module, text: str) -> bool:
+    """Whether a test says that a name is None for which the file knows the kind of several processes alone:
+    ``if parallel_type is None``, where others are for ``parallel_type != "ddp"``."""
+    found = _IS_NONE.fullmatch(text)
+    if found is None or module.file.shows(_OTHER_KINDS):
+        return False
+    return re.search(rf"{re.escape(found[1])} *[=!]= *{_DDP}", module.file.code) is not None
 
 
 def asserts_one_process(module: Module, node: cst.CSTNode) -> bool:
