@@ -50,9 +50,17 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     if not facts.name or not (joining_functions(project) or starts_several(project)):
         return False
     programs = _programs_above(facts, project)
-    if line is not None:
+    if line is not None and _is_in_guard(facts, line):
+        programs = (facts,)
+    elif line is not None:
         programs = tuple(p for p in programs if not is_unused_at(project, facts, line, _modules(project, p), p.name))
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def _is_in_guard(facts: ModuleFacts, line: int) -> bool:
+    """Whether a line is below the test of a file for whether it is the program: who imports it does not come there."""
+    tests = (n for n in facts.tree.body if isinstance(n, ast.If) and n.lineno <= line <= (n.end_lineno or n.lineno))
+    return any("__main__" in ast.unparse(n.test) and not n.orelse for n in tests)
 
 
 def shown_alone(facts: ModuleFacts, project: Project) -> bool:
