@@ -23,6 +23,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
 from ddp_lint.tensors.given import needs_constant_changed, needs_option_left_off, needs_other_values
+from ddp_lint.tensors.never_none import needs_none
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -177,7 +178,9 @@ class Rule(Documented):
             return True
         if not isinstance(where, cst.CSTNode):
             return False
-        if needs_other_values(self.module, where) or (self.of_several and as_one_process(self.module, where)):
+        if needs_none(self.module, where) or needs_other_values(self.module, where):
+            return True
+        if self.of_several and as_one_process(self.module, where):
             return True
         needs = (needs_option_left_off, needs_constant_changed)
         return self.of_small_harm and any(asks(self.module, where) for asks in needs)
