@@ -30,10 +30,23 @@ def cannot(root: pathlib.Path, files: dict[str, str], module: str = "train") -> 
         {"train.py": "from lib.old.model import Net\n", "lib/new.py": "", "lib/__init__.py": ""},
         {"train.py": "from model import Net\n", "model/__init__.py": "x = 1\n", "model/nets.py": "class Net: ...\n"},
         {"train.py": "from model import Net\n", "model.py": "def build(name):\n    exec(f'from nets import {name}')\n"},
+        {"train.py": "from model import Net\n", "model.py": "# from nets import Net\nx = 1\n"},
+        {
+            "train.py": "from model import Net\n",
+            "model/__init__.py": "# from .nets import Net\nfrom .other import *\n",
+            "model/other.py": "x = 1\n",
+        },
+        {"train.py": "from model.loss import L\nfrom model.net import Net\n", "model/loss.py": "L = 1\n"},
     ],
 )
 def test_a_name_that_is_not_there(tmp_path: pathlib.Path, files: dict[str, str]) -> None:
     assert cannot(tmp_path, files)
+
+
+def test_a_folder_that_an_import_goes_through_twice(tmp_path: pathlib.Path) -> None:
+    files = {"train.py": "", "models/loss.py": "from models.registry import LOSSES\nfrom models.net import Net\n"}
+    files |= {"models/registry.py": "LOSSES = 1\n", "models/net.py": "class Net: ...\n"}
+    assert not cannot(tmp_path, files, "models.loss")
 
 
 def test_of_a_package_that_the_project_is(tmp_path: pathlib.Path) -> None:
@@ -61,6 +74,18 @@ def test_of_a_package_that_the_project_is(tmp_path: pathlib.Path) -> None:
         {"train.py": "import sys\nsys.path.insert(0, 'lib')\nfrom model import Net\n", "model.py": "x = 1\n"},
         {"train.py": "from model import *\n", "model.py": "x = 1\n"},
         {"train.py": "from somewhere import Net\n"},
+        {"model/__init__.py": "from .other import *\n", "model/other.py": "from torch.nn import *\n"},
+        {
+            "train.py": "from model.loss import L\nfrom model.net import Net\n",
+            "model/loss.py": "L = 1",
+            "model/net.pyi": "",
+        },
+        {
+            "train.py": "from model.loss import L\nfrom model.net import Net\n",
+            "model/loss.py": "L = 1",
+            "model/net/a.py": "",
+        },
+        {"train.py": "from model.net import Net\n", "model/loss.py": ""},  # perhaps another package of that name
     ],
 )
 def test_what_may_be_there(tmp_path: pathlib.Path, files: dict[str, str]) -> None:

@@ -139,6 +139,8 @@ def test_a_file_beside_one_that_is_imported(tmp_path: pathlib.Path, imports: str
         ("", "Pool()", Confidence.LOW),
         ("", "Pool()  # .start_parts()", Confidence.LOW),
         ("", "Pool()\nclass Copy:\n    def start_parts(self): pass", Confidence.LOW),
+        ("", "Pool()\ndef parts():\n    start_parts = 1\n    return start_parts", Confidence.LOW),
+        ("", "Pool()\nclass Copy:\n    start_parts = None\n    begin = start_parts", Confidence.MEDIUM),
         ("", "Pool().start_parts()", Confidence.MEDIUM),
         ("", "Pool()\nOther().start_parts()", Confidence.MEDIUM),  # it may be of this class as well
         ("", "call(Pool(), 'start_parts')", Confidence.MEDIUM),
@@ -168,4 +170,45 @@ def test_a_method_that_its_class_finds_by_name(tmp_path: pathlib.Path, call: str
     (tmp_path / "pools.py").write_text(f"{text}\n    def begin(self, kind):\n        return {call}\n")
     (tmp_path / "train.py").write_text("from pools import Pool\nPool().begin('parts')\n")
     (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+INSIDE = """import sys
+import torch.multiprocessing as mp
+
+
+def train(kind):
+    def start_parts():
+        workers = [mp.Process(target=print) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def print_parts():
+        print("parts")
+
+    {use}
+    print(kind)
+
+
+if __name__ == "__main__":
+    train("parts")
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "confidence"),
+    [
+        ("print_parts()", Confidence.LOW),
+        ("print_parts()  # start_parts()", Confidence.LOW),
+        ("print_parts(start_parts=1)", Confidence.LOW),
+        ("start_parts()", Confidence.MEDIUM),
+        ("run(start_parts)", Confidence.MEDIUM),
+        ("locals()[f'start_{kind}']()", Confidence.MEDIUM),
+    ],
+)
+def test_a_function_inside_another_one(tmp_path: pathlib.Path, use: str, confidence: Confidence) -> None:
+    (tmp_path / "train.py").write_text(INSIDE.replace("{use}", use))
+    (finding,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert finding.confidence is confidence

@@ -236,3 +236,61 @@ def test_torch_calls_methods_itself(tmp_path: pathlib.Path, name: str, is_met: b
     (tmp_path / "train.py").write_text(TRAINED.format(name=name))
     (found,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP501"}))).findings
     assert (found.confidence is not Confidence.LOW) is is_met
+
+
+@pytest.mark.parametrize(
+    ("text", "is_met"),
+    [
+        ("start: 3", False),  # a key of the settings calls nothing
+        ("To start it, edit the settings.", False),
+        ("from train import start", True),
+        ("`start(3, several=True)` has several processes.", True),
+        ("run: train:start", True),
+    ],
+)
+def test_a_text_that_calls_a_function(tmp_path: pathlib.Path, text: str, is_met: bool) -> None:
+    (tmp_path / "README.md").write_text(text)
+    (found,) = _confidence(tmp_path, TOP.replace("{given}", "2"))
+    assert (found is not Confidence.LOW) is is_met
+
+
+IN_FOLDER = """import os
+import torch.multiprocessing as mp
+
+
+def work(rank):
+    print(rank)
+
+
+def start(folder=None):
+    {above}
+    if folder is None:
+        folder = None
+        workers = [mp.Process(target=work, args=(rank,)) for rank in range(2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    print(folder)
+
+
+if __name__ == "__main__":
+    start({given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "above", "is_met"),
+    [
+        ("os.path.join('a', 'b')", "", False),
+        ("f'{os.getcwd()}/a'", "", False),
+        ("os.environ.get('FOLDER')", "", True),
+        ("None", "", True),
+        ("os.path.join('a', 'b')", "folder = os.environ.get('FOLDER')", True),
+    ],
+)
+def test_a_parameter_that_is_asked_for_before_it_is_set(
+    tmp_path: pathlib.Path, given: str, above: str, is_met: bool
+) -> None:
+    (found,) = _confidence(tmp_path, IN_FOLDER.replace("{given}", given).replace("{above}", above))
+    assert (found is not Confidence.LOW) is is_met

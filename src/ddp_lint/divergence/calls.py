@@ -86,7 +86,7 @@ def call(frame: Frame, node: ast.Call) -> Value:
         if handler is not None:
             return handler(frame, node, arguments_of(frame, node))
     arguments = arguments_of(frame, node)
-    result = made_on_the_spot(node, function, invoke(frame, function, arguments, node))
+    result = made_on_the_spot(node, function, arguments, invoke(frame, function, arguments, node))
     result = _of_tensor(node, function, result)
     if isinstance(node.func, ast.Attribute) and writes(node.func.attr):
         written(frame, node.func.value)

@@ -25,8 +25,10 @@ _NEW: Final = frozenset({"new_tensor", "new_zeros", "new_ones", "new_full"})
 #: Methods whose result is as far from the parameters as what they are called on.
 _KEEPING: Final = frozenset(
     {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type_as", "requires_grad_", "detach", "clone"}
-    | {"sum", "mean", "squeeze", "unsqueeze", "view", "reshape", "contiguous"}
+    | {"sum", "mean", "squeeze", "unsqueeze", "view", "reshape", "contiguous", "nan_to_num", "clamp", "clip"}
 )
+#: The same as functions: their first argument is the tensor. A gradient of zeros is one that the others wait for.
+_OF_FIRST: Final = frozenset(f"torch.{name}" for name in ("nan_to_num", "clamp", "clip", "sum", "mean", "squeeze"))
 
 
 def as_far(base: Value, name: str, value: Value) -> Value:
@@ -35,12 +37,13 @@ def as_far(base: Value, name: str, value: Value) -> Value:
     return value if loose is None else dataclasses.replace(value, loose=loose)
 
 
-def made_on_the_spot(node: ast.Call, function: Value, result: Value) -> Value:
+def made_on_the_spot(node: ast.Call, function: Value, arguments: Arguments, result: Value) -> Value:
     """The result of a call, with when backward from it reaches no parameter."""
     name = getattr(node.func, "attr", "")
     outside = function.reference.name if isinstance(function.reference, ref.External) else ""
     made = outside in _MAKERS if outside else name in _NEW
-    loose = ALWAYS if made else function.loose if name in _KEEPING else None
+    of_first = arguments.positional[0].loose if outside in _OF_FIRST and arguments.positional else None
+    loose = ALWAYS if made else function.loose if name in _KEEPING and not outside else of_first
     if loose is None or result.constant is not None or result.loose == loose:
         return result
     return dataclasses.replace(result, loose=loose)

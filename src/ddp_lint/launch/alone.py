@@ -13,7 +13,7 @@ from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
-from ddp_lint.launch.unused import does_something, is_unmentioned_at, is_unused_at, is_variable
+from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unmentioned_at, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
@@ -44,7 +44,7 @@ _ONE_GPU = re.compile(r"(?m)^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[
 #: What makes options of a program of the parameters of its functions.
 _MAKES_OPTIONS = re.compile(r"\b(fire|Fire|click|typer|tyro|jsonargparse|plac|defopt|CLI)\b")
 #: How a program comes to modules that it does not import by their names.
-_BY_NAME = re.compile(r"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|\bglobals\(\)|Fire\(\)")
+_BY_NAME = re.compile(rf"import_module\(|__import__\(|(?<!\w)_target_(?!\w)|\binstantiate\(|{TAKES_GLOBALS}|Fire\(\)")
 
 
 def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
@@ -54,7 +54,9 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     if not facts.name or not (joining_functions(project) or starts_several(project)):
         return False
     programs = _programs_above(facts, project)
-    if line is not None:
+    if line is not None and _is_in_guard(facts, line):
+        programs = (facts,)
+    elif line is not None:
         programs = tuple(program for program in programs if _comes_to(project, program, facts, line))
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
 
@@ -66,6 +68,12 @@ def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: 
     if is_unused_at(project, facts, line, among, program.name):
         return False
     return not is_unmentioned_at(project, facts, line, among)
+
+
+def _is_in_guard(facts: ModuleFacts, line: int) -> bool:
+    """Whether a line is below the test of a file for whether it is the program: who imports it does not come there."""
+    tests = (n for n in facts.tree.body if isinstance(n, ast.If) and n.lineno <= line <= (n.end_lineno or n.lineno))
+    return any("__main__" in ast.unparse(n.test) and not n.orelse for n in tests)
 
 
 def shown_alone(facts: ModuleFacts, project: Project) -> bool:
@@ -157,13 +165,15 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
     functions = joining_functions(project)
     lasts = {name.rpartition(".")[2] for name in functions}
     called = {id(call.func) for call in calls_below(facts.tree)}
+    # A file that has the function which makes the group gets it by that, or not at all.
+    makes = any(name.rpartition(".")[0] == facts.name for name in functions)
     tests = (n for n in statements(facts.tree) if isinstance(n, ast.If) and "__name__" not in ast.unparse(n.test))
     tested = {line for n in tests for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
     for node in walk(facts.tree):
         if not isinstance(node, (ast.Name, ast.Attribute)):
             continue
         last = last_part(node)
-        if id(node) in called and facts.qualified(node) in _WRAPS and node.lineno not in tested:
+        if id(node) in called and not makes and facts.qualified(node) in _WRAPS and node.lineno not in tested:
             yield node  # it fails without a group: where none is seen, another package has made it
         if isinstance(node, ast.Attribute) and dotted_ast(node).startswith("self.") and not MAY_JOIN.search(last):
             continue  # what an object has is no function at the top of a file

@@ -15,6 +15,8 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 
 #: By what a module may get names that its text does not have.
 _MAKES_NAMES = re.compile(r"__getattr__|globals\(|sys\.modules|setattr\(|__path__|load_library|import_module")
+#: Modules of ``from module import *`` that are gone through, one in the other.
+_STARS = 3
 #: A program that looks for modules in other folders.
 _OTHER_FOLDERS = re.compile(r"sys\.path|__path__")
 
@@ -28,6 +30,8 @@ def _imports_nothing(project: Project, facts: ModuleFacts) -> bool:
     path = project.find(facts.name)
     if path is None or path.suffix != ".py" or facts.source.is_test or facts.file.shows(_OTHER_FOLDERS):
         return False
+    if _lacks_file(project, facts):
+        return True
     own = facts.name.partition(".")[0]
     # What a package imports of itself it may get when it is installed: a link, or files that are made.
     return any(
@@ -52,6 +56,44 @@ def _imported(project: Project, facts: ModuleFacts) -> Iterator[tuple[ModuleFact
                 yield found
 
 
+def _lacks_file(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a file imports a module of a folder beside it, which is a package without an `__init__.py`, and has no
+    such file: ``from models.unet import Net``, where ``from models.loss import Loss`` shows that it is that folder."""
+    here = posixpath.dirname(facts.source.inside)
+    bases = {n.module: n for n in facts.tree.body if isinstance(n, ast.ImportFrom) and not n.level and n.module}
+    own = {base: _folder_of(project, base, here) for base in bases if "." in base}
+    meant = ((folder, project.facts(_at(project, facts, base))) for base, folder in own.items() if folder)
+    known = {folder for folder, found in meant if found and posixpath.dirname(found.source.inside) == folder}
+    return any(
+        folder in known and not _has_module(project, folder, base.rpartition(".")[2]) for base, folder in own.items()
+    )
+
+
+def _at(project: Project, facts: ModuleFacts, name: str) -> str:
+    path = project.find(facts.name)
+    return project.locate(name, path, facts.file.holds("__main__")) if path is not None else name
+
+
+def _folder_of(project: Project, base: str, here: str) -> str:
+    """The folder below `here` that a module is in by its name, where all of its packages are folders without an
+    `__init__.py`; '' otherwise."""
+    folder = here
+    for part in base.split(".")[:-1]:
+        folder = posixpath.join(folder, part)
+        if any(posixpath.dirname(path) == folder for path in project.named("__init__.*")):
+            return ""
+    return folder
+
+
+def _has_module(project: Project, folder: str, name: str) -> bool:
+    """Whether a folder has anything by the name of a module: also one that is compiled or linked, and a folder."""
+    like = project.named(f"{name.lower()} {name.lower()}.*")
+    within = f"{folder}/{name}/"
+    return any(posixpath.dirname(path) == folder for path in like) or any(
+        path.startswith(within) for path in project.named("*.py")
+    )
+
+
 def _is_its_own(project: Project, facts: ModuleFacts, module: ModuleFacts, rest: str, base: str) -> bool:
     """Whether an absolute import means a module of the project, and not a package that is installed: one beside the
     file or below its folder, or in the package that the file or the project is."""
@@ -72,18 +114,22 @@ def _executes(module: ModuleFacts) -> bool:
     return any(id(call) not in functions or len(call.args) > 1 or call.keywords for call in runs)
 
 
+def _may_have(project: Project, module: ModuleFacts, name: str, depth: int = _STARS) -> bool:
+    """Whether a module may have a name: its code has the word, or it imports all of a module that may. What is
+    commented out it has not."""
+    code = module.file.code
+    if module.source.is_test or _MAKES_NAMES.search(code) or _executes(module):
+        return True
+    if re.search(rf"\b{re.escape(name)}\b", code):
+        return True
+    starred = [project.facts(star) for star in module.imports.stars]
+    return any(each is None or not depth or _may_have(project, each, name, depth - 1) for each in starred)
+
+
 def _is_missing(project: Project, module: ModuleFacts, rest: str, *, within: bool) -> bool:
     """Whether a module surely has no name, nor a module of it; `within`: it is of the package that imports it."""
     first, _, behind = rest.partition(".")
-    text = module.file.text
-    if (
-        module.source.is_test
-        or _MAKES_NAMES.search(text)
-        or _executes(module)
-        or re.search(rf"\b{re.escape(first)}\b", text)
-    ):
-        return False
-    if module.imports.stars:  # they may bring it
+    if _may_have(project, module, first):
         return False
     if posixpath.basename(module.source.inside) != "__init__.py":
         return True

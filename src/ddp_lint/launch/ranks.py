@@ -17,7 +17,7 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
-from ddp_lint.launch.search import importers, programs, returned_by
+from ddp_lint.launch.search import holds_by, importers, programs
 from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.unused import is_plain, is_variable
 from ddp_lint.project import Project
@@ -525,7 +525,7 @@ def _is_value_of_one(module: Module, value: cst.BaseExpression, taken: bool, own
         return first_rank_test(module.code(value), taken, own)
     if isinstance(value, cst.Call):
         return taken and _asks_for_first(module, value)
-    given = _given_to_entry(module, value)
+    given = _given_to_entry(module, value) or _given_elsewhere(module, value)
     tested = all(isinstance(v, ast.Compare) for v in given)
     return bool(given) and tested and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
 
@@ -661,10 +661,13 @@ def _is_of_several(module: Module, test: cst.BaseExpression) -> bool:
 #: Tests of how many processes there are: of several where they hold, or of one.
 _SEVERAL = re.compile(
     r"(not )?(dist|[\w.]*distributed)\.is_initialized\(\)|(not )?[\w.]*(\b|_)(distributed|ddp)(\(\))?|"
+    r"(not )?[\w.]+\[[\"'](\w+_)?(distributed|ddp)[\"']\]|"
     r"[\w.]*(world_size|num_processes)(\(\))? *(> *1|>= *2|!= *1)|([\w.]*[._])?rank is not None"
 )
 _ALONE = re.compile(r"[\w.]*(world_size|num_processes)(\(\))? *(< *2|<= *1|== *1)|([\w.]*[._])?rank is None")
-_IS_DDP = re.compile(r"[\w.]+ *== *[\"'](?i:ddp|DistributedDataParallel)[\"']")
+_DDP = r"[\"'](?i:ddp|DistributedDataParallel)[\"']"
+_IS_DDP = re.compile(rf"[\w.]+ *== *{_DDP}")
+_IS_NONE = re.compile(r"([\w.]+) *(?:is|==) *None")
 #: What a file knows besides of models that several ranks train.
 _OTHER_KINDS = re.compile(r"fsdp|FullyShardedDataParallel|fully_shard|deepspeed|horovod|hvd|\btpu\b|xla", re.IGNORECASE)
 #: Where ranks may be started by no call that is seen.
@@ -690,9 +693,20 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
                 return True
             if not taken and _IS_DDP.fullmatch(text) and not module.file.shows(_OTHER_KINDS):
                 return True
+            if taken and _is_of_no_kind(module, text):
+                return True
             if _is_of_one(text, taken):
                 return True
     return not module.file.shows(_ON_TPUS) and is_joined_elsewhere(module, node)
+
+
+def _is_of_no_kind(module: Module, text: str) -> bool:
+    """Whether a test says that a name is None for which the file knows the kind of several processes alone:
+    ``if parallel_type is None``, where others are for ``parallel_type != "ddp"``."""
+    found = _IS_NONE.fullmatch(text)
+    if found is None or module.file.shows(_OTHER_KINDS):
+        return False
+    return re.search(rf"{re.escape(found[1])} *[=!]= *{_DDP}", module.file.code) is not None
 
 
 def asserts_one_process(module: Module, node: cst.CSTNode) -> bool:
@@ -710,12 +724,12 @@ def _is_of_one(text: str, taken: bool) -> bool:
 
 def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
     """Whether a test calls a function of the project that returns whether this is the first rank:
-    ``return not is_initialized() or get_rank() == 0``."""
-    returned = returned_by(module, test)
-    if returned is None:
-        return False
-    either = returned.values if isinstance(returned, ast.BoolOp) else [returned]
-    return any(first_rank_test(ast.unparse(part), True) for part in either)
+    ``return not is_initialized() or get_rank() == 0``, or ``if self.rank == 0: return True``."""
+    for returned, taken in holds_by(module, test):
+        either = returned.values if isinstance(returned, ast.BoolOp) else [returned]
+        if any(first_rank_test(ast.unparse(part), taken) for part in either):
+            return True
+    return False
 
 
 def comes_on_one_rank(module: Module, node: cst.CSTNode) -> bool:

@@ -15,7 +15,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
 from ddp_lint.source.imports import absolute
-from ddp_lint.source.syntax import statements, walk
+from ddp_lint.source.syntax import FunctionNode, statements, walk
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 _WORD = re.compile(r"\w+")
@@ -98,10 +98,44 @@ def _imports(project: Project, facts: ModuleFacts, home: str, name: str) -> bool
 
 def returned_by(module: Module, call: cst.CSTNode) -> ast.expr | None:
     """What the function of the project that is called returns, where it has one `return`: what ``exists(x)`` tests."""
-    name, project = module.callee(call) if isinstance(call, cst.Call) else "", module.project
-    found = project.definition(project.canonical(name)) if name and project is not None else None
-    returned = [n.value for n in walk(found[1]) if isinstance(n, ast.Return)] if found is not None else []
+    function = _called(module, call)
+    returned = [n.value for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
     return returned[0] if len(returned) == 1 else None
+
+
+def holds_by(module: Module, call: cst.CSTNode) -> list[tuple[ast.expr, bool]]:
+    """By which tests the function or method of the project that is called returns what is true, each with its outcome:
+    ``if self.rank == 0: return True``. Empty where it returns in other ways than by tests at its top, one by one."""
+    function = _called(module, call)
+    only = returned_by(module, call)
+    if only is not None:
+        return [(only, True)]
+    found: list[tuple[ast.expr, bool]] = []
+    for statement in function.body if isinstance(function, FunctionNode) else ():
+        returned = [n for n in walk(statement) if isinstance(n, ast.Return)]
+        whole = statement.body[-1] if isinstance(statement, ast.If) and not statement.orelse else statement
+        if not returned:
+            continue
+        if returned != [whole]:
+            return []
+        value = returned[0].value
+        constant = bool(value.value) if isinstance(value, ast.Constant) else None
+        if isinstance(statement, ast.If):
+            found += [(statement.test, True)] if constant else [(statement.test, False)] if constant is False else []
+        if constant is None and value is not None:
+            found.append((value, True))
+    return found
+
+
+def _called(module: Module, call: cst.CSTNode) -> ast.AST | None:
+    """The function or class of the project that is called, or the method of a class of it."""
+    name, project = module.callee(call) if isinstance(call, cst.Call) else "", module.project
+    if not name or project is None:
+        return None
+    found = project.definition(project.canonical(name))
+    owner, _, last = name.rpartition(".")
+    method = project.method(owner, last) if found is None and owner else None
+    return found[1] if found is not None else method[1] if method is not None else None
 
 
 def imports_module(project: Project, facts: ModuleFacts, name: str) -> bool:

@@ -16,12 +16,26 @@ _INSTALLED = re.compile(r"\bsetup\(|(?m:^\[(?:project|tool\.poetry|metadata)\])"
 _BY_UV = re.compile(r"(?m)^\[+tool\.uv\b")
 _BUILT = re.compile(r"(?m)^\[(?:build-system\]|tool\.(?:setuptools|hatch|poetry|flit|pdm)\b)|^package *= *true\b")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+#: What code looks like that calls a function or gets hold of it: ``train(``, ``pkg.train``, ``pkg:train``.
+_CALLED = re.compile(r"[A-Za-z_]\w*(?=\()|(?<=[.:])[A-Za-z_]\w*")
+_IMPORTING = re.compile(r"\bimport\b[^\n]*")
 
 
 def named_in_texts(project: Project, name: str) -> bool:
     """Whether a script, a file of settings or another text of the project may hold a word."""
     words = project.remember(("words of texts",), lambda: _words(project))
     return words is None or name in words
+
+
+def called_in_texts(project: Project, name: str) -> bool:
+    """Whether a script, a file of settings or another text of the project may call a function or import it: more than
+    holding its name, which ``train:`` in the settings does."""
+    words = project.remember(("calls of texts",), lambda: gathered(project, "calls", _called))
+    return words is None or name in words
+
+
+def _called(text: str) -> set[str]:
+    return {*_CALLED.findall(text), *(word for line in _IMPORTING.findall(text) for word in _WORD.findall(line))}
 
 
 def is_installed(project: Project) -> bool:
@@ -70,6 +84,11 @@ def _how_to_install(project: Project) -> tuple[str, str, str]:
 def holding_words(text: str) -> str:
     """The words of a text (`parts.TESTS`)."""
     return " ".join(sorted(set(_WORD.findall(text))))
+
+
+def holding_calls(text: str) -> str:
+    """What a text may call (`parts.TESTS`)."""
+    return " ".join(sorted(_called(text)))
 
 
 def _words(project: Project) -> frozenset[str] | None:

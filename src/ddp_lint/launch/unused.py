@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import bisect
 import collections
+import itertools
 import pathlib
 import posixpath
 import re
 from collections.abc import Sequence
 
 from ddp_lint.launch.search import homes, importers, words_of_imports
-from ddp_lint.launch.texts import is_installed, may_be_entry_point, named_in_texts
+from ddp_lint.launch.texts import called_in_texts, is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.parts import kept_by_node
@@ -37,9 +38,12 @@ _OWN_METHOD = re.compile(r"getattr\(\s*self\s*,\s*(?:f[\"']|[^,()\n]*[+%]|\w+\s*
 #: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
 _COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
 _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
+#: Where a file takes what it has by a name, and does not only ask for it (``globals()[name]``, alone on its line) or
+#: delete it.
+TAKES_GLOBALS = r"(?m:^(?![^\S\n]*(?:del )?globals\(\)\[\w+\][^\S\n]*$)[^\n]*?\bglobals\(\))"
 #: What an object has, as in ``eval('self.decoder_' + n)``, is no definition of the file.
 _OF_ITSELF = re.compile(
-    r"globals\(\)\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]|\bFire\(\s*\)"
+    rf"{TAKES_GLOBALS}\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]|\bFire\(\s*\)"
 )
 #: The test of a file for whether it is the program.
 _GUARD = re.compile(r"__name__ == ['\"]__main__['\"]")
@@ -72,9 +76,36 @@ def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
     definition = next((block for block in blocks_at(facts.tree, line) if isinstance(block, _DEFINED)), None)
     if definition is None:
         return False
-    if _is_replaced(facts, definition) or is_left_file(project, facts):
+    if _is_replaced(facts, definition) or is_left_file(project, facts) or _is_left_inside(facts, line):
         return True
     return _is_left(project, facts, definition.name, frozenset()) or _is_left_method(project, facts, line)
+
+
+def _is_left_inside(facts: ModuleFacts, line: int) -> bool:
+    """Whether a line is in a function that another one has inside, and does not mention anywhere."""
+    around = [block for block in blocks_at(facts.tree, line) if isinstance(block, _DEFINED)]
+    return any(
+        isinstance(outer, FunctionNode) and inner in _left_inside(outer) for outer, inner in itertools.pairwise(around)
+    )
+
+
+@kept_by_node(64)
+def _left_inside(function: FunctionNode) -> frozenset[ast.AST]:
+    """The functions inside another one whose names it has nowhere else, and does not find by their names either."""
+    inner: dict[str, list[ast.AST]] = collections.defaultdict(list)
+    mentioned: set[str] = set()
+    for node in walk(function):
+        if isinstance(node, FunctionNode) and node is not function and not node.decorator_list:
+            inner[node.name].append(node)
+        elif isinstance(node, ast.Name):
+            mentioned.add(node.id)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            mentioned.update(node.names)
+        elif isinstance(node, ast.ClassDef):
+            mentioned.update(each.name for each in node.body if isinstance(each, FunctionNode))
+    if mentioned & {"locals", "eval", "exec", "vars"}:
+        return frozenset()
+    return frozenset(node for name, nodes in inner.items() if name not in mentioned for node in nodes)
 
 
 @kept_by_node(64)
@@ -234,8 +265,28 @@ def _is_defined_only(project: Project, facts: ModuleFacts, name: str) -> bool:
     paths = project.holding(name)
     if len(paths) > _FILES or named_in_texts(project, name) or facts.file.holds("Fire"):
         return False
-    files = [user.file for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
-    return not any(re.search(rf"(?<!\bdef )\b{name}\b", file.code) for file in files)
+    files = [user for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
+    return not any(_has_method(user, name) for user in files)
+
+
+def _has_method(facts: ModuleFacts, name: str) -> bool:
+    """Whether a file mentions what may be a method of a name. A plain name in the body of a function is none: that is a
+    variable, or a function at the top of a file."""
+    code = facts.file.code
+    if not re.search(rf"(?<!\bdef )\b{name}\b", code):
+        return False
+    if re.search(rf"\.\s*{name}\b", code):
+        return True
+    plain = {id(n) for f in walk(facts.tree) if isinstance(f, FunctionNode) for part in f.body for n in walk(part)}
+    word = re.compile(rf"\b{name}\b")
+    for node in walk(facts.tree):
+        if isinstance(node, ast.Name) and node.id == name and id(node) not in plain:
+            return True
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.search(node.value):
+            return True
+        if isinstance(node, ast.alias) and name in (node.name, node.asname):
+            return True
+    return False
 
 
 def is_plain(project: Project, name: str) -> bool:
@@ -454,6 +505,14 @@ def is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: fro
     # What looks in any module gets the name from somewhere: a string of the code counts as a mention. Who has installed
     # the project gives it names that are not seen.
     return how == "composed" or (how == "given" and (is_installed(project) or named_in_texts(project, name)))
+
+
+def may_be_called_by_text(project: Project, facts: ModuleFacts, name: str) -> bool:
+    """Whether a text of the project may name a function at the top of a file for something to call it: a text that
+    calls or imports it, or one that has its name where code finds functions by names."""
+    if not named_in_texts(project, name):
+        return False
+    return called_in_texts(project, name) or is_found_by_name(project, facts, name, None)
 
 
 def _how_it_looks_up(project: Project) -> str:

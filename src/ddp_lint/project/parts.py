@@ -46,6 +46,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "seeds": ("ddp_lint.divergence.draws", "seeding"),
     "starts": ("ddp_lint.launch.started", "starting"),
     "words": ("ddp_lint.launch.texts", "holding_words"),
+    "calls": ("ddp_lint.launch.texts", "holding_calls"),
     "options": ("ddp_lint.launch.options", "holding_options"),
 }
 #: Likewise, what is worked out of all methods of a class and is small next to them (`kept_by_class`).

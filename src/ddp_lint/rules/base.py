@@ -15,6 +15,7 @@ from ddp_lint.launch.alone import shown_alone
 from ddp_lint.launch.failing import fails_before
 from ddp_lint.launch.importable import cannot_be_imported
 from ddp_lint.launch.overridden import is_overridden
+from ddp_lint.launch.ranks import as_one_process
 from ddp_lint.launch.unmade import is_never_made
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
@@ -22,6 +23,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import Module, SourceFile
 from ddp_lint.source.control_flow import is_never_reached
 from ddp_lint.tensors.given import needs_constant_changed, needs_option_left_off, needs_other_values
+from ddp_lint.tensors.never_none import needs_none
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 
@@ -55,7 +57,8 @@ class Documented:
     in_tests_too: ClassVar[bool] = False
     #: True, of a rule that is off by default: source cannot decide and a run can, so it is on in `verify`.
     run_decides: ClassVar[bool] = False
-    #: What it finds harms several ranks alone: of low confidence where the project starts a program with one process.
+    #: What it finds harms several ranks alone: of low confidence where the project starts a program with one process,
+    #: and where a test says that there is one.
     of_several: ClassVar[bool] = False
     #: What it finds costs time, or a status: of low confidence where it needs an option that no command turns on, or a
     #: switch at the top of the file that is off.
@@ -175,7 +178,9 @@ class Rule(Documented):
             return True
         if not isinstance(where, cst.CSTNode):
             return False
-        if needs_other_values(self.module, where):
+        if needs_none(self.module, where) or needs_other_values(self.module, where):
+            return True
+        if self.of_several and as_one_process(self.module, where):
             return True
         needs = (needs_option_left_off, needs_constant_changed)
         return self.of_small_harm and any(asks(self.module, where) for asks in needs)

@@ -13,7 +13,7 @@ import libcst as cst
 
 from ddp_lint.launch.options import is_left_off, options_of
 from ddp_lint.launch.texts import is_installed, named_in_texts
-from ddp_lint.launch.unused import is_plain
+from ddp_lint.launch.unused import is_plain, may_be_called_by_text
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.uses import uses
@@ -86,7 +86,18 @@ def _is_met_by_none(module: Module, node: cst.CSTNode, depth: int) -> bool:
 def _is_named(module: Module, node: cst.CSTNode) -> bool:
     """Whether a text of the project names the function around a place. Who asks depends on the words of all texts."""
     function, project = module.function_of(node), module.project
-    return function is None or project is None or named_in_texts(project, function.name.value)
+    if function is None or project is None:
+        return True
+    return _may_be_called(module, project, function)
+
+
+def _may_be_called(module: Module, project: Project, function: cst.FunctionDef) -> bool:
+    """Whether a text of the project may be what calls a function: not one that another function has inside."""
+    if module.function_of(function) is not None:
+        return False
+    if module.class_of(function) is not None or module.facts is None:
+        return named_in_texts(project, function.name.value)
+    return may_be_called_by_text(project, module.facts, function.name.value)
 
 
 def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
@@ -343,8 +354,7 @@ def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
     if not seen:
         return None
     if module.function_of(function) is not None:
-        around = _given_around(module, function, binding.name, default, depth)
-        return None if around is not None and named_in_texts(project, function.name.value) else around
+        return _given_around(module, function, binding.name, default, depth)
     sites = sites_of(module, function)
     found = [(site.facts, site.node, site.around, site.given(function, binding.name)) for site in sites]
     if function.name.value == "forward" and any(value is not None for *_, value in found):
@@ -353,7 +363,7 @@ def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
         _given_by(project, facts, call, around, value, default, depth - 1) for facts, call, around, value in found
     )
     # The words of all texts last: what asks for them depends on each of them.
-    return None if values is not None and named_in_texts(project, function.name.value) else values
+    return None if values is not None and _may_be_called(module, project, function) else values
 
 
 def _is_called_by_name(module: Module, project: Project, owner: cst.ClassDef, method: str) -> bool:
@@ -472,7 +482,7 @@ def _given_by_all(project: Project, facts: ModuleFacts, function: FunctionNode, 
             value = argument_at(use.call, place, name)
             found.append(_given_by(project, user, use.call, use.around, value, kept.get(name), depth))
     values = _joined(found)
-    return None if values is not None and named_in_texts(project, word) else values
+    return None if values is not None and may_be_called_by_text(project, facts, word) else values
 
 
 def _defaults_of(function: FunctionNode) -> dict[str, _Constant]:

@@ -17,10 +17,14 @@ from ddp_lint.project.uses import Use, uses
 from ddp_lint.source import Module
 from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, function_at, positional
+from ddp_lint.source.syntax import FunctionNode, argument_at, function_at, positional, walk
 
 _SPAWNS: Final = frozenset({"spawn", "start_processes"})
 _FILES: Final = 25
+#: What never returns None, and what never is.
+_MADE: Final = ("int", "str", "float", "bool")
+_PATHS: Final = frozenset({"os.path.join", "os.path.abspath", "os.getcwd", "pathlib.Path"})
+_DISPLAYS: Final = (ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.Compare)
 #: Functions that hand a value on which are gone through.
 _DEPTH: Final = 3
 
@@ -33,9 +37,22 @@ def needs_none(module: Module, node: cst.CSTNode) -> bool:
     around = function_at(facts.tree, module.span(node).line)
     for test, taken in conditions(module, node):
         name, outcome = asks_for_none(test)
-        if outcome is taken and around is not None and _is_never_none(project, facts, around, name, _DEPTH):
+        if outcome is not taken or around is None or not name:
+            continue
+        if _is_never_none(project, facts, around, name, _DEPTH):
+            return True
+        if _is_as_given(module, around, name, test) and _is_given_something(project, facts, around, name, _DEPTH - 1):
             return True
     return False
+
+
+def _is_as_given(module: Module, around: FunctionNode, name: str, test: cst.CSTNode) -> bool:
+    """Whether a test asks for a parameter before anything else is given to that."""
+    line = module.span(test).line
+    if any(isinstance(up, (cst.For, cst.While)) for up in module.ancestors(test)):
+        return False
+    stores = (n for n in walk(around) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store))
+    return all(each.lineno > line for each in stores)
 
 
 def _is_never_none(project: Project, facts: ModuleFacts, around: FunctionNode | None, name: str, depth: int) -> bool:
@@ -57,7 +74,9 @@ def _is_something(
     if isinstance(value, ast.Constant):
         return value.value is not None
     if isinstance(value, ast.Call):
-        return dotted_ast(value.func) in ("int", "str", "float", "bool")
+        return dotted_ast(value.func) in _MADE or facts.qualified(value.func) in _PATHS
+    if isinstance(value, _DISPLAYS):
+        return True
     name = dotted_ast(value)
     return bool(name) and _is_never_none(project, facts, around, name, depth)
 

@@ -9,7 +9,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.joining import spawns_inside
-from ddp_lint.launch.ranks import has_ranks, on_one_rank, several_ranks
+from ddp_lint.launch.ranks import as_one_process, has_ranks, on_one_rank, several_ranks
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exit_methods import EXITS, drops_each_failure
@@ -133,6 +133,8 @@ class SwallowedFailure(Rule):
                 else:
                     self._report(handler, work, "continues as after a success and ends with status 0")
             elif work is not None and self._is_step(node, work) and several_ranks(self.module) is not None:
+                if as_one_process(self.module, node):
+                    continue
                 self._report(handler, work, "continues with the next step")
             elif "BaseException" in caught(handler):
                 self._report_interrupts(handler)

@@ -25,6 +25,7 @@ from ddp_lint.launch.ranks import (
     several_ranks,
 )
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.launch.made_before import is_made_before
 from ddp_lint.rules.launch.made_folders import MAKING
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
@@ -178,16 +179,16 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, the second part of a data set whose first one the lines above download,
-    downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
-    downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such
-    an order, calls in a `try` that does not raise again, paths with the rank (or a temporary name, or the time to
-    the microsecond) in them, helpers that a caller may guard, or calls in the process that starts the ranks, tests,
-    and distributed checkpoints, which are written by all ranks on purpose; files that are only emptied (`with
-    open(path, "w"): pass`), if no rank writes to them before all have met. A function whose name a later one takes
-    is not run. A function of the project that returns whether this is the first rank counts as such a test, as does
-    a setting that is one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs
-    without a group come to, where others of the project make one.
+    Writes under a test for the rank, the second part of a data set whose first one the lines above download, folders
+    that all ranks have made before with `exist_ok` where a test asks for them, downloads beside one of the first rank,
+    beside a barrier of some ranks, or in `with main_process_first()`, downloads and writes under a lock for all
+    processes (`with FileLock(path)`), folders that are asked for in such an order, calls in a `try` that does not raise
+    again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
+    guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
+    ranks on purpose; files that are only emptied (`with open(path, "w"): pass`), if no rank writes to them before all
+    have met. A function whose name a later one takes is not run. A function of the project that returns whether this is
+    the first rank counts as such a test, as does a setting that is one wherever the project makes it (`params["saves"]
+    = rank == 0`). Code that only programs without a group come to, where others of the project make one.
 
     ## How to confirm
 
@@ -595,7 +596,9 @@ class RanksWriteOneFile(Rule):
     def _report(self, call: cst.Call, every: cst.Call | Span) -> None:
         if runs_alone(self.module, call):
             return
-        outcome = self._outcome(call)
+        outcome, path = self._outcome(call), self._written(call)
+        if outcome is _Outcome.MADE and path is not None and is_made_before(self.module, call, path):
+            return
         does, help_ = _OUTCOMES[outcome]
         self.report(
             call,

@@ -61,6 +61,8 @@ _NOT_NEGATIVE = ("abs", "relu", "square", "norm", "softplus", "sqrt", "cdist", "
 _LARGEST = ("max", "amax", "maximum", "logsumexp", "logaddexp")
 #: What keeps a value below a bound that it is given, what gives no logarithm above 0.
 _KEPT_BELOW = ("clamp", "clip", "clamp_max", "minimum", "min", "hardtanh")
+#: What keeps a value above one, unless that is 0.
+_KEPT_ABOVE = ("clamp", "clip", "clamp_min", "maximum")
 _NOT_POSITIVE = ("logsigmoid", "log_softmax", "log_sigmoid")
 
 
@@ -389,11 +391,23 @@ class LogOfSaturated(Rule):
         return evaluates or all(called_without_gradient(site) or _is_given_data(site) for site in sites)
 
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
-        """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row."""
+        """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row; not of a mask that is
+        kept above 0: ``torch.max(1 - taken, eps)``."""
+        if self._is_kept_above(self._behind_name(operand)):
+            return False
         added = isinstance(up := self.module.parent(node), cst.BinaryOperation) and isinstance(up.operator, cst.Add)
         function = self.module.function_of(node)
         softmax = function is not None and any("softmax" in called(call) for call in calls_in(function.body))
         return added and softmax and "mask" in words_of(dotted(operand).rpartition(".")[2])
+
+    def _is_kept_above(self, value: cst.BaseExpression) -> bool:
+        if isinstance(value, cst.BinaryOperation):
+            return isinstance(value.operator, cst.Add) and isinstance(value.right, (cst.Float, cst.Integer))
+        if not isinstance(value, cst.Call):
+            return False
+        of_two = called(value) == "max" and len(self._operands_of(value)) > 1 and argument(value, None, "dim") is None
+        dimension = isinstance(self._operands_of(value)[-1], (cst.Integer, cst.UnaryOperation)) if of_two else False
+        return (of_two and not dimension) or called(value) in _KEPT_ABOVE
 
     def _may_be_in_half_precision(self) -> bool:
         """Whether the file is run in half precision, or the project uses what takes the precision from settings."""

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
+import itertools
 
 import libcst as cst
 
@@ -16,12 +18,15 @@ from ddp_lint.source.control_flow import chosen_apart, exclusive
 from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.syntax import calls_below
+from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import without_gradient
 from ddp_lint.tensors.operations import layer_kind, names
 
+#: What an expression that ends with it has no gradients of.
+_DETACHING = frozenset({"detach", "data", "item"})
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 
 
@@ -101,12 +106,12 @@ class TwoForwardsBeforeBackward(Rule):
 
     ## When it is silent
 
-    `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or with
-    `.detach()`, calls in different branches of an `if`, models whose wrap is not found, models whose complete
-    definition is found and has no buffers that backward needs (SyncBatchNorm saves none; nor does what only compares,
-    adds or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer. The rule cannot always
-    determine whether the model has buffers; if it has none, the finding is wrong. Only with `--preview`: models whose
-    class is found and has none for certain (a part is given, or made under a condition), and projects that never
+    `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or whose result is
+    read with `.detach()` alone, calls in different branches of an `if`, models whose wrap is not found, models whose
+    complete definition is found and has no buffers that backward needs (SyncBatchNorm saves none; nor does what only
+    compares, adds or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer. The rule cannot
+    always determine whether the model has buffers; if it has none, the finding is wrong. Only with `--preview`: models
+    whose class is found and has none for certain (a part is given, or made under a condition), and projects that never
     mention a layer with running statistics.
 
     ## How to confirm
@@ -142,12 +147,14 @@ class TwoForwardsBeforeBackward(Rule):
                 exclusive(self.module, first, call) or chosen_apart(self.module, first, call)
             ):
                 self._pending[name] = (first, call)
-            if first is None and self._keeps_graph(call) and self._is_wrapped(name, call):
+            is_open = first is None and self._keeps_graph(call) and self._is_wrapped(name, call)
+            if is_open and not self._is_read_without(call):
                 open_calls[name] = call
         self._pending.clear()
 
     def start(self) -> None:
         self._pending: dict[str, tuple[cst.Call, cst.Call]] = {}
+        self._names: dict[cst.FunctionDef, dict[str, list[cst.Name]]] = {}
 
     def _report_pending(self, open_calls: dict[str, cst.Call]) -> None:
         for name, (first, second) in self._pending.items():
@@ -164,9 +171,39 @@ class TwoForwardsBeforeBackward(Rule):
         self._pending.clear()
 
     def _keeps_graph(self, call: cst.Call) -> bool:
-        after = self.module.parent(call)
-        detached = isinstance(after, cst.Attribute) and after.attr.value in ("detach", "data", "item")
-        return not detached and not without_gradient(self.module, call)
+        return not self._is_detached(call) and not without_gradient(self.module, call)
+
+    def _is_detached(self, node: cst.CSTNode) -> bool:
+        """Whether an expression is part of one whose result has no gradients: ``loss(output, y).detach()``."""
+        for each in (node, *self.module.ancestors(node)):
+            after = self.module.parent(each)
+            if isinstance(after, cst.Attribute) and after.value is each and after.attr.value in _DETACHING:
+                return True
+            if not isinstance(each, cst.BaseExpression | cst.Arg):
+                break
+        return False
+
+    def _is_read_without(self, call: cst.Call) -> bool:
+        """Whether the name that a result is given is read in such expressions alone, up to where it is given another
+        one, and nowhere above."""
+        assign, function = self.module.parent(call), self.module.function_of(call)
+        name = assign.targets[0].target if isinstance(assign, cst.Assign) and len(assign.targets) == 1 else None
+        if function is None or not isinstance(name, cst.Name):
+            return False
+        place = self._names_in(function)[name.value].index(name)
+        later = self._names_in(function)[name.value][place + 1 :]
+        read = list(itertools.takewhile(lambda n: not isinstance(self.module.parent(n), cst.AssignTarget), later))
+        above = self._names_in(function)[name.value][:place]
+        return bool(read) and not above and all(map(self._is_detached, read))
+
+    def _names_in(self, function: cst.FunctionDef) -> dict[str, list[cst.Name]]:
+        """The names in a function, each where it is, in source order."""
+        if function not in self._names:
+            found = self._names[function] = collections.defaultdict(list)
+            for node in descendants(function):
+                if isinstance(node, cst.Name):
+                    found[node.value].append(node)
+        return self._names[function]
 
     def _is_wrapped(self, name: str, at: cst.Call) -> bool:
         if not name:

@@ -21,8 +21,8 @@ _DEPTH = 3
 
 def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
     """Whether a call is one of the wrapper, or of a function of the project that gets the wrapper and calls it:
-    ``evaluate(model, batch)``."""
-    if dotted(call.func) == wrapper:
+    ``evaluate(model, batch)``; or of a method that calls the wrapper which its object has: ``self.run_forward()``."""
+    if dotted(call.func) == wrapper or _method_calls(module, call, wrapper):
         return True
     if module.project is None or not any(dotted(arg.value) == wrapper for arg in call.args):
         return False
@@ -32,6 +32,20 @@ def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
     names = [parameter.arg for parameter in parameters(found[1])]
     given = [name for place, name in enumerate(names) if dotted(argument(call, place, name)) == wrapper]
     return any(_calls(module.project, found[0], found[1], name, _DEPTH) for name in given)
+
+
+def _method_calls(module: Module, call: cst.Call, wrapper: str) -> bool:
+    own, _, name = dotted(call.func).rpartition(".")
+    owner = module.class_of(call) if own == "self" and wrapper.startswith("self.") else None
+    if owner is None or module.project is None:
+        return False
+    found = module.project.method(module.name_of(owner), name)
+    if found is None or not isinstance(found[1], ast.FunctionDef):
+        return False
+    facts, method = found[0].module, found[1]
+    if body_without_gradient(method, facts):
+        return False
+    return any(dotted_ast(each.func) == wrapper for each in _with_gradient(method, facts))
 
 
 def _calls(project: Project, facts: ModuleFacts, function: ast.FunctionDef, parameter: str, depth: int) -> bool:

@@ -17,6 +17,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.queries import calls_as_run
+from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.contexts import without_gradient
 from ddp_lint.tensors.operations import names, words_of
@@ -264,7 +265,8 @@ class ForwardBypassesWrapper(Rule):
         if wrap is None and isinstance(place, cst.Attribute) and self._is_of_one_process():
             return False
         is_method = isinstance(self.module.parent(place), cst.Attribute)  # loss = model.module.compute_loss
-        may_be_armed = (is_method or isinstance(node.func, cst.Attribute)) and self._may_replicate(wrap, node)
+        in_part = isinstance(node.func, cst.Attribute) or _is_taken_from(node.func, place)
+        may_be_armed = (is_method or in_part) and self._may_replicate(wrap, node)
         until = backward or (node if is_method else None)
         if until is not None and may_be_armed and self._is_armed(node, wrapper, until):
             return True
@@ -345,6 +347,13 @@ def _instead(wrapper: str, called: str) -> str:
     if called == wrapper or called.startswith(f"{wrapper}."):
         return f"give the unwrapped module another name, and train with the wrapped `{wrapper}`"
     return f"call `{wrapper}(...)`"
+
+
+def _is_taken_from(called: cst.BaseExpression, place: cst.CSTNode) -> bool:
+    """Whether what is called is a part that the unwrapped module returns: ``net.get_embeddings()(ids)``, not
+    ``unwrap(model)(ids)``."""
+    part = called.func if isinstance(called, cst.Call) else None
+    return isinstance(part, cst.Attribute) and all(each is not place for each in subtree(called))
 
 
 def _split_module(name: str) -> tuple[str, bool]:

@@ -1,0 +1,139 @@
+"""Folders that are there where a test asks for them: what all ranks go through has made them with `exist_ok`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+import libcst as cst
+
+from ddp_lint.divergence.file_race import LOOKS
+from ddp_lint.project import Project
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import FunctionNode, argument_at, function_at
+from ddp_lint.tensors.callers import CallSite, sites_of
+
+#: Assignments and parts that a path is followed through.
+_STEPS = 6
+#: Calls whose first argument the path that they return begins with.
+_JOINING = frozenset({"join", "Path", "joinpath", "str", "abspath"})
+
+
+def is_made_before(module: Module, call: cst.Call, path: cst.BaseExpression) -> bool:
+    """Whether a call that makes a folder is under a test for whether it is there, and that folder or one in it has been
+    made with `exist_ok`: above in the function, above all calls of that, or by the object that has the path."""
+    facts, project = module.facts, module.project
+    if facts is None or project is None or not any(project.holding("exist_ok")):
+        return False
+    if not any(LOOKS.search(module.code(test)) for test, _ in conditions(module, call)):
+        return False
+    line = module.span(call).line
+    around = function_at(facts.tree, line)
+    for value in _values(module, path):
+        text = dotted(value)
+        if text and _is_among(_before(around or facts.tree, line), text):
+            return True
+        if text and (_by_object(module, project, value, text) or _by_callers(module, call, text)):
+            return True
+    return False
+
+
+def _values(module: Module, path: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """A path, and what its name is assigned, where that is one value."""
+    for _ in range(_STEPS):
+        yield path
+        assigned = module.assignments(path) if isinstance(path, cst.Name) else ()
+        if len(assigned) != 1:
+            return
+        path = assigned[0]
+
+
+def _before(scope: ast.AST, line: int) -> Iterator[ast.stmt]:
+    """The statements that a run has gone through when it comes to a line of a function or a file."""
+    block: Sequence[ast.stmt] = getattr(scope, "body", ())
+    while block:
+        inside = next((each for each in block if each.lineno <= line <= (each.end_lineno or each.lineno)), None)
+        yield from (each for each in block if (each.end_lineno or each.lineno) < line and each is not inside)
+        bodies = (getattr(inside, name, None) for name in ("body", "orelse", "finalbody"))
+        block = next((b for b in bodies if isinstance(b, list) and b and _holds(b, line)), ())
+
+
+def _holds(block: Sequence[ast.stmt], line: int) -> bool:
+    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
+
+
+def _is_among(statements: Iterable[ast.stmt], text: str) -> bool:
+    """Whether one of some statements makes a folder that has a name, or one in it."""
+    assigned: dict[str, ast.expr] = {}
+    for each in statements:
+        if isinstance(each, ast.Assign) and len(each.targets) == 1:
+            assigned[dotted_ast(each.targets[0])] = each.value
+        call = each.value if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else None
+        if call is None:
+            continue
+        made = _made(call)
+        if made is not None and _begins(made, text, assigned):
+            return True
+    return False
+
+
+def _made(call: ast.Call) -> ast.expr | None:
+    """What is made where it may be there already: ``os.makedirs(path, exist_ok=True)``."""
+    allowed = any(k.arg == "exist_ok" and isinstance(k.value, ast.Constant) and k.value.value for k in call.keywords)
+    if not allowed or last_part(call.func) not in ("makedirs", "mkdir"):
+        return None
+    if last_part(call.func) == "makedirs":
+        return argument_at(call, 0, "name")
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _begins(path: ast.expr, text: str, assigned: dict[str, ast.expr], steps: int = _STEPS) -> bool:
+    """Whether a path is the one of a name, or is put together from it and what follows."""
+    if dotted_ast(path) == text:
+        return True
+    if not steps:
+        return False
+    inner: ast.expr | None = assigned.get(dotted_ast(path))
+    if isinstance(path, ast.Call) and last_part(path.func) in _JOINING and path.args:
+        inner = path.args[0]
+    elif isinstance(path, ast.BinOp):
+        inner = path.left
+    elif isinstance(path, ast.JoinedStr) and isinstance(path.values[0], ast.FormattedValue):
+        inner = path.values[0].value
+    return inner is not None and _begins(inner, text, assigned, steps - 1)
+
+
+def _by_object(module: Module, project: Project, value: cst.BaseExpression, text: str) -> bool:
+    """Whether the class of the object that has the path makes it whenever it makes an object."""
+    if not isinstance(value, cst.Attribute):
+        return False
+    owner = module.class_of(value) if text.startswith("self.") and text.count(".") == 1 else None
+    kind = module.name_of(owner) if owner is not None else module.constructed_by(value.value)
+    start = project.method(kind, "__init__") if kind else None
+    if start is None or not isinstance(start[1], ast.FunctionDef):
+        return False
+    own = f"self.{value.attr.value}"
+    if _is_among(start[1].body, own):
+        return True
+    for each in start[1].body:
+        called = dotted_ast(each.value.func) if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else ""
+        method = project.method(kind, called[5:]) if called.startswith("self.") and called.count(".") == 1 else None
+        if method is not None and _is_among(method[1].body, own):
+            return True
+    return False
+
+
+def _by_callers(module: Module, call: cst.Call, text: str) -> bool:
+    """Whether all that call the function around have made the folder that they give it."""
+    function = module.function_of(call)
+    sites = sites_of(module, function) if function is not None else ()
+    return bool(sites) and all(function is not None and _by_caller(s, function, text) for s in sites)
+
+
+def _by_caller(site: CallSite, function: cst.FunctionDef, text: str) -> bool:
+    name, dot, rest = text.partition(".")
+    given = dotted_ast(site.given(function, name))
+    scope: FunctionNode | ast.Module = site.around or site.facts.tree
+    return bool(given) and _is_among(_before(scope, site.node.lineno), f"{given}{dot}{rest}")
