@@ -20,9 +20,12 @@ from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
+from ddp_lint.source.tree import descendants
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import sites_of
 
 _DEPTH = 4
+_JOIN = "torch.distributed.init_process_group"
 _CASTS = ("int", "str")
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "os.environ.pop", "os.environ.setdefault")
 
@@ -69,6 +72,7 @@ def rank_source(module: Module, node: cst.BaseExpression, section: str, depth: i
             or _attribute(module, node, section)
             or _set_elsewhere(module, node, section)
             or _given(module, node, section)
+            or _registered(module, node, section)
         )
         known[node, section, depth] = found
     return known[node, section, depth]
@@ -133,6 +137,37 @@ def _given(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNod
     helpers = ((Helper(site.facts, site.around), value) for site, value in given if site.around is not None)
     ranks = [value is not None and _is_rank(helper, value, section) for helper, value in helpers]
     return node if ranks and len(ranks) == len(given) and all(ranks) else None
+
+
+def _registered(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:
+    """What the function that a name is used in has put together of the node's number, ``node * gpus + gpu``, and has
+    registered as the rank of the job: ``init_process_group(rank=rank)``."""
+    function, name = module.function_of(node), dotted(node)
+    if section != "global_rank" or function is None or not name:
+        return None
+    line = module.span(node).line
+    nodes = [n for n in descendants(function.body) if isinstance(n, (cst.Assign, cst.Call))]
+    assigned = [n for n in nodes if isinstance(n, cst.Assign) and any(dotted(t.target) == name for t in n.targets)]
+    above = [n for n in assigned if module.span(n).line < line]
+    joins = [n for n in nodes if isinstance(n, cst.Call) and module.qualified(n.func) == _JOIN]
+    registers = any((given := argument(call, 4, "rank")) is not None and dotted(given) == name for call in joins)
+    # One value, or several of which the last is the number on several nodes: ``rank = 0`` is that of one process.
+    counted = registers and bool(above) and _counts_nodes(above[-1].value) and len(above) == len(assigned)
+    return above[-1].value if counted else None
+
+
+def _counts_nodes(value: cst.BaseExpression) -> bool:
+    """``node * gpus + gpu``, in either order, of names alone."""
+    if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Add):
+        return False
+    sides = (value.left, value.right)
+    product = next(
+        (s for s in sides if isinstance(s, cst.BinaryOperation) and isinstance(s.operator, cst.Multiply)), None
+    )
+    if product is None:
+        return False
+    other = next(s for s in sides if s is not product)
+    return all(dotted(part) for part in (product.left, product.right, other))
 
 
 def _is_set_to_rank(facts: ModuleFacts, name: str, section: str, depth: int) -> bool:

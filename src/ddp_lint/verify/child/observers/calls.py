@@ -97,6 +97,7 @@ class Calls(Observer):
 
         patching.before(torch, "manual_seed", notice("torch"))
         patching.before(random, "seed", notice("random"))
+        patching.before(random.Random, "seed", lambda _, seed=None, *__, **___: notice("random.Random")(seed))
         patching.when_imported("numpy.random", lambda package: patching.before(package, "seed", notice("numpy")))
 
     # ---- torch.load
