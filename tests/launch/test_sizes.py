@@ -57,9 +57,7 @@ ENTRY = "nprocs=cfg['ddp']['size']"
         (ENTRY, "1, mode='rate'", "", "while more(): cfg['ddp']['size'] = 1", False),
     ],
 )
-def test_size_of_a_spawn(
-    tmp_path: pathlib.Path, size: str, given: str, changed: str, also: str, is_one: bool
-) -> None:
+def test_size_of_a_spawn(tmp_path: pathlib.Path, size: str, given: str, changed: str, also: str, is_one: bool) -> None:
     (tmp_path / "settings.py").write_text(SETTINGS.format(also=also))
     (tmp_path / "rate.py").write_text(PROGRAM.format(given=given, changed=changed, size=size))
     project = Project(tmp_path)
