@@ -212,3 +212,47 @@ def test_a_function_inside_another_one(tmp_path: pathlib.Path, use: str, confide
     (tmp_path / "train.py").write_text(INSIDE.replace("{use}", use))
     (finding,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert finding.confidence is confidence
+
+
+CALLERS = """
+
+    def begin_old(self):
+        self._begin()
+
+    def _begin(self):
+        self.start_parts()
+        {more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "use", "confidence"),
+    [
+        ("print(1)", "Pool()", Confidence.LOW),
+        ("self.begin_old()", "Pool()", Confidence.LOW),
+        ("print(1)", "Pool()  # .begin_old()", Confidence.LOW),
+        ("print(1)", "Pool().begin_old()", Confidence.MEDIUM),
+        ("other._begin()", "Pool()", Confidence.MEDIUM),  # of an object that is not seen
+        ("print(self.start_parts)", "Pool()", Confidence.MEDIUM),
+    ],
+)
+def test_methods_that_call_each_other(tmp_path: pathlib.Path, more: str, use: str, confidence: Confidence) -> None:
+    text = STARTS.replace("{base}", "").replace("start_old_parts", "start_parts") + CALLERS.replace("{more}", more)
+    (tmp_path / "pools.py").write_text(text)
+    (tmp_path / "train.py").write_text(f"from pools import Pool\n{use}\n")
+    (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence
+
+
+@pytest.mark.parametrize(
+    ("defined", "confidence"),
+    [("def eval(model):\n    print(model)\n", Confidence.LOW), ("", Confidence.MEDIUM)],
+)
+def test_a_function_of_its_own_named_eval(tmp_path: pathlib.Path, defined: str, confidence: Confidence) -> None:
+    text = LEFT.read_text().replace(
+        'if __name__ == "__main__":', f'{defined}\n\nif __name__ == "__main__":\n    eval(1)'
+    )
+    assert "eval(1)" in text
+    (tmp_path / "left.py").write_text(text)
+    (finding,) = check_paths([tmp_path / "left.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence

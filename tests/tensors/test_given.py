@@ -294,3 +294,12 @@ def test_a_parameter_that_is_asked_for_before_it_is_set(
 ) -> None:
     (found,) = _confidence(tmp_path, IN_FOLDER.replace("{given}", given).replace("{above}", above))
     assert (found is not Confidence.LOW) is is_met
+
+
+@pytest.mark.parametrize(("also", "is_met"), [("", False), ("from train import start\nstart(2, True)\n", True)])
+def test_a_name_that_many_files_have(tmp_path: pathlib.Path, also: str, is_met: bool) -> None:
+    for number in range(30):
+        (tmp_path / f"file{number}.py").write_text("def start():\n    print('other')\n")
+    (tmp_path / "use.py").write_text(also)
+    (found,) = _confidence(tmp_path, TOP.format(given="2"))
+    assert (found is not Confidence.LOW) is is_met

@@ -15,10 +15,10 @@ from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.texts import called_in_texts, is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
-from ddp_lint.project.parts import kept_by_node
+from ddp_lint.project.parts import calls_on_self, kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_within
-from ddp_lint.source.syntax import FunctionNode, blocks_at, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, walk
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
 _FILES = 25
@@ -42,9 +42,8 @@ _LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
 #: delete it.
 TAKES_GLOBALS = r"(?m:^(?![^\S\n]*(?:del )?globals\(\)\[\w+\][^\S\n]*$)[^\n]*?\bglobals\(\))"
 #: What an object has, as in ``eval('self.decoder_' + n)``, is no definition of the file.
-_OF_ITSELF = re.compile(
-    rf"{TAKES_GLOBALS}\s*[\[.]|(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)|sys\.modules\[__name__\]|\bFire\(\s*\)"
-)
+_OF_ITSELF = re.compile(rf"{TAKES_GLOBALS}\s*[\[.]|sys\.modules\[__name__\]|\bFire\(\s*\)")
+_EVALUATES = re.compile(r"(?<![\w.])eval\((?!\s*[fr]?[\"']self\.)")
 #: The test of a file for whether it is the program.
 _GUARD = re.compile(r"__name__ == ['\"]__main__['\"]")
 #: Calls that set up the process, and do nothing that a program is there for.
@@ -63,6 +62,12 @@ _PLAIN = frozenset(
 )
 #: Decorators after which a method is called as before.
 _CONTEXTS = re.compile(r"torch\.(no_grad|inference_mode|enable_grad|autocast|(cuda\.)?amp\.autocast)|staticmethod")
+#: Methods that call each other which are gone through.
+_METHODS = 5
+#: Methods that only the class itself is to call, of which torch has some, too.
+_PRIVATE = re.compile(
+    r"_(?!apply|load_from|save_to|call_impl|get_name|named_|replicate|slow_|wrapped|register)[a-z]\w*"
+)
 #: Methods that torch or a framework calls itself.
 _HOOKS = re.compile(
     r"_.*|(on|configure|extra|load|save|get|set|state|compute)_.*|\w+_(step|dataloader|state|dict|begin|end|hook)"
@@ -216,23 +221,54 @@ def is_unused_at(
 def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether a method at a line, which no framework calls by its name, is mentioned by nothing but itself."""
     owner, method = facts.method_at(line) or (None, None)
-    if owner is None or method is None or method.decorator_list or _HOOKS.fullmatch(method.name):
+    if owner is None or method is None or method.decorator_list or _may_be_hook(method.name):
         return False
     if is_installed(project) or not is_plain(project, f"{facts.name}.{owner.name}") or not is_in_use(project, facts):
         return False
     if _finds_own_methods(project, f"{facts.name}.{owner.name}"):
         return False
-    found: bool = project.remember(
-        ("method left", method.name), lambda: _is_defined_only(project, facts, method.name), facts.kept
+    return _is_never_called(project, facts, owner, method, frozenset())
+
+
+def _is_never_called(
+    project: Project, facts: ModuleFacts, owner: ast.ClassDef, method: FunctionNode, above: frozenset[str]
+) -> bool:
+    """Whether a method is mentioned by nothing, or by methods of its class alone that are not called either; `above`:
+    those that are being looked at."""
+    name = method.name
+    if project.remember(("method left", name), lambda: _is_defined_only(project, facts, name), facts.kept):
+        return True
+    users = _users_on_self(project, facts, owner, name) if len(above) < _METHODS else frozenset()
+    own = [n for n in owner.body if isinstance(n, FunctionNode) and n.name in users - above]
+    return bool(users) and not any(
+        each.decorator_list
+        or _may_be_hook(each.name)
+        or not _is_never_called(project, facts, owner, each, above | {name})
+        for each in own
     )
-    return found
+
+
+def _may_be_hook(name: str) -> bool:
+    return _HOOKS.fullmatch(name) is not None and _PRIVATE.fullmatch(name) is None
+
+
+def _users_on_self(project: Project, facts: ModuleFacts, owner: ast.ClassDef, name: str) -> frozenset[str]:
+    """The methods of a class that call one on their object, where nothing else in the project has the name; none where
+    something has."""
+    holding = project.holding(name)
+    if len(holding) != 1 or named_in_texts(project, name):
+        return frozenset()
+    users = {n.name: n for n in owner.body if isinstance(n, FunctionNode) and name in calls_on_self(owner, n)}
+    inside = sum(dotted_ast(n.func) == f"self.{name}" for each in users.values() for n in calls_below(each))
+    mentioned = len(re.findall(rf"(?<!\bdef )\b{name}\b", facts.file.code))
+    return frozenset(users) if inside == mentioned else frozenset()
 
 
 def is_unmentioned_at(project: Project, facts: ModuleFacts, line: int, among: frozenset[str]) -> bool:
     """Whether a line is in a method, which no framework calls by its name, that the modules of one program (`among`)
     define, and do not mention."""
     owner, method = facts.method_at(line) or (None, None)
-    if owner is None or method is None or _HOOKS.fullmatch(method.name):
+    if owner is None or method is None or _may_be_hook(method.name):
         return False
     if not all(_CONTEXTS.fullmatch(facts.qualified(_called(each))) for each in method.decorator_list):
         return False
@@ -387,14 +423,18 @@ def _only_sets_up(facts: ModuleFacts) -> bool:
     return not loops and all(_SETS_UP.fullmatch(facts.qualified(each)) for each in called)
 
 
+def _finds_its_own(facts: ModuleFacts) -> bool:
+    """Whether a file finds what it has by names that it computes. One that has a function `eval` calls that."""
+    return facts.file.shows(_OF_ITSELF) or ("eval" not in facts.definitions and facts.file.shows(_EVALUATES))
+
+
 def _computes_names(project: Project, among: frozenset[str]) -> bool:
     """Whether a module of a program looks something up by a name that it computes. In other programs a string is only
     text, even if a function has that name: ``def sample(experiment="run")``."""
 
     def found() -> bool:
         held = (project.facts(name) for name in among)
-        codes = (facts.file.code for facts in held if facts is not None)
-        return any(_ANY_NAME.search(code) or _OF_ITSELF.search(code) for code in codes)
+        return any(f.file.shows(_ANY_NAME) or _finds_its_own(f) for f in held if f is not None)
 
     return project.remember(("computes names", among), found)
 
@@ -498,8 +538,8 @@ def is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: fro
     only where it looks for it in this file."""
     looking_up = _looking_up(project, facts)
     if among is not None:
-        return not looking_up.isdisjoint(among) or facts.file.shows(_OF_ITSELF)
-    if looking_up or facts.file.shows(_OF_ITSELF):
+        return not looking_up.isdisjoint(among) or _finds_its_own(facts)
+    if looking_up or _finds_its_own(facts):
         return True
     how = _how_it_looks_up(project)
     # What looks in any module gets the name from somewhere: a string of the code counts as a mention. Who has installed

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, methods_of
 from ddp_lint.project.uses import Use, uses
@@ -98,11 +100,11 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
         return ()
     words = [owner.name.value, *subclasses] if owner is not None and of_instances else [name]
     paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
+    users: Iterable[ModuleFacts | None] = map(project.facts_of, paths)
     if len(paths) > _FILES:
-        return ()
+        users = _importing(module, project, name) if owner is None else ()
     found: list[CallSite] = []
-    for path in paths:
-        facts = project.facts_of(path)
+    for facts in users:
         if facts is None or facts.source.is_test:
             continue
         if owner is not None and of_instances:
@@ -116,6 +118,13 @@ def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple
                 return ()
             found.append(CallSite(facts, call, use.around, bound=owner is not None))
     return tuple(found)
+
+
+def _importing(module: Module, project: Project, name: str) -> Sequence[ModuleFacts]:
+    """The files that may call a function at the top of one by a name which many files have: those that import it."""
+    imported = importers(project, module.name, holding=(name,)) if module.name else iter(())
+    found = list(itertools.islice(imported, _FILES))
+    return [module.facts, *found] if module.facts is not None and len(found) < _FILES else []
 
 
 def _checkpointed(facts: ModuleFacts, use: Use) -> ast.Call | None:

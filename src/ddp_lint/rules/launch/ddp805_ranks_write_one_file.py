@@ -180,15 +180,16 @@ class RanksWriteOneFile(Rule):
     ## When it is silent
 
     Writes under a test for the rank, the second part of a data set whose first one the lines above download, folders
-    that all ranks have made before with `exist_ok` where a test asks for them, downloads beside one of the first rank,
-    beside a barrier of some ranks, or in `with main_process_first()`, downloads and writes under a lock for all
-    processes (`with FileLock(path)`), folders that are asked for in such an order, calls in a `try` that does not raise
-    again, paths with the rank (or a temporary name, or the time to the microsecond) in them, helpers that a caller may
-    guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are written by all
-    ranks on purpose; files that are only emptied (`with open(path, "w"): pass`), if no rank writes to them before all
-    have met. A function whose name a later one takes is not run. A function of the project that returns whether this is
-    the first rank counts as such a test, as does a setting that is one wherever the project makes it (`params["saves"]
-    = rank == 0`). Code that only programs without a group come to, where others of the project make one.
+    that all ranks have made before with `exist_ok` where a test asks for them, or that hold a file which is loaded
+    next, downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
+    downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such an
+    order, calls in a `try` that does not raise again, paths with the rank (or a temporary name, or the time to the
+    microsecond) in them, helpers that a caller may guard, or calls in the process that starts the ranks, tests, and
+    distributed checkpoints, which are written by all ranks on purpose; files that are only emptied (`with open(path,
+    "w"): pass`), if no rank writes to them before all have met. A function whose name a later one takes is not run. A
+    function of the project that returns whether this is the first rank counts as such a test, as does a setting that is
+    one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs without a group come to,
+    where others of the project make one.
 
     ## How to confirm
 

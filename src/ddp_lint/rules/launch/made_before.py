@@ -12,9 +12,12 @@ from ddp_lint.project import Project
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, function_at
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at
+from ddp_lint.source.tree import called
 from ddp_lint.tensors.callers import CallSite, sites_of
 
+#: Methods of the path of a file that leave its folder.
+_CUTTING = frozenset({"replace", "removesuffix"})
 #: Assignments and parts that a path is followed through.
 _STEPS = 6
 #: Calls whose first argument the path that they return begins with.
@@ -23,15 +26,20 @@ _JOINING = frozenset({"join", "Path", "joinpath", "str", "abspath"})
 
 def is_made_before(module: Module, call: cst.Call, path: cst.BaseExpression) -> bool:
     """Whether a call that makes a folder is under a test for whether it is there, and that folder or one in it has been
-    made with `exist_ok`: above in the function, above all calls of that, or by the object that has the path."""
+    made with `exist_ok`: above in the function, above all calls of that, or by the object that has the path; or that it
+    is the folder of a file which the function loads further down."""
     facts, project = module.facts, module.project
-    if facts is None or project is None or not any(project.holding("exist_ok")):
-        return False
-    if not any(LOOKS.search(module.code(test)) for test, _ in conditions(module, call)):
+    if (
+        facts is None
+        or project is None
+        or not any(LOOKS.search(module.code(test)) for test, _ in conditions(module, call))
+    ):
         return False
     line = module.span(call).line
     around = function_at(facts.tree, line)
     for value in _values(module, path):
+        if around is not None and _is_of_loaded(module, around, value, line):
+            return True
         text = dotted(value)
         if text and _is_among(_before(around or facts.tree, line), text):
             return True
@@ -62,6 +70,26 @@ def _before(scope: ast.AST, line: int) -> Iterator[ast.stmt]:
 
 def _holds(block: Sequence[ast.stmt], line: int) -> bool:
     return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
+
+
+def _is_of_loaded(module: Module, around: FunctionNode, folder: cst.BaseExpression, line: int) -> bool:
+    """Whether a folder is cut off the path of a file that a function surely loads below a line: where that is missing,
+    no run goes on."""
+    if not isinstance(folder, cst.Call):
+        return False
+    name = called(folder)
+    cut = folder.func.value if name in _CUTTING and isinstance(folder.func, cst.Attribute) else None
+    if name == "dirname" and folder.args:
+        cut = folder.args[0].value
+    file = dotted(cut) if cut is not None else ""
+    below = (each for each in around.body if file and each.lineno > line and isinstance(each, (ast.Assign, ast.Expr)))
+    return any(_loads(call, file) for each in below for call in calls_below(each))
+
+
+def _loads(call: ast.Call, file: str) -> bool:
+    """Whether a call says by its name, or that of what it is given, that it loads a file."""
+    by_name = "load" in last_part(call.func) and any(dotted_ast(each) == file for each in call.args)
+    return by_name or any("load" in (k.arg or "") and dotted_ast(k.value) == file for k in call.keywords)
 
 
 def _is_among(statements: Iterable[ast.stmt], text: str) -> bool:
@@ -118,8 +146,8 @@ def _by_object(module: Module, project: Project, value: cst.BaseExpression, text
     if _is_among(start[1].body, own):
         return True
     for each in start[1].body:
-        called = dotted_ast(each.value.func) if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else ""
-        method = project.method(kind, called[5:]) if called.startswith("self.") and called.count(".") == 1 else None
+        asked = dotted_ast(each.value.func) if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else ""
+        method = project.method(kind, asked[5:]) if asked.startswith("self.") and asked.count(".") == 1 else None
         if method is not None and _is_among(method[1].body, own):
             return True
     return False
