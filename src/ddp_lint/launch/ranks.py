@@ -7,7 +7,8 @@ import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import libcst as cst
 
@@ -269,22 +270,29 @@ def _decorators() -> tuple[str, ...]:
 
 
 #: What has an identifier (`_identifier`).
-_NAMED = (ast.Name, ast.Attribute, ast.arg, ast.keyword)
+_NAMED: dict[type[ast.AST], str] = {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.keyword: "arg"}
+#: The nodes of a file by their types.
+_Kinds = Mapping[type[ast.AST], Sequence[Any]]
 
 
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
     nodes = list(walk(tree))
-    idle = _counted(nodes) | _by_default(nodes) | _only_printed(nodes) | names_off(tree)
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    kinds = collections.defaultdict[type[ast.AST], list[Any]](list)
+    for node in nodes:
+        kinds[node.__class__].append(node)
+    listed = known["identifiers"] | own_words
+    idle = functools.cache(lambda: _counted(kinds) | _by_default(kinds) | _only_printed(kinds) | names_off(tree))
+    used = {node.id for node in kinds[ast.Name]}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
     asked = functools.cache(lambda: _asked_for(nodes))
     spare = _fallen_back(nodes) if facts.file.shows(_DATA_PARALLEL) else frozenset()
     for node in nodes:
-        if isinstance(node, _NAMED):
-            name = _identifier(node)
-            is_listed = name in known["identifiers"] or (name in own_words and _goes_by(project, facts, node))
-            if is_listed and not _is_idle(node, idle) and not _is_distribution(facts, node, name):
+        field = _NAMED.get(node.__class__)
+        if field is not None:
+            name = getattr(node, field)
+            is_listed = name in listed and (name in known["identifiers"] or _goes_by(project, facts, node))
+            if is_listed and not _is_idle(node, idle()) and not _is_distribution(facts, node, name):
                 yield name, node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
@@ -339,9 +347,9 @@ def _is_default(value: ast.expr) -> bool:
     return isinstance(last, ast.Constant) and isinstance(last.value, int)
 
 
-def _counted(nodes: list[ast.AST]) -> frozenset[str]:
+def _counted(kinds: _Kinds) -> frozenset[str]:
     """Names that one process gives to each rank's part in turn: ``for local_rank in range(shards):``."""
-    loops = (node for node in nodes if isinstance(node, (ast.For, ast.comprehension)))
+    loops = (*kinds[ast.For], *kinds[ast.comprehension])
     return frozenset(
         loop.target.id
         for loop in loops
@@ -349,30 +357,29 @@ def _counted(nodes: list[ast.AST]) -> frozenset[str]:
     )
 
 
-def _by_default(nodes: list[ast.AST]) -> frozenset[str]:
+def _by_default(kinds: _Kinds) -> frozenset[str]:
     """World sizes that functions have as a number by default, wherever they are taken: ``def plan(world_size=2):``.
     Each rank gets the size."""
     taken: dict[str, list[bool]] = {}
-    for node in nodes:
-        if isinstance(node, ast.arguments):
-            for parameter, default in defaults(node):
-                if parameter.arg in _known()["sizes"]:
-                    taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
+    for arguments in kinds[ast.arguments]:
+        for parameter, default in defaults(arguments):
+            if parameter.arg in _known()["sizes"]:
+                taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
     return frozenset(name for name, constant in taken.items() if all(constant))
 
 
-def _only_printed(nodes: list[ast.AST]) -> frozenset[str]:
+def _only_printed(kinds: _Kinds) -> frozenset[str]:
     """Names of the number of GPUs that nothing but a print reads: ``world_size = torch.cuda.device_count()``."""
-    assigned = [n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+    assigned = [n for n in kinds[ast.Assign] if isinstance(n.targets[0], ast.Name)]
     given = collections.defaultdict[str, list[ast.expr]](list)
     for each in assigned:
         given[last_part(each.targets[0])].append(each.value)
     counts = {name for name, values in given.items() if all(map(_is_device_count, values))}
     if not counts:
         return frozenset()
-    prints = [n for n in nodes if isinstance(n, ast.Call) and last_part(n.func) == "print"]
+    prints = [call for call in kinds[ast.Call] if last_part(call.func) == "print"]
     printed = {id(part) for call in prints for part in walk(call)}
-    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in printed}
+    read = {n.id for n in kinds[ast.Name] if isinstance(n.ctx, ast.Load) and id(n) not in printed}
     return frozenset(counts - read)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import bisect
+import itertools
 from collections.abc import Iterator
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -62,15 +63,53 @@ def below(node: ast.AST) -> list[ast.AST]:
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
     """The node and all below it, level by level."""
+    if node.__class__ is ast.Module:
+        known = _index_of(node)
+        if known is not None:
+            return itertools.chain((node,), known.nodes)
+    return _walk(node)
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
     found = [node]
     for item in found:
         yield item
-        found += below(item)
+        if _FIELDS[item.__class__]:
+            found += below(item)
+
+
+class _Index:
+    """The nodes of a file, which many questions go through, in the order of `walk`; those of a type apart."""
+
+    __slots__ = ("calls", "nodes", "statements", "version")
+
+    def __init__(self, tree: ast.AST, version: int) -> None:
+        self.version = version
+        # Without the tree itself, which holds the index: a cycle would be freed by the garbage collector alone.
+        self.nodes = list(_walk(tree))[1:]
+        self.calls = [node for node in self.nodes if node.__class__ is ast.Call]
+        self.statements = list(_statements(tree))[1:]
+
+
+def _index_of(tree: ast.AST) -> _Index | None:
+    """The index of a file of a project, as long as its tree stays as it is (`grafting` counts its versions). None where
+    it is noted which functions are looked at (`project.parts`): who stops half-way does not depend on the rest."""
+    fields = tree.__dict__
+    recorder = fields.get("recorder")
+    if recorder is None or recorder.asked is not None:
+        return None
+    known: _Index | None = fields.get("index")
+    if known is None or known.version != fields.get("version", 0):
+        known = fields["index"] = _Index(tree, fields.get("version", 0))
+    return known
 
 
 def calls_below(node: ast.AST) -> Iterator[ast.Call]:
     """The calls in a node, those in nested functions included; itself, if it is one."""
-    return (part for part in walk(node) if isinstance(part, ast.Call))
+    known = _index_of(node) if node.__class__ is ast.Module else None
+    if known is not None:
+        return iter(known.calls)
+    return (part for part in _walk(node) if isinstance(part, ast.Call))
 
 
 def names_in(node: ast.AST) -> frozenset[str]:
@@ -93,6 +132,11 @@ def nested(node: ast.AST) -> list[ast.AST]:
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """`walk` over the statements alone, with their handlers and cases: expressions hold no statements."""
+    known = _index_of(node) if node.__class__ is ast.Module else None
+    return itertools.chain((node,), known.statements) if known is not None else _statements(node)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
     found = [node]
     for item in found:
         yield item
