@@ -27,6 +27,7 @@ from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
+from ddp_lint.source.occurring import occurs
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, function_at, statements, walk
 from ddp_lint.source.wrap_evidence import in_code
@@ -144,7 +145,7 @@ def _joins(facts: ModuleFacts, call: ast.Call) -> Evidence:
 
 def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST]:
     """Where each word is first, in the order of the file; nothing in a file that is one process."""
-    if _SIZE.search(facts.file.text) and _is_world_of_one(facts, project):
+    if occurs(_SIZE, facts.file.text) and _is_world_of_one(facts, project):
         return {}
     found: dict[str, ast.AST] = {}
     for word, node in _evidence(facts, project):
@@ -869,9 +870,10 @@ def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
     test = parse_expression(f"({text}\n)") if negated else None
     if isinstance(test, ast.BoolOp):  # ``not is_initialized() or get_rank() == 0``: the negation is of one part
         return any(first_rank_test(ast.unparse(part), taken, own) for part in test.values)
-    if _patterns("true_on_others").search(text) or others.search(text):
+    if occurs(_patterns("true_on_others"), text) or (own and others.search(text)):
         return taken == negated
-    return (_patterns("true_on_first").search(text) or first.search(text)) is not None and taken != negated
+    holds = occurs(_patterns("true_on_first"), text) or (bool(own) and first.search(text) is not None)
+    return holds and taken != negated
 
 
 # ---- rank expressions of the project's own
