@@ -29,7 +29,16 @@ from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjun
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, function_at, statements, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    below,
+    calls_below,
+    defaults,
+    function_at,
+    statements,
+    text_of,
+    walk,
+)
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 
@@ -210,7 +219,7 @@ def _world_sizes(tree: ast.AST) -> list[ast.expr]:
 def _sizes_set(tree: ast.AST) -> list[ast.expr]:
     """What a file sets world sizes to: ``params["world_size"] = 1``."""
     assignments = (node for node in statements(tree) if isinstance(node, ast.Assign))
-    return [a.value for a in assignments if any("world_size" in ast.unparse(target) for target in a.targets)]
+    return [a.value for a in assignments if any("world_size" in text_of(target) for target in a.targets)]
 
 
 def _sizes_exported(tree: ast.AST) -> list[ast.expr]:
@@ -518,7 +527,7 @@ def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tu
     if not values:
         given = _given_elsewhere(module, name)
         tested = (isinstance(v, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)) for v in given)
-        return bool(given) and all(tested) and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
+        return bool(given) and all(tested) and all(first_rank_test(text_of(v), taken, own) for v in given)
     tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
     if not tests:
         return taken and any(_is_set_on_first(module, v, own) for v in values)
@@ -534,7 +543,7 @@ def _is_value_of_one(module: Module, value: cst.BaseExpression, taken: bool, own
         return taken and _asks_for_first(module, value)
     given = _given_to_entry(module, value)
     tested = all(isinstance(v, ast.Compare) for v in given)
-    return bool(given) and tested and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
+    return bool(given) and tested and all(first_rank_test(text_of(v), taken, own) for v in given)
 
 
 def _given_to_entry(module: Module, entry: cst.BaseExpression) -> tuple[ast.expr, ...]:
@@ -652,7 +661,7 @@ def calls_of(module: Module, facts: ModuleFacts, name: str) -> Iterator[bool]:
 
 
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
-    return first_rank_test(ast.unparse(test), True, own)
+    return first_rank_test(text_of(test), True, own)
 
 
 def _is_none(value: ast.expr) -> bool:
@@ -722,7 +731,7 @@ def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
     if returned is None:
         return False
     either = returned.values if isinstance(returned, ast.BoolOp) else [returned]
-    return any(first_rank_test(ast.unparse(part), True) for part in either)
+    return any(first_rank_test(text_of(part), True) for part in either)
 
 
 def comes_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
@@ -845,7 +854,7 @@ def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = Fa
     """All parts of expressions below `body`, each with whether a test or a decorator keeps it to one rank."""
     for statement in body:
         if isinstance(statement, ast.If):
-            test = ast.unparse(statement.test)
+            test = text_of(statement.test)
             yield from _expressions(statement.body, own, one_rank or first_rank_test(test, True, own))
             yield from _expressions(statement.orelse, own, one_rank or first_rank_test(test, False, own))
             if isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise)):
@@ -853,7 +862,7 @@ def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = Fa
             continue
         inside = one_rank
         if isinstance(statement, FunctionNode):
-            inside = any(ast.unparse(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
+            inside = any(text_of(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
             yield from _expressions(blocks, own, inside)
@@ -869,7 +878,7 @@ def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
     negated, (first, others) = text.startswith("not "), _own_patterns(own)
     test = parse_expression(f"({text}\n)") if negated else None
     if isinstance(test, ast.BoolOp):  # ``not is_initialized() or get_rank() == 0``: the negation is of one part
-        return any(first_rank_test(ast.unparse(part), taken, own) for part in test.values)
+        return any(first_rank_test(text_of(part), taken, own) for part in test.values)
     if occurs(_patterns("true_on_others"), text) or (own and others.search(text)):
         return taken == negated
     holds = occurs(_patterns("true_on_first"), text) or (bool(own) and first.search(text) is not None)

@@ -192,6 +192,54 @@ def function_at(tree: ast.Module, line: int) -> FunctionNode | None:
     return next((function for function in around if function.lineno <= line), None)
 
 
+def text_of(node: ast.AST) -> str:
+    """`ast.unparse`, in a tenth of its time for names, calls and comparisons without an operator in them."""
+    return _simple(node) or ast.unparse(node)
+
+
+def _simple(node: ast.AST) -> str:
+    """The text of a simple expression, which has no brackets around it and needs none; '' for any other."""
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+        texts = [_atom(part) for part in parts]
+        operators = [_COMPARISONS[type(operator)] for operator in node.ops]
+        return f"{texts[0]} {' '.join(map(' '.join, zip(operators, texts[1:], strict=True)))}" if all(texts) else ""
+    if isinstance(node, ast.UnaryOp):
+        plain = isinstance(node.op, ast.Not) and not isinstance(node.operand, ast.UnaryOp)
+        text = _simple(node.operand) if plain else ""
+        return f"not {text}" if text else ""
+    return _atom(node)
+
+
+def _atom(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Constant):
+        return repr(node.value) if node.kind is None and type(node.value) in _PLAIN_CONSTANTS else ""
+    if isinstance(node, ast.Attribute):
+        value = _atom(node.value) if not isinstance(node.value, ast.Constant) else ""
+        return f"{value}.{node.attr}" if value else ""
+    if isinstance(node, ast.Subscript):
+        value, index = _atom(node.value), _simple(node.slice)
+        return f"{value}[{index}]" if value and index else ""
+    if isinstance(node, ast.Call):
+        function, given = _atom(node.func), [*map(_simple, node.args), *map(_keyword, node.keywords)]
+        return f"{function}({', '.join(given)})" if function and all(given) else ""
+    return ""
+
+
+def _keyword(keyword: ast.keyword) -> str:
+    value = _simple(keyword.value)
+    return (f"{keyword.arg}={value}" if keyword.arg is not None else f"**{value}") if value else ""
+
+
+_PLAIN_CONSTANTS = frozenset({str, int, bool, type(None)})
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Is: "is",
+    ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
+}  # fmt: skip
+
+
 def either_of(value: ast.expr) -> tuple[ast.expr, ...]:
     """The values of a conditional expression, ``a if test else b``; any other expression is its one value."""
     return (value.body, value.orelse) if isinstance(value, ast.IfExp) else (value,)
