@@ -119,7 +119,13 @@ def names_in(node: ast.AST) -> frozenset[str]:
 
 def yields(function: ast.AST) -> bool:
     """Whether anything in a function yields, nested functions included."""
-    return any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in walk(function))
+    found = [function]
+    for part in found:
+        if isinstance(part, (ast.Yield, ast.YieldFrom)):
+            return True
+        if _FIELDS[part.__class__]:
+            found += below(part)
+    return False
 
 
 def nested(node: ast.AST) -> list[ast.AST]:
