@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import pathlib
+import types
 
 import pytest
 
+from ddp_lint.project import Project
+from ddp_lint.source import syntax
 from ddp_lint.source.syntax import (
     below,
     blocks_at,
@@ -99,3 +104,48 @@ def test_a_function_begins_below_its_decorators() -> None:
 def test_calls_of_what_a_call_returns_are_calls() -> None:
     calls = calls_below(ast.parse("h(y)(y)"))
     assert [ast.unparse(call) for call in calls] == ["h(y)(y)", "h(y)"]
+
+
+@pytest.mark.parametrize("module", [syntax, ast, dataclasses])
+def test_the_text_of_an_expression_is_that_of_unparse(module: types.ModuleType) -> None:
+    expressions = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.expr)]
+    assert [syntax.text_of(node) for node in expressions] == list(map(ast.unparse, expressions))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not a",
+        "not not a",
+        "a < b < c",
+        "not a in b",
+        "(a < b) < c",
+        "f(*a, **b, c=-1)",
+        "x[1:2]",
+        "1 .real",
+        "'a'.b",
+        "u'a'",
+    ],
+)
+def test_the_text_of_a_few_expressions(text: str) -> None:
+    node = ast.parse(text, mode="eval").body
+    assert syntax.text_of(node) == ast.unparse(node)
+
+
+def test_the_nodes_of_a_file_are_those_of_its_tree_after_an_edit(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("def f():\n    g(1)\n\n\nx = [h for h in f()]\n")
+    project = Project(tmp_path)
+    project.stop_recording()
+    facts = project.facts_of(path)
+    assert facts is not None
+    assert list(map(ast.dump, walk(facts.tree))) == list(map(ast.dump, ast_without_contexts(facts.tree)))
+    assert [node.lineno for node in syntax.calls_below(facts.tree)] == [2, 5]
+    facts.tree.body[0].__dict__["body"] = ast.parse("\ng(1), g(2)").body
+    facts.tree.__dict__["version"] = 1
+    assert len(list(syntax.calls_below(facts.tree))) == 3
+    assert list(map(ast.dump, walk(facts.tree))) == list(map(ast.dump, ast_without_contexts(facts.tree)))
+
+
+def ast_without_contexts(tree: ast.AST) -> list[ast.AST]:
+    return [node for node in ast.walk(tree) if not isinstance(node, ast.expr_context)]

@@ -61,7 +61,7 @@ class Side:
     trail: Step | None = None
 
     def at(self, node: Node) -> Side:
-        return dataclasses.replace(self, node=node)
+        return Side(node, self.world, self.own, self.trail)
 
 
 def _have_one_number(condition: Condition, here: list[int]) -> bool:
@@ -730,7 +730,7 @@ class Comparison:
         node = side.node
         assert isinstance(node, Choice)
         trail = Step(node.condition, chosen, node.span, side.trail, matched)
-        return dataclasses.replace(side, node=node.yes if chosen else node.no, trail=trail)
+        return Side(node.yes if chosen else node.no, side.world, side.own, trail)
 
     def _ends_in_error(self, world: int | None = None) -> list[bool]:
         """For each node: does every way from it, of a rank of this world or of any, end in an error, before any event
@@ -764,7 +764,7 @@ class Comparison:
             if self._leaves_alone(node.condition, chosen):
                 continue
             sides = [
-                dataclasses.replace(side, own={**side.own, key: chosen})
+                Side(side.node, side.world, {**side.own, key: chosen}, side.trail)
                 if not node.condition.open or side.node is node or self._same_choice(side, node)
                 else side
                 for side in (one, two)

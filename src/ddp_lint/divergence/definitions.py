@@ -30,6 +30,7 @@ from ddp_lint.source.syntax import (
     defaults,
     first_name,
     names_in,
+    nested,
     parameters,
     positional,
     statements,
@@ -458,7 +459,13 @@ _PERHAPS_NONE = frozenset({"Any", "Optional", "Union", "Literal", "Annotated", "
 @kept_by_node(8192)
 def least_statements(function: ast.AST) -> int:
     """How many statements one evaluation of a function runs at least, if it goes through all of it."""
-    return max(sum(isinstance(node, ast.stmt) for node in children(function)), 1)
+    found, stack = 0, nested(function)
+    while stack:
+        node = stack.pop()
+        found += isinstance(node, ast.stmt)
+        if not isinstance(node, (FunctionNode, ast.ClassDef)):
+            stack += nested(node)
+    return max(found, 1)
 
 
 @functools.lru_cache(maxsize=8192)

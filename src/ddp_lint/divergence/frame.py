@@ -25,6 +25,7 @@ from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import Own
+from ddp_lint.source import syntax
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.names import Names
 
@@ -218,7 +219,7 @@ def text_of(node: ast.AST, limit: int = 60) -> str:
         start = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, _CHAINED) else None
         if isinstance(start, (ast.Call, *_CHAINED)) and (text := text_of(start, limit)).endswith("…"):
             return text  # a long chain of calls: the rest is cut off
-        text = " ".join(ast.unparse(node).split())
+        text = " ".join(syntax.text_of(node).split())
     except (RecursionError, ValueError):
         return type(node).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -11,6 +11,7 @@ from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source import notebook
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.occurring import may_occur, occurs
 from ddp_lint.source.syntax import FunctionNode, below, walk
 
 #: What a test or a notebook that several processes run says somewhere: how they are started, or which of them runs it.
@@ -41,7 +42,7 @@ _ON_HOST = re.compile(r"\bcpu\s*=\s*True\b")
 @functools.lru_cache(maxsize=256)
 def is_of_one_process(file: SourceFile) -> bool:
     """Is it run by one process, as far as it and its name say?"""
-    if _SINGLE.search(file.place) is not None or _SET_UP.search(file.text) is not None or _asks_for_one(file.text):
+    if _SINGLE.search(file.place) is not None or occurs(_SET_UP, file.text) or _asks_for_one(file.text):
         return True
     return (file.is_test or file.place.endswith(notebook.SUFFIX)) and _SEVERAL.search(file.text) is None
 
@@ -49,7 +50,7 @@ def is_of_one_process(file: SourceFile) -> bool:
 def _asks_for_one(text: str) -> bool:
     """``Accelerator(cpu=True)``, which is documented to run one process alone, with a model on several GPUs, which
     Accelerate trains with no other number of them."""
-    made = _ACCELERATOR.findall(text)
+    made = _ACCELERATOR.findall(text) if may_occur(_SPREAD, text) and may_occur(_ACCELERATOR, text) else []
     return bool(made) and all(map(_ON_HOST.search, made)) and _SPREAD.search(text) is not None
 
 

@@ -54,9 +54,7 @@ class Summary:
         return any(mentions(value, of) for value in (self.returned, *self.left.values(), *held))
 
 
-class Key(NamedTuple):
-    """What a summary is a function of."""
-
+class _Parts(NamedTuple):
     node: ast.AST
     #: Class of the object of a method.
     of: Hashable
@@ -70,6 +68,16 @@ class Key(NamedTuple):
     came: int = 0
     #: What the arguments that decide what the call does are, where callers know no more of them than that.
     deciding: Hashable = ()
+
+
+class Key(_Parts):
+    """What a summary is a function of. Its hash is that of all that its arguments are made of: worked out once."""
+
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("hash")
+        if known is None:
+            known = self.__dict__["hash"] = super().__hash__()
+        return known
 
     @property
     def regardless_of_class(self) -> Key | None:

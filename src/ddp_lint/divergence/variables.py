@@ -124,7 +124,10 @@ class Variables:
                 ranked = frame.named_rank("attribute", reference.name, node)
                 if ranked is not None:
                     return ranked
-            return unknown(("name", getattr(reference, "name", node.id)), reference)
+            found = unknown(("name", getattr(reference, "name", node.id)), reference)
+            if not isinstance(reference, ref.ModuleRef) and not self._summaries.linker.project.is_recording:
+                self._plain.setdefault(frame.facts.name, {})[node.id] = found  # which nothing has to note again
+            return found
         overlaid = self._rebound.get((frame.facts.name, node.id))
         if overlaid is not None:
             return overlaid

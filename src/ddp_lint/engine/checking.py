@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ddp_lint.config import Settings
 from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Focus, Selection
+from ddp_lint.engine.frames import with_room
 from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
@@ -155,6 +156,7 @@ def check_file(
     return _check(file, path, project, settings, focus)[0]
 
 
+@with_room
 def _check(
     file: SourceFile, path: pathlib.Path, project: Project, settings: Settings, focused: bool = True
 ) -> tuple[list[Finding], bool]:

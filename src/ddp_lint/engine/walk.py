@@ -11,7 +11,7 @@ import libcst as cst
 from ddp_lint.findings import Finding
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import Module
-from ddp_lint.source.tree import children, is_leaf
+from ddp_lint.source.tree import is_leaf
 
 Handler = tuple[Rule, Callable[[cst.CSTNode], None]]
 _Call = Callable[..., None]
@@ -80,7 +80,7 @@ def _visit(module: Module, audiences: _Audiences, call: _Call, limits: Mapping[c
             call(rule, method, node)
         if inside.listens:
             wanted = inside.wanted
-            below = [(child, inside, False) for child in children(node) if wanted[type(child)]]
+            below = [(child, inside, False) for child in module.children(node) if wanted[type(child)]]
             below.reverse()
             stack += below
 

@@ -7,7 +7,8 @@ import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import libcst as cst
 
@@ -27,8 +28,18 @@ from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
+from ddp_lint.source.occurring import occurs
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, function_at, statements, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    below,
+    calls_below,
+    defaults,
+    function_at,
+    statements,
+    text_of,
+    walk,
+)
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 
@@ -144,7 +155,7 @@ def _joins(facts: ModuleFacts, call: ast.Call) -> Evidence:
 
 def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST]:
     """Where each word is first, in the order of the file; nothing in a file that is one process."""
-    if _SIZE.search(facts.file.text) and _is_world_of_one(facts, project):
+    if occurs(_SIZE, facts.file.text) and _is_world_of_one(facts, project):
         return {}
     found: dict[str, ast.AST] = {}
     for word, node in _evidence(facts, project):
@@ -209,7 +220,7 @@ def _world_sizes(tree: ast.AST) -> list[ast.expr]:
 def _sizes_set(tree: ast.AST) -> list[ast.expr]:
     """What a file sets world sizes to: ``params["world_size"] = 1``."""
     assignments = (node for node in statements(tree) if isinstance(node, ast.Assign))
-    return [a.value for a in assignments if any("world_size" in ast.unparse(target) for target in a.targets)]
+    return [a.value for a in assignments if any("world_size" in text_of(target) for target in a.targets)]
 
 
 def _sizes_exported(tree: ast.AST) -> list[ast.expr]:
@@ -270,22 +281,29 @@ def _decorators() -> tuple[str, ...]:
 
 
 #: What has an identifier (`_identifier`).
-_NAMED = (ast.Name, ast.Attribute, ast.arg, ast.keyword)
+_NAMED: dict[type[ast.AST], str] = {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg", ast.keyword: "arg"}
+#: The nodes of a file by their types.
+_Kinds = Mapping[type[ast.AST], Sequence[Any]]
 
 
 def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.AST]]:
     tree, known, own_words = facts.tree, _known(), project.own.names.words
     nodes = list(walk(tree))
-    idle = _counted(nodes) | _by_default(nodes) | _only_printed(nodes) | names_off(tree)
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    kinds = collections.defaultdict[type[ast.AST], list[Any]](list)
+    for node in nodes:
+        kinds[node.__class__].append(node)
+    listed = known["identifiers"] | own_words
+    idle = functools.cache(lambda: _counted(kinds) | _by_default(kinds) | _only_printed(kinds) | names_off(tree))
+    used = {node.id for node in kinds[ast.Name]}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
     asked = functools.cache(lambda: _asked_for(nodes))
     spare = _fallen_back(nodes) if facts.file.shows(_DATA_PARALLEL) else frozenset()
     for node in nodes:
-        if isinstance(node, _NAMED):
-            name = _identifier(node)
-            is_listed = name in known["identifiers"] or (name in own_words and _goes_by(project, facts, node))
-            if is_listed and not _is_idle(node, idle) and not _is_distribution(facts, node, name):
+        field = _NAMED.get(node.__class__)
+        if field is not None:
+            name = getattr(node, field)
+            is_listed = name in listed and (name in known["identifiers"] or _goes_by(project, facts, node))
+            if is_listed and not _is_idle(node, idle()) and not _is_distribution(facts, node, name):
                 yield name, node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
@@ -340,9 +358,9 @@ def _is_default(value: ast.expr) -> bool:
     return isinstance(last, ast.Constant) and isinstance(last.value, int)
 
 
-def _counted(nodes: list[ast.AST]) -> frozenset[str]:
+def _counted(kinds: _Kinds) -> frozenset[str]:
     """Names that one process gives to each rank's part in turn: ``for local_rank in range(shards):``."""
-    loops = (node for node in nodes if isinstance(node, (ast.For, ast.comprehension)))
+    loops = (*kinds[ast.For], *kinds[ast.comprehension])
     return frozenset(
         loop.target.id
         for loop in loops
@@ -350,30 +368,29 @@ def _counted(nodes: list[ast.AST]) -> frozenset[str]:
     )
 
 
-def _by_default(nodes: list[ast.AST]) -> frozenset[str]:
+def _by_default(kinds: _Kinds) -> frozenset[str]:
     """World sizes that functions have as a number by default, wherever they are taken: ``def plan(world_size=2):``.
     Each rank gets the size."""
     taken: dict[str, list[bool]] = {}
-    for node in nodes:
-        if isinstance(node, ast.arguments):
-            for parameter, default in defaults(node):
-                if parameter.arg in _known()["sizes"]:
-                    taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
+    for arguments in kinds[ast.arguments]:
+        for parameter, default in defaults(arguments):
+            if parameter.arg in _known()["sizes"]:
+                taken.setdefault(parameter.arg, []).append(isinstance(default, ast.Constant))
     return frozenset(name for name, constant in taken.items() if all(constant))
 
 
-def _only_printed(nodes: list[ast.AST]) -> frozenset[str]:
+def _only_printed(kinds: _Kinds) -> frozenset[str]:
     """Names of the number of GPUs that nothing but a print reads: ``world_size = torch.cuda.device_count()``."""
-    assigned = [n for n in nodes if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+    assigned = [n for n in kinds[ast.Assign] if isinstance(n.targets[0], ast.Name)]
     given = collections.defaultdict[str, list[ast.expr]](list)
     for each in assigned:
         given[last_part(each.targets[0])].append(each.value)
     counts = {name for name, values in given.items() if all(map(_is_device_count, values))}
     if not counts:
         return frozenset()
-    prints = [n for n in nodes if isinstance(n, ast.Call) and last_part(n.func) == "print"]
+    prints = [call for call in kinds[ast.Call] if last_part(call.func) == "print"]
     printed = {id(part) for call in prints for part in walk(call)}
-    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in printed}
+    read = {n.id for n in kinds[ast.Name] if isinstance(n.ctx, ast.Load) and id(n) not in printed}
     return frozenset(counts - read)
 
 
@@ -511,7 +528,7 @@ def _is_given_one(module: Module, name: cst.BaseExpression, taken: bool, own: tu
     if not values:
         given = _given_elsewhere(module, name)
         tested = (isinstance(v, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)) for v in given)
-        return bool(given) and all(tested) and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
+        return bool(given) and all(tested) and all(first_rank_test(text_of(v), taken, own) for v in given)
     tests = [v for v in values if not isinstance(v, cst.Name) or v.value not in ("True", "False")]
     if not tests:
         return taken and any(_is_set_on_first(module, v, own) for v in values)
@@ -527,7 +544,7 @@ def _is_value_of_one(module: Module, value: cst.BaseExpression, taken: bool, own
         return taken and _asks_for_first(module, value)
     given = _given_to_entry(module, value) or _given_elsewhere(module, value)
     tested = all(isinstance(v, ast.Compare) for v in given)
-    return bool(given) and tested and all(first_rank_test(ast.unparse(v), taken, own) for v in given)
+    return bool(given) and tested and all(first_rank_test(text_of(v), taken, own) for v in given)
 
 
 def _given_to_entry(module: Module, entry: cst.BaseExpression) -> tuple[ast.expr, ...]:
@@ -645,7 +662,7 @@ def calls_of(module: Module, facts: ModuleFacts, name: str) -> Iterator[bool]:
 
 
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
-    return first_rank_test(ast.unparse(test), True, own)
+    return first_rank_test(text_of(test), True, own)
 
 
 def _is_none(value: ast.expr) -> bool:
@@ -727,7 +744,7 @@ def _asks_for_first(module: Module, test: cst.BaseExpression) -> bool:
     ``return not is_initialized() or get_rank() == 0``, or ``if self.rank == 0: return True``."""
     for returned, taken in holds_by(module, test):
         either = returned.values if isinstance(returned, ast.BoolOp) else [returned]
-        if any(first_rank_test(ast.unparse(part), taken) for part in either):
+        if any(first_rank_test(text_of(part), taken) for part in either):
             return True
     return False
 
@@ -866,7 +883,7 @@ def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = Fa
     """All parts of expressions below `body`, each with whether a test or a decorator keeps it to one rank."""
     for statement in body:
         if isinstance(statement, ast.If):
-            test = ast.unparse(statement.test)
+            test = text_of(statement.test)
             yield from _expressions(statement.body, own, one_rank or first_rank_test(test, True, own))
             yield from _expressions(statement.orelse, own, one_rank or first_rank_test(test, False, own))
             if isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise)):
@@ -874,7 +891,7 @@ def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = Fa
             continue
         inside = one_rank
         if isinstance(statement, FunctionNode):
-            inside = any(ast.unparse(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
+            inside = any(text_of(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
             yield from _expressions(blocks, own, inside)
@@ -890,10 +907,11 @@ def first_rank_test(text: str, taken: bool, own: tuple[str, ...] = ()) -> bool:
     negated, (first, others) = text.startswith("not "), _own_patterns(own)
     test = parse_expression(f"({text}\n)") if negated else None
     if isinstance(test, ast.BoolOp):  # ``not is_initialized() or get_rank() == 0``: the negation is of one part
-        return any(first_rank_test(ast.unparse(part), taken, own) for part in test.values)
-    if _patterns("true_on_others").search(text) or others.search(text):
+        return any(first_rank_test(text_of(part), taken, own) for part in test.values)
+    if occurs(_patterns("true_on_others"), text) or (own and others.search(text)):
         return taken == negated
-    return (_patterns("true_on_first").search(text) or first.search(text)) is not None and taken != negated
+    holds = occurs(_patterns("true_on_first"), text) or (bool(own) and first.search(text) is not None)
+    return holds and taken != negated
 
 
 # ---- rank expressions of the project's own

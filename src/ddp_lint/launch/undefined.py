@@ -14,6 +14,7 @@ from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside
+from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, below, defaults, parameters, positional, walk
 
@@ -33,11 +34,18 @@ _SHELL = frozenset(
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: How a file gets names that it does not bind.
 _MAKES_NAMES = re.compile(
-    r"\b(?:globals|exec|locals)\(|\bvars\(\s*\)|__builtins__|get_ipython|_getframe|^[ \t]*[%!]\w"
+    r"\b(?:globals|exec|locals)\(|\bvars\(\s*\)|__builtins__|get_ipython|_getframe"
     # A program that prints on rank 0 alone gives no new name to `builtins`.
     r"|\bbuiltins\.(?!print\b)\w+\s*(?:=(?!=)|\[|\.)|\(\s*builtins\b|\bbuiltins as\b|\bfrom builtins\b",
-    re.MULTILINE,
 )
+#: A command of a notebook.
+_MAGIC = re.compile(r"^[ \t]*[%!]\w", re.MULTILINE)
+
+
+def _makes_names(file: SourceFile) -> bool:
+    """Whether a file may get names that it binds nowhere."""
+    return file.shows(_MAKES_NAMES) or file.shows(_MAGIC)
+
 
 # ---- names
 
@@ -50,7 +58,7 @@ def unbound(project: Project, facts: ModuleFacts) -> frozenset[ast.AST]:
 
 def _unbound(project: Project, facts: ModuleFacts) -> Iterator[ast.Name]:
     path = project.find(facts.name) if facts.name else None
-    if path is None or path.suffix != ".py" or facts.source.is_test or facts.file.shows(_MAKES_NAMES):
+    if path is None or path.suffix != ".py" or facts.source.is_test or _makes_names(facts.file):
         return
     if not any(map(project.split, facts.imports.names.values())) and not any(
         importers(project, facts.name, holding=("import",))
@@ -76,7 +84,7 @@ def _may_come_by_star(project: Project, facts: ModuleFacts, name: str, depth: in
     """Whether a file may get a name from a module that it imports all of: from any that is not the project's."""
     for star in facts.imports.stars:
         source = project.facts(star)
-        if source is None or not depth or source.file.holds(name) or source.file.shows(_MAKES_NAMES):
+        if source is None or not depth or source.file.holds(name) or _makes_names(source.file):
             return True
         if _may_come_by_star(project, source, name, depth - 1):
             return True
@@ -142,7 +150,7 @@ def _bound_once(facts: ModuleFacts) -> frozenset[str]:
 
 def _is_only_one(facts: ModuleFacts, name: str) -> bool:
     """Whether a file binds a name at its top once: of two definitions the last one counts."""
-    return sum(name in bound_by(node) for node in inside(facts.tree)) == 1 and not facts.file.shows(_MAKES_NAMES)
+    return sum(name in bound_by(node) for node in inside(facts.tree)) == 1 and not _makes_names(facts.file)
 
 
 def _constructor(owner: ast.ClassDef) -> FunctionNode | None:

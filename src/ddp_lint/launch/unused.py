@@ -37,7 +37,8 @@ _COMPUTED_IMPORT = re.compile(r"(?<!\w)(?:import_module|__import__)\((?!\s*[\"']
 _OWN_METHOD = re.compile(r"getattr\(\s*self\s*,\s*(?:f[\"']|[^,()\n]*[+%]|\w+\s*\)\s*\()")
 #: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
 _COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
-_LOOKED_UP = re.compile(r"getattr\(\s*(\w+)|(\w+)\.__dict__")
+_GETS = re.compile(r"getattr\(\s*(\w+)")
+_LOOKED_UP = re.compile(rf"{_GETS.pattern}|(\w+)\.__dict__")
 #: Where a file takes what it has by a name, and does not only ask for it (``globals()[name]``, alone on its line) or
 #: delete it.
 TAKES_GLOBALS = r"(?m:^(?![^\S\n]*(?:del )?globals\(\)\[\w+\][^\S\n]*$)[^\n]*?\bglobals\(\))"
@@ -580,11 +581,16 @@ def _looking_up(project: Project, facts: ModuleFacts) -> frozenset[str]:
     return project.remember(("looking up", facts.name), found)
 
 
+def _looked_up(text: str) -> list[tuple[str, str]]:
+    # The name in front of an attribute is searched for at each letter of a text.
+    return _LOOKED_UP.findall(text) if ".__dict__" in text else [(name, "") for name in _GETS.findall(text)]
+
+
 def _looked_up_by(project: Project, user: ModuleFacts) -> frozenset[str]:
     """The modules from which a file takes something by a computed name."""
 
     def found() -> frozenset[str]:
-        names = {first or second for first, second in _LOOKED_UP.findall(user.file.text)}
+        names = {first or second for first, second in _looked_up(user.file.text)}
         return frozenset(module for name in names if (module := user.imports.resolve(name)))
 
     return project.remember(("looked up by",), found, user.kept)

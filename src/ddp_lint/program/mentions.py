@@ -21,6 +21,7 @@ from typing import Any
 from ddp_lint.program.many_parts import may_have_many, without_many
 from ddp_lint.project.facts import is_too_large
 from ddp_lint.source.imports import imports_in
+from ddp_lint.source.occurring import occurs
 from ddp_lint.source.wrap_evidence import in_code, may_unwrap, without_unwrapping
 
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -150,12 +151,12 @@ def mentions_of(text: str, wraps: re.Pattern[str]) -> FileMentions | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrapping = wraps.search(text) is not None
+            wrapping = occurs(wraps, text)
             if wrapping:
                 tree = ast.parse(text)
                 if may_unwrap(text):
                     text = without_unwrapping(text, tree, wraps)
-                wrapping = wraps.search(in_code(text, tree)) is not None
+                wrapping = occurs(wraps, in_code(text, tree))
             source = without_many(ast.parse(text)) if may_have_many(text) else text
             code = compile(source, "<file>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Hashable
-from typing import NamedTuple
 
 #: What takes more steps takes too many.
 _MOST = 10**9
@@ -20,16 +19,15 @@ _FIRST = _TIMES[0][0]
 _HEAVIEST = sum(weight for _, weight in _TIMES)
 
 
-class Bound(NamedTuple):
+class Bound:
     """How many steps something may take, and how many of them may be repeated ones."""
 
-    steps: int
-    repeated: int
+    __slots__ = ("certain", "repeated", "steps")
 
-    @property
-    def certain(self) -> int:
-        """With so many steps, whichever, it is not exceeded."""
-        return min(self.steps, self.repeated // _HEAVIEST)
+    def __init__(self, steps: int, repeated: int) -> None:
+        self.steps, self.repeated = steps, repeated
+        #: With so many steps, whichever, it is not exceeded: asked at each step.
+        self.certain = min(steps, repeated // _HEAVIEST)
 
 
 class Work:
@@ -66,7 +64,7 @@ class Count:
         self._taken: dict[Hashable, tuple[int, int]] = {}
 
     def exceeds(self, bound: Bound) -> bool:
-        if not self._may_exceed(bound):
+        if self._most <= bound.certain or not self._may_exceed(bound):
             return False
         while self._left and not self._is_beyond(bound):
             self._add(self._left.pop())

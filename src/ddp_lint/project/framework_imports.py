@@ -16,6 +16,7 @@ from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.layout import FILES_LIMIT, Layout
 from ddp_lint.project.words import words
 from ddp_lint.source.imports import imports_in
+from ddp_lint.source.occurring import occurs
 from ddp_lint.source.wrap_evidence import evidence
 
 #: Names of modules that are assumed to communicate, in any project.
@@ -150,7 +151,7 @@ def _has_ranks(text: str, *, of_arrays: bool) -> bool:
     library takes a model out of its wrapper. A method shows nothing in a file of another library of arrays
     (`of_arrays`): the barriers of Mosaic are between the warps of one GPU."""
     pattern = _of_ranks(of_arrays)
-    if pattern.search(text) is None or pattern.search(_COMMENTS.sub("", text)) is None:
+    if not occurs(pattern, text) or not occurs(pattern, _COMMENTS.sub("", text)):
         return False
     try:
         tree = parse(text)

@@ -168,7 +168,10 @@ def parts_of(
             rebinding.append(node)
             outline.append(f"global in {name}")
         end = last
-        _mark(node, recorder, f"{PART}:{name}:{inside}")
+        if digested:
+            _mark(node, recorder, f"{PART}:{name}:{inside}")
+        else:  # nobody asks who reads it, and a property takes longer than an attribute
+            node.__dict__["recorder"] = recorder
     if not digested or lines is None:
         return None
     outline += lines[end:]
@@ -378,7 +381,8 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
     while stack:
         child = stack.pop()
         yield child
-        if child.__class__ not in _DEFINITIONS:
+        kind = child.__class__
+        if kind not in _DEFINITIONS and kind is not ast.Name and kind is not ast.Constant:
             stack += below(child)
 
 

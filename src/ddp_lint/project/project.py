@@ -51,6 +51,7 @@ from ddp_lint.project.types import Types
 from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast
+from ddp_lint.source.occurring import occurs
 from ddp_lint.source.wrap_evidence import in_code
 
 if TYPE_CHECKING:
@@ -708,10 +709,10 @@ class Project:
             return "?"
         own = self.own.names.wrappers if what == "wraps" else ()
         pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
-        shown = pattern.search(file.text) is not None
+        shown = occurs(pattern, file.text)
         if shown and what == "wraps":
             with contextlib.suppress(CannotParse):
-                shown = pattern.search(in_code(file.text, tree or parse(file.text))) is not None
+                shown = occurs(pattern, in_code(file.text, tree or parse(file.text)))
         return str(int(shown))
 
     def tested(self, path: str | pathlib.Path, test: str) -> str:

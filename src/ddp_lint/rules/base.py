@@ -145,7 +145,7 @@ class Rule(Documented):
         """
         if isinstance(where, cst.CSTNode) and is_never_reached(self.module, where):
             return
-        if confidence is not Confidence.LOW and self._meets_no_run(where):
+        if self._sure(confidence or self.confidence) is not Confidence.LOW and self._meets_no_run(where):
             confidence = Confidence.LOW
         span_of = self._span_of
         self._emit(

@@ -15,6 +15,7 @@ import tokenize
 from ddp_lint import files
 from ddp_lint.findings import Span
 from ddp_lint.source import notebook
+from ddp_lint.source.occurring import may_occur
 from ddp_lint.source.searching import SearchedText
 
 #: Texts, in which a `#` begins no comment, and comments.
@@ -83,7 +84,12 @@ class SourceFile:
         does not."""
         if "#" not in self.text:
             return self.text
-        return _TEXT_OR_COMMENT.sub(lambda match: "" if match["comment"] else match[0], self.text)
+        parts, end = [], 0
+        for match in _TEXT_OR_COMMENT.finditer(self.text):
+            if match.lastgroup == "comment":
+                parts.append(self.text[end : match.start()])
+                end = match.end()
+        return "".join((*parts, self.text[end:]))
 
     def span_of(self, node: ast.AST) -> Span:
         """Where a node of the file's `ast` is: 1-based, end exclusive, columns in characters."""
@@ -107,7 +113,7 @@ class SourceFile:
         """Whether a pattern occurs in the text without its comments (`code`): searched for once, as a rule may ask at
         each of thousands of calls."""
         if pattern not in self._shown:
-            self._shown[pattern] = pattern.search(self.code) is not None
+            self._shown[pattern] = may_occur(pattern, self.text) and pattern.search(self.code) is not None
         return self._shown[pattern]
 
     @functools.cached_property

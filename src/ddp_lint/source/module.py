@@ -10,7 +10,7 @@ import itertools
 import pathlib
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import libcst as cst
@@ -42,7 +42,8 @@ _QUOTED = 60
 _MAKES_GLOBALS = re.compile(r"\bglobals\(|\bexec\(|\bbuiltins\b|get_ipython|^\s*[%!]", re.MULTILINE)
 
 
-Structure = tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]
+#: Nodes in source order, what each is in, and what is directly in each that has any.
+Structure = tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode], dict[cst.CSTNode, list[cst.CSTNode]]]
 
 
 class Kept:
@@ -129,8 +130,16 @@ class Module:
     def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
         return self._structure[1]
 
+    @functools.cached_property
+    def _below(self) -> dict[cst.CSTNode, list[cst.CSTNode]]:
+        return self._structure[2]
+
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self._parents.get(node)
+
+    def children(self, node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+        """The nodes with meaning directly below a node of the tree, in source order."""
+        return self._below.get(node, ())
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """From the parent outwards to the module."""
@@ -406,6 +415,7 @@ def _structure_of(tree: cst.CSTNode, kept: dict[cst.CSTNode, Structure] | None) 
     """A node and all below it in source order, and what each is in. `kept`: those of functions, if they are kept."""
     nodes: list[cst.CSTNode] = []
     parents: dict[cst.CSTNode, cst.CSTNode] = {}
+    below: dict[cst.CSTNode, list[cst.CSTNode]] = {}
     stack: list[cst.CSTNode] = [tree]
     while stack:
         node = stack.pop()
@@ -414,10 +424,13 @@ def _structure_of(tree: cst.CSTNode, kept: dict[cst.CSTNode, Structure] | None) 
                 kept[node] = _structure_of(node, None)
             nodes += kept[node][0]
             parents.update(kept[node][1])
+            below.update(kept[node][2])
             continue
         nodes.append(node)
         inside = children(node)
-        for child in inside:
-            parents[child] = node
-        stack += reversed(inside)
-    return nodes, parents
+        if inside:
+            below[node] = inside
+            for child in inside:
+                parents[child] = node
+            stack += reversed(inside)
+    return nodes, parents, below

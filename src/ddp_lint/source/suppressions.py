@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
 from ddp_lint.rules.registry import declared, rules_for_text
 from ddp_lint.source.file import SourceFile
+from ddp_lint.source.occurring import occurs
 
 # flake8's own pattern, so that both doors read a comment alike: codes follow the colon, anything else makes it bare.
 _NOQA = re.compile(r"#\s*(?P<file>flake8[:=]\s*)?noqa(?::\s?(?P<codes>(?:[A-Z]+[0-9]+(?:[,\s]+)?)+))?", re.IGNORECASE)
@@ -74,7 +75,7 @@ def apply(file: SourceFile, findings: list[Finding], active: frozenset[str], *, 
     `active` are the codes that were looked for in this file: a suppression of another code is not called unused.
     With `noqa` False, `# noqa` hides nothing (flake8 does that itself) but an unused one is still reported.
     """
-    if not (_MAYBE.search(file.text) if findings else _MAYBE_UNUSED.search(file.text)):
+    if not occurs(_MAYBE if findings else _MAYBE_UNUSED, file.text):
         return findings
     comments = _Covering(suppressions(file))
     left = [f for f in findings if not _suppressed(f, comments, noqa)]

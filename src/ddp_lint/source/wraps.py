@@ -127,7 +127,8 @@ class Wraps:
             return
         entry = wrappers().get(self._module.qualified(call.func))
         if entry is None:
-            yield from self._by_own_wrapper(call)
+            if self._any_own or self._functions:
+                yield from self._by_own_wrapper(call)
             return
         inner = dotted(unmoved(argument(call, 0, entry.module)))
         assigned = assigned_name(self._module, _moved(self._module, call))

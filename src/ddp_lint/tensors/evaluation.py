@@ -48,6 +48,20 @@ _PACKED = "torch.nn.utils.rnn.PackedSequence"
 _ROLES = {Role.PARAMETER: Kind.PARAMETER, Role.BUFFER: Kind.BUFFER, Role.LAYER: Kind.LAYER}
 
 
+#: Operators that compare objects, and look at no number of a tensor.
+_OF_OBJECTS = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
+
+
+def compares_objects(node: cst.Comparison) -> bool:
+    """Whether the outcome of a comparison is known to be no tensor by its form. A tensor is never equal to a text, a
+    list or a tuple: Python says so without a look at its values."""
+    if any(isinstance(comparison.operator, _OF_OBJECTS) for comparison in node.comparisons):
+        return True
+    compared = (node.left, *(c.comparator for c in node.comparisons))
+    literal = (cst.BaseString, cst.List, cst.Tuple, cst.Dict)
+    return any(isinstance(n, literal) or dotted(n) in ("None", "True", "False") for n in compared)
+
+
 class Evaluator:
     """Values of the expressions of one function, as `Flow` comes by them. `values` keeps the last value of each."""
 
@@ -317,12 +331,9 @@ class Evaluator:
         operands = [self.value(node.left, state)]
         for comparison in node.comparisons:
             operands.append(self.value(comparison.comparator, state))
-            if isinstance(comparison.operator, (cst.Is, cst.IsNot, cst.In, cst.NotIn)):
+            if isinstance(comparison.operator, _OF_OBJECTS):
                 return PYTHON
-        compared = (node.left, *(c.comparator for c in node.comparisons))
-        # A tensor is never equal to a text, a list or a tuple: Python says so without a look at its values.
-        literal = (cst.BaseString, cst.List, cst.Tuple, cst.Dict)
-        if any(isinstance(n, literal) or dotted(n) in ("None", "True", "False") for n in compared):
+        if compares_objects(node):
             return PYTHON
         return dataclasses.replace(self.binary(operands), learned=any(v.learned for v in operands))
 

@@ -21,6 +21,7 @@ from ddp_lint.source.syntax import (
     calls_below,
     first_line,
     names_in,
+    nested,
     positional,
     statements,
     walk,
@@ -64,15 +65,26 @@ class _Site:
 
 def resummed(facts: ModuleFacts, project: Project) -> Iterator[Resummed]:
     """The running sums of a file that a loop sums over the ranks in each round, with all that it has added before."""
-    for scope in walk(facts.tree):
+    for scope in statements(facts.tree):
         if isinstance(scope, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)):
-            around = _around(scope)
-            if not any(isinstance(node, Loop) for node in around):
+            own = list(_statements_of(scope))
+            sums = frozenset(name for node in own for name in _added_by(node))
+            if not sums or not any(isinstance(node, Loop) for node in own):
                 continue
-            sums = frozenset(name for node in around if isinstance(node, ast.stmt) for name in _added_by(node))
-            sites = _sites(facts, project, around, sums) if sums else iter(())
-            for site in itertools.islice(sites, _SITES):
+            around = _around(scope)
+            for site in itertools.islice(_sites(facts, project, around, sums), _SITES):
                 yield from _of_site(site, around)
+
+
+def _statements_of(scope: ast.AST) -> Iterator[ast.stmt]:
+    """The statements of a scope, without those of nested functions and classes."""
+    stack = nested(scope)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, (FunctionNode, ast.ClassDef)):
+            stack += nested(node)
 
 
 def _around(scope: ast.AST) -> dict[ast.AST, ast.AST]:

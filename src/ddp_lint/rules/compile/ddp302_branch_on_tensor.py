@@ -15,6 +15,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import returned_values
 from ddp_lint.source.tree import descendants, names_in, subtree
 from ddp_lint.tensors.contexts import half_precision_only
+from ddp_lint.tensors.evaluation import compares_objects
 
 
 class BranchOnTensor(HostRule):
@@ -116,9 +117,7 @@ class BranchOnTensor(HostRule):
         self._look(node.test)
 
     def _look(self, test: cst.BaseExpression) -> None:
-        candidates = [
-            c for c in truth_values(test) if isinstance(c, (cst.Call, cst.Comparison, cst.Name, cst.Subscript))
-        ]
+        candidates = [c for c in truth_values(test) if _may_be_tensor(c)]
         if not candidates or not self.may_run(self.module.function_of(test)):
             return
         for condition in candidates:
@@ -178,6 +177,13 @@ class BranchOnTensor(HostRule):
         made = (n for n in descendants(branch.body) if isinstance(n, cst.Assign) and len(n.targets) == 1)
         name = dotted(condition.left)
         return any(dotted(n.targets[0].target) == name and isinstance(n.value, (cst.Tuple, cst.List)) for n in made)
+
+
+def _may_be_tensor(condition: cst.BaseExpression) -> bool:
+    """Whether a condition may be a tensor, by its form: the reading of a function takes long."""
+    if isinstance(condition, cst.Comparison):
+        return not compares_objects(condition)
+    return isinstance(condition, (cst.Call, cst.Name, cst.Subscript))
 
 
 def _asks_for_object(returned: ast.expr | None) -> bool:

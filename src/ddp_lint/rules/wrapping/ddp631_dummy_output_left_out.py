@@ -14,7 +14,8 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, names_in, walk
 
 #: A file without it has no dummies.
-_ZERO = re.compile(r"\b0(\.0*)? *\*|\* *0(\.0*)?\b")
+#: By its first character, for which Python looks quickly; it may not be the last one of a longer number.
+_ZERO = re.compile(r"0(?<=\b0)(\.0*)? *\*|\* *0(\.0*)?\b")
 
 
 class _Unpacked(NamedTuple):

@@ -13,7 +13,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import given_for
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, statements
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
 
@@ -61,7 +61,7 @@ def _builder(module: Module, call: cst.Call) -> Helper | None:
 
 
 def _assigned(function: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
-    for node in walk(function):
+    for node in statements(function):
         if isinstance(node, ast.Assign):
             yield from ((dotted_ast(target), node.value) for target in node.targets)
 
