@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import frameworks
+from ddp_lint.knowledge.communication import load
+from ddp_lint.launch.helpers import helper_of
+from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.rules.base import Rule
+from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import FunctionNode, calls_below
+from ddp_lint.source.tree import called, descendants
+
+#: How many functions of the project are followed from the `try`.
+_DEPTH = 3
+#: Tests that ask whether there are other ranks; any other one may tell the rank that has failed.
+_GROUP = re.compile(r"dist|ddp|world|initialized|available|rank|num_processes|multi_gpu", re.IGNORECASE)
+
+
+class CollectiveInFinally(Rule):
+    """A barrier in `finally` behind training: the rank that fails waits in it, and its error is not seen.
+
+    ## What it does
+
+    Finds a collective in the `finally` of a `try` in which the ranks communicate: another collective, a backward, also
+    in the functions and methods of the project that it calls.
+
+    ## Why it breaks
+
+    An error mostly occurs on one rank alone. `finally` runs before the error leaves: rank 1 waits in the barrier, while
+    rank 0 is still in the `try` and waits in the `all_reduce` of its next backward. Neither goes on, nothing is
+    printed, and the launcher sees two processes that run. The job ends with the timeout of the group, 10 minutes with
+    NCCL and 30 with gloo, and the error of rank 1 comes among those of the timeout. Measured with a timeout of 25
+    seconds on two ranks: rank 0 left after 25 seconds with the barrier, and after 2 without it (gloo, torch 2.13).
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+
+    def read(step):
+        if dist.get_rank() == 1 and step == 2:
+            raise OSError("a sample cannot be read")
+        return torch.ones(1)
+
+
+    dist.init_process_group("gloo")
+    try:
+        for step in range(4):
+            total = read(step)
+            dist.all_reduce(total)
+    finally:
+        dist.barrier()  # <- DDP117
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+
+
+    def read(step):
+        return torch.ones(1)
+
+
+    dist.init_process_group("gloo")
+    for step in range(4):
+        total = read(step)
+        dist.all_reduce(total)
+    dist.barrier()
+    dist.destroy_process_group()
+    ```
+
+    Without the `finally` a rank that fails ends at once, and the launcher ends the others. What has to be done in any
+    case (closing files) stays in the `finally`, without communication.
+
+    ## When it is silent
+
+    A `try` in which nothing communicates: the barrier is then what the other ranks wait in, and a rank that fails must
+    come to it. Collectives in functions that the `try` calls, where nothing trains: they mostly meet again in the
+    `finally`. A collective under a test of anything but the group (`if not failed`); `destroy_process_group`; tests.
+
+    ## How to confirm
+
+    `ddp-lint verify train.py`: one rank waits in the `finally`, the other one in the `try`.
+
+    ## Fix safety
+
+    No automatic fix.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group
+    """
+
+    confidence = Confidence.MEDIUM
+    triggers = Triggers("barrier", "wait_for_everyone", "all_reduce", "all_gather", "synchronize", file=("finally",))
+    oracles = ("sequence", "stall")
+
+    def visit_Try(self, node: cst.Try) -> None:
+        if node.finalbody is None or self.module.file.is_test:
+            return
+        for call in descendants(node.finalbody.body):
+            if isinstance(call, cst.Call) and self._waits(call) and self._is_of_all(call, node):
+                before = next(self._communicating(node.body), None)
+                if before is not None and several_ranks(self.module) is not None:
+                    self._report(call, before)
+                return
+
+    def _report(self, call: cst.Call, before: cst.Call) -> None:
+        name = dotted(call.func)
+        self.report(
+            call,
+            f"a rank that fails in this `try` waits in `{name}()`, and the others in what it has not done there",
+            notes=["rank 1 raises and waits here, rank 0 waits in the `try`: the error shows when the group times out"],
+            labels=[(before, "the others wait here")],
+            help="take it out of the `finally`: a rank that fails then ends, and the launcher ends the others",
+        )
+
+    def _waits(self, call: cst.Call) -> bool:
+        """Whether a call of the `finally` is a collective that says so by its name."""
+        name = self.module.callee(call) or self.module.qualified(call.func)
+        return _is_collective(name) or (not name and called(call) in frameworks.distinctive())
+
+    def _is_of_all(self, call: cst.Call, around: cst.Try) -> bool:
+        """Whether no test in the `finally` keeps the rank that has failed away from the collective."""
+        inside = set(descendants(around.finalbody.body)) if around.finalbody is not None else set()
+        tests = (test for test, _ in conditions(self.module, call) if test in inside)
+        return all(_GROUP.search(self.module.code(test)) for test in tests)
+
+    def _communicating(self, body: cst.BaseSuite) -> Iterator[cst.Call]:
+        """The calls of a `try` in which the ranks wait for each other."""
+        inside = set(descendants(body))
+        for call in descendants(body):
+            if not isinstance(call, cst.Call):
+                continue
+            nested = any(isinstance(up, cst.Finally) for up in self.module.ancestors(call) if up in inside)
+            if called(call) == "backward" or (self._waits(call) and not nested):
+                yield call
+                continue
+            helper, project = helper_of(self.module, call), self.module.project
+            if helper is not None and _trains(helper.facts, helper.function, _DEPTH):
+                yield call
+            owner, _, method = self.module.callee(call).rpartition(".")
+            cls = project.method(owner, method) if helper is None and owner and project is not None else None
+            # Of an object that trains, it does not matter here which of its methods does.
+            if cls is not None and any(_trains(cls[0].module, each, 0) for each in cls[0].methods.values()):
+                yield call
+
+
+def _is_collective(name: str) -> bool:
+    entry = load().collectives.get(name)
+    return entry is not None and entry.kind == "collective" and not entry.implicit and not entry.backends
+
+
+def _trains(facts: ModuleFacts, function: FunctionNode, depth: int) -> bool:
+    """Whether a function has a backward, itself or in what it calls of its own file."""
+    for call in calls_below(function):
+        last = last_part(call.func)
+        if last == "backward":
+            return True
+        other = facts.definitions.get(last) if depth and isinstance(call.func, ast.Name) else None
+        if isinstance(other, FunctionNode) and other is not function and _trains(facts, other, depth - 1):
+            return True
+    return False
