@@ -464,6 +464,12 @@ def comprehensions(n: int) -> str:
     return f"{_TORCH}def f(x):\n{made}"
 
 
+@text(2500)
+def nested_unpackings(n: int) -> str:
+    unpacked = "    a, (b, *c), d = x, (dist.get_rank(), 2, 3), 4\n" * n
+    return f"{_TORCH}def f(x):\n{unpacked}    if b:\n        dist.barrier()\n"
+
+
 @text(2000)
 def default_arguments(n: int) -> str:
     given = ", ".join(f"a{i}=dist.get_rank()" for i in range(n))

@@ -67,6 +67,12 @@ def test_a_file_that_does_not_parse_is_a_finding(check: Check, project: pathlib.
     assert [code for _, code, _ in found(check("--output-format", "json", "--ignore", "DDP000"))] == ["DDP002"]
 
 
+def test_verify_starts_no_more_ranks_than_a_machine_can_have(project: pathlib.Path) -> None:
+    """The launcher starts as many as it is told, until no memory is left."""
+    result = click.testing.CliRunner().invoke(main, ["verify", "train.py", "--nproc", "1000000"])
+    assert result.exit_code == 2 and "is not in the range" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
