@@ -23,7 +23,7 @@ _SHORT = 2.0
 Make = Callable[[pathlib.Path, int], None]
 KINDS: dict[str, tuple[int, Make]] = {}
 #: What a kind is checked with besides.
-_OPTIONS = {"ignores_added_to_files": ["--add-ignore"]}
+_OPTIONS = {"ignores_added_to_files": ["--add-ignore"], "fixes_of_files": ["--fix", "--unsafe-fixes"]}
 _TORCH = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
 #: Folders below each other: of more than 256 the rest is not searched, which is an error.
 _DEEP = 240
@@ -464,6 +464,12 @@ def comprehensions(n: int) -> str:
     return f"{_TORCH}def f(x):\n{made}"
 
 
+@text(2500)
+def nested_unpackings(n: int) -> str:
+    unpacked = "    a, (b, *c), d = x, (dist.get_rank(), 2, 3), 4\n" * n
+    return f"{_TORCH}def f(x):\n{unpacked}    if b:\n        dist.barrier()\n"
+
+
 @text(2000)
 def default_arguments(n: int) -> str:
     given = ", ".join(f"a{i}=dist.get_rank()" for i in range(n))
@@ -826,6 +832,25 @@ def files_that_use_a_library(folder: pathlib.Path, n: int) -> None:
 def ignores_added_to_files(folder: pathlib.Path, n: int) -> None:
     """With `--add-ignore`."""
     _users_of_a_library(folder, n)
+
+
+@kind(100)
+def fixes_of_files(folder: pathlib.Path, n: int) -> None:
+    """With `--fix`: all are checked four times, as fixes may make others possible, in their file and in other files."""
+    (folder / "lib.py").write_text(
+        f"{_TORCH}from torch.utils.data import DataLoader\nfrom torch.utils.data.distributed import DistributedSampler\n"
+        "def load(data):\n    sampler = DistributedSampler(data)\n    return sampler, DataLoader(data, sampler=sampler)\n"
+        "def sync(x):\n    dist.all_reduce(x)\n"
+    )
+    body = "    sampler, loader = load(data)\n    for epoch in range(epochs):\n        for x in loader:\n            sync(net(x))\n"
+    lost = "        for x in loader:\n            sync(net(x))\n            net(x).sum().backward()\n"
+    for i in range(n):
+        own = "    s = DistributedSampler(data)\n    loader = DataLoader(data, sampler=s)\n    for epoch in range(epochs):\n"
+        (folder / f"s{i}.py").write_text(
+            f"{_TORCH}from torch.utils.data import DataLoader\n"
+            "from torch.utils.data.distributed import DistributedSampler\n"
+            f"from lib import load, sync\ndef train(data, net, epochs):\n{own}{lost}{body}"
+        )
 
 
 @kind(300)

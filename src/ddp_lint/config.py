@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.files import read, read_stream, shown
+from ddp_lint.files import inner, read, read_stream, shown
 from ddp_lint.globs import Globs, problem
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project.layout import Roots
@@ -606,6 +606,7 @@ def _anchored(pattern: str, base: pathlib.Path, folder: pathlib.Path) -> str:
     path = pattern[len(mark) :]
     if path.startswith(("./", "../", "/")):
         absolute = os.path.normpath(os.path.join(base, path))  # noqa: PTH118 (a pattern, not a path)
-        if absolute.startswith(f"{folder}{os.sep}"):
-            return mark + absolute[len(str(folder)) :].replace(os.sep, "/") + "/" * path.endswith("/")
+        start = inner(str(folder))
+        if absolute.startswith(start):
+            return mark + absolute[len(start) - 1 :].replace(os.sep, "/") + "/" * path.endswith("/")
     return pattern

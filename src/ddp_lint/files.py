@@ -84,7 +84,12 @@ def lies_in(path: pathlib.Path, folder: pathlib.Path) -> bool:
     """Whether an absolute path is the folder or below it. By the texts: pathlib makes a path of each folder above,
     which costs the square of the depth."""
     inside, outside = os.path.normcase(path), os.path.normcase(folder)
-    return inside == outside or inside.startswith(outside.rstrip(os.sep) + os.sep)
+    return inside == outside or inside.startswith(inner(outside))
+
+
+def inner(folder: str) -> str:
+    """How the paths of what is in a folder begin; of the root of all files with one separator, not two."""
+    return folder if folder.endswith(os.sep) else folder + os.sep
 
 
 def behind_links(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
@@ -107,8 +112,8 @@ def shown_from(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> 
 
 def below(folder: str, path: str) -> str:
     """The path from `folder` on, with slashes; all of it where it is elsewhere."""
-    inside = path.startswith(folder + os.sep)
-    rest = path[len(folder) + 1 :] if inside else ("." if path == folder else path)
+    start = inner(folder)
+    rest = path[len(start) :] if path.startswith(start) and path != folder else ("." if path == folder else path)
     return rest.replace(os.sep, "/")
 
 

@@ -11,7 +11,8 @@ import difflib
 import itertools
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from ddp_lint import files
 from ddp_lint.findings import Applicability, Edit, Finding, Fix, Span
@@ -20,6 +21,7 @@ from ddp_lint.source.file import as_written
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 #: A round of fixes can make the next one possible; more rounds than this mean that two rules undo each other.
 _ROUNDS = 10
+K = TypeVar("K")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +51,27 @@ def fixed(text: str, findings: Iterable[Finding], *, unsafe: bool) -> Fixed:
 
 def fixpoint(text: str, check: Callable[[str], Iterable[Finding]], *, unsafe: bool) -> Fixed:
     """Round after round until no fix is left; `check` finds the findings of a text."""
-    applied: list[Finding] = []
+    return fixpoint_of_all({"": text}, lambda texts, left: {"": check(texts[""])}, unsafe=unsafe)[""]
+
+
+def fixpoint_of_all(
+    texts: Mapping[K, str],
+    check: Callable[[Mapping[K, str], Collection[K]], Mapping[K, Iterable[Finding]]],
+    *,
+    unsafe: bool,
+) -> dict[K, Fixed]:
+    """The same for texts that are checked together; `check` finds the findings of those that are left, the ones that
+    the round before has changed."""
+    done = {key: Fixed(text, ()) for key, text in texts.items()}
+    left = list(texts)
     for _ in range(_ROUNDS):
-        step = fixed(text, check(text), unsafe=unsafe)
-        if step.text == text:
+        found = check({key: each.text for key, each in done.items()}, left)
+        steps = {key: fixed(done[key].text, found[key], unsafe=unsafe) for key in left}
+        left = [key for key, step in steps.items() if step.text != done[key].text]
+        if not left:
             break
-        text = step.text
-        applied += step.applied
-    return Fixed(text, tuple(applied))
+        done |= {key: Fixed(steps[key].text, (*done[key].applied, *steps[key].applied)) for key in left}
+    return done
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:

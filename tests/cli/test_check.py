@@ -8,14 +8,18 @@ import pathlib
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 import click.testing
 import pytest
 
 from ddp_lint import __version__
 from ddp_lint.cli import main
-from ddp_lint.config import OPTIONS
+from ddp_lint.config import OPTIONS, Settings
+from ddp_lint.engine.runner import check_texts
+from ddp_lint.project import Project
 from ddp_lint.rules.registry import documented
+from ddp_lint.source import SourceFile
 
 from .conftest import Check
 from .samples import CLEAN, FIXED, HAZARD, UNUSED
@@ -61,6 +65,12 @@ def test_a_file_that_does_not_parse_is_a_finding(check: Check, project: pathlib.
     assert result.exit_code == 1
     assert [code for _, code, _ in found(result)] == ["DDP000", "DDP002"]
     assert [code for _, code, _ in found(check("--output-format", "json", "--ignore", "DDP000"))] == ["DDP002"]
+
+
+def test_verify_starts_no_more_ranks_than_a_machine_can_have(project: pathlib.Path) -> None:
+    """The launcher starts as many as it is told, until no memory is left."""
+    result = click.testing.CliRunner().invoke(main, ["verify", "train.py", "--nproc", "1000000"])
+    assert result.exit_code == 2 and "is not in the range" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -231,6 +241,46 @@ def test_fix_diff_and_what_they_leave(check: Check, project: pathlib.Path) -> No
     (project / "a.py").write_text(HAZARD + UNUSED)
     subprocess.run(["patch", "-p0"], input=patch, text=True, cwd=project, check=True, capture_output=True)
     assert (project / "a.py").read_text() == HAZARD + FIXED
+
+
+def test_files_are_fixed_together(check: Check, project: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round checks the files that the one before has changed, with the texts that all have by then."""
+    rounds: list[tuple[dict[str, str], list[str]]] = []
+
+    def watched(texts: Mapping[pathlib.Path, str], wanted: Sequence[pathlib.Path], settings: Settings) -> object:
+        rounds.append(({path.name: text for path, text in texts.items()}, [path.name for path in wanted]))
+        return check_texts(texts, wanted, settings)
+
+    monkeypatch.setattr("ddp_lint.cli.fix.check_texts", watched)
+    for name in "abc":
+        (project / f"{name}.py").write_text(UNUSED)
+    (project / "d.py").write_text(CLEAN)
+    assert check("--diff").stdout.count("+x = 1") == 3
+    names = ["a.py", "b.py", "c.py"]
+    assert rounds == [(dict.fromkeys(names, text), names) for text in (UNUSED, FIXED)]
+    rounds.clear()
+    assert check("--fix").exit_code == 0
+    assert [wanted for _, wanted in rounds] == [names, names]
+    assert [(project / name).read_text() for name in names] == [FIXED] * 3
+
+
+def test_texts_are_checked_as_if_they_were_on_disk(project: pathlib.Path) -> None:
+    """Where one says what another one does, and where one holds a word that is searched for."""
+    lib, train = project / "lib.py", project / "train.py"
+    lib.write_text("def sync():\n    pass\n")
+    train.write_text(
+        "import torch.distributed as dist\nfrom lib import sync\n"
+        "def main():\n    if dist.get_rank() == 0:\n        sync()\n"
+    )
+    settings = Settings(project, frozenset({"DDP101"}))
+    texts = {lib: lib.read_text(), train: train.read_text()}
+    assert check_texts(texts, [train], settings) == {train: ()}
+    texts[lib] = "import torch.distributed as dist\ndef sync():\n    dist.barrier()\n"
+    assert [f.code for f in check_texts(texts, [train], settings)[train]] == ["DDP101"]
+    searching = Project(project)
+    searching.take_instead({lib: SourceFile("lib.py", texts[lib], "lib.py")})
+    assert searching.holding("barrier") == (lib,)
+    assert searching.holding("pass") == ()
 
 
 def test_fix_leaves_suppressed_lines_alone(check: Check, project: pathlib.Path) -> None:

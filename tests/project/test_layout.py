@@ -6,8 +6,10 @@ import pathlib
 
 import pytest
 
+from ddp_lint import files
 from ddp_lint.files import lies_in
 from ddp_lint.project import Project
+from ddp_lint.project.layout import Layout
 
 
 @pytest.fixture
@@ -153,3 +155,19 @@ def test_a_star_brings_what_modules_define_and_no_other_file_is_parsed_for_it(tm
 )
 def test_what_lies_in_a_folder(path: str, folder: str, inside: bool) -> None:
     assert lies_in(pathlib.Path(path), pathlib.Path(folder)) is inside
+
+
+@pytest.mark.parametrize(
+    ("folder", "path", "below"),
+    [("/", "/a.py", "a.py"), ("/", "/", "."), ("/a", "/a/b.py", "b.py"), ("/a", "/ab", "/ab")],
+)
+def test_paths_below_a_folder(folder: str, path: str, below: str) -> None:
+    assert files.below(folder, path) == below
+
+
+def test_a_project_may_be_all_files() -> None:
+    """A script in the root of a container, with no configuration: the search for what it imports comes to an end."""
+    layout = Layout(pathlib.Path("/"))
+    assert layout.locate("no_module_of_this_name", "/", script=True) == "no_module_of_this_name"
+    assert layout.locate("usr.no_module_of_this_name", "/usr/lib", script=True) == "usr.no_module_of_this_name"
+    assert layout.name_of("/train.py") == ("train", False)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from ddp_lint.config import Settings
-from ddp_lint.engine.runner import check_module, check_text
+from ddp_lint.engine.runner import check_texts
 from ddp_lint.files import shown
 from ddp_lint.findings import Finding
-from ddp_lint.fixes import Fixed, Text, applicable, fixpoint, unified_diff
+from ddp_lint.fixes import Fixed, Text, applicable, fixpoint_of_all, unified_diff
 from ddp_lint.source.file import Unreadable
 from ddp_lint.source.notebook import SUFFIX, Notebook
 
@@ -26,40 +29,79 @@ class FixedFiles:
     text: str = ""
 
 
+class _File(NamedTuple):
+    """A file that is to be fixed; `notebook` where it is one."""
+
+    source: Text
+    notebook: Notebook | None
+
+    @classmethod
+    def of(cls, source: Text) -> _File:
+        """Raises ValueError for what has the name of a notebook and is none."""
+        return cls(source, Notebook.of(source.content) if source.path.suffix == SUFFIX else None)
+
+    @property
+    def program(self) -> str:
+        """The text that is fixed."""
+        return self.notebook.module if self.notebook is not None else self.source.content
+
+    def with_program(self, program: str) -> str:
+        """The content of the file with it. Raises ValueError where the cells of a notebook are lost."""
+        return self.notebook.with_module(program) if self.notebook is not None else program
+
+
 def fix_files(
     findings: Iterable[Finding], files: Mapping[pathlib.Path, Settings], *, unsafe: bool, dry: bool
 ) -> FixedFiles:
-    """Fix the files that have findings with a fix. With `dry` nothing is written."""
+    """Fix the files that have findings with a fix. With `dry` nothing is written.
+
+    All files are checked together, round by round: what one needs of the others is worked out once a round.
+    """
     wanted = {f.span.path for f in findings if applicable(f.fix, unsafe=unsafe)}
     outcome = FixedFiles()
-    for path, settings in files.items():
-        name = shown(path)
-        if name not in wanted:
-            continue
-        try:
-            source = Text.read(path)
-            result = _fixed(source.content, path, settings, unsafe)
-            if not dry and result.applied:
-                source.write(result.text, settings.root)
-        except (OSError, ValueError, SyntaxError, LookupError, Unreadable) as e:
-            outcome.failures.append((name, f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
-            continue
-        outcome.fixed += len(result.applied)
-        outcome.patch += unified_diff(name, source.content, result.text)
+    concerned = [(path, settings) for path, settings in files.items() if shown(path) in wanted]
+    for _, group in itertools.groupby(concerned, key=lambda item: id(item[1])):
+        part = list(group)
+        settings = part[0][1]
+        read: dict[pathlib.Path, _File] = {}
+        for path, _ in part:
+            with _telling(path, outcome):
+                read[path] = _File.of(Text.read(path))
+        for path, done in _fixed(read, settings, unsafe).items():
+            with _telling(path, outcome):
+                _finish(path, read[path], done, settings, outcome, dry=dry)
     return outcome
+
+
+def _finish(
+    path: pathlib.Path, file: _File, done: Fixed, settings: Settings, outcome: FixedFiles, *, dry: bool
+) -> None:
+    """Raises what `Text.write` and `_File.with_program` raise."""
+    text = file.with_program(done.text)
+    if not dry and done.applied:
+        file.source.write(text, settings.root)
+    outcome.fixed += len(done.applied)
+    outcome.patch += unified_diff(shown(path), file.source.content, text)
+
+
+@contextlib.contextmanager
+def _telling(path: pathlib.Path, outcome: FixedFiles) -> Iterator[None]:
+    """What goes wrong with one file is told, and costs no other."""
+    try:
+        yield
+    except (OSError, ValueError, SyntaxError, LookupError, Unreadable) as e:
+        outcome.failures.append((shown(path), f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
 
 
 def fix_text(source: Text, settings: Settings, *, unsafe: bool) -> FixedFiles:
     """Fix text that is not on disk, as if it were the content of its path."""
-    result = _fixed(source.content, source.path, settings, unsafe)
-    patch = unified_diff(shown(source.path), source.content, result.text)
-    return FixedFiles(len(result.applied), patch, text=result.text)
+    file = _File.of(source)
+    done = _fixed({source.path: file}, settings, unsafe)[source.path]
+    text = file.with_program(done.text)
+    return FixedFiles(len(done.applied), unified_diff(shown(source.path), source.content, text), text=text)
 
 
-def _fixed(text: str, path: pathlib.Path, settings: Settings, unsafe: bool) -> Fixed:
-    """Raises ValueError for what has the name of a notebook and is none."""
-    if path.suffix == SUFFIX:
-        notebook = Notebook.of(text)
-        done = fixpoint(notebook.module, lambda module: check_module(module, path, settings).findings, unsafe=unsafe)
-        return Fixed(notebook.with_module(done.text), done.applied)
-    return fixpoint(text, lambda content: check_text(content, path, settings).findings, unsafe=unsafe)
+def _fixed(read: Mapping[pathlib.Path, _File], settings: Settings, unsafe: bool) -> dict[pathlib.Path, Fixed]:
+    """The programs after all rounds."""
+    programs = {path: file.program for path, file in read.items()}
+    return fixpoint_of_all(programs, lambda texts, left: check_texts(texts, left, settings), unsafe=unsafe)

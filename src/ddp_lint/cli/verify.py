@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: torchrun's own options that are passed on as they are.
 _LAUNCHER = ("nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port")
+#: Of one machine: the launcher starts as many processes as it is told, until the machine has no memory left.
+_MOST_RANKS = 1024
 
 
 def _wraps(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -58,7 +60,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option(
     "--nproc",
     "--nproc-per-node",
-    type=click.IntRange(1),
+    type=click.IntRange(1, _MOST_RANKS),
     default=2,
     show_default=True,
     help="Number of ranks on this machine.",

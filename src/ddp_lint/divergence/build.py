@@ -63,11 +63,8 @@ class Site:
 
     def anchored(self, event: Event) -> Event:
         """The event as seen from the function at hand: at the outermost call, with the way to it."""
-        here = called(self.callee, event.call, event.span)
-        return dataclasses.replace(
-            event, span=self.span, call=self.text, chain=(*self.chain, *(event.chain or (here,))),
-            group=of_object(event.group, self.receiver),
-        )  # fmt: skip
+        chain = (*self.chain, *(event.chain or (called(self.callee, event.call, event.span),)))
+        return event.seen_from(self.span, self.text, chain, of_object(event.group, self.receiver))
 
 
 def build(

@@ -177,10 +177,15 @@ class Comparison:
 
     def of_open_choices(self, start: Node) -> Iterator[Difference]:
         """Where two ranks diverge as each chooses for itself: data, clocks, files, ranks that only the run knows."""
+        own = [
+            n for n in self._graph.nodes if isinstance(n, Choice) and n.condition.open and self._may_part(n.condition)
+        ]
+        if not own:
+            return
         assumed, coming = self._assumed(start), [self._reached(start, world) for world in range(worlds.COUNT)]
         apart = self._in_places()
         # A place is shown with the choice that reaches it first: one in doubt must not stand before a surer one.
-        for node in sorted(self._graph.nodes, key=_in_doubt):
+        for node in sorted(own, key=_in_doubt):
             here = [world for world, reached in enumerate(coming) if node.number in reached]
             here = [world for world in here if self._group.may_hold(worlds.WORLDS[world])]
             if not here:  # left over from a loop that turned out to hold no events
@@ -188,25 +193,24 @@ class Comparison:
             common = assumed.get(node.number)
             if common is None:  # behind choices that exclude each other
                 continue
-            if isinstance(node, Choice) and node.condition.open and self._may_part(node.condition):
-                if _have_one_number(node.condition, here):
-                    continue
-                key = self._projection.truth(node.condition, 0)
-                if any(common.get(choice) is chosen for choice, chosen in self._alone) or node.number in apart:
-                    continue
-                if not self._is_first(start, node, key):
-                    continue
-                first, second = here[0], here[1 % len(here)]
-                level = self._is_level(start, node, first, second)
-                pairs = ((first, second), (second, first)) if level else ((first, first), (second, second))
-                for world, other in pairs:
-                    yes = Step(node.condition, True, node.span, None, 0)
-                    no = Step(node.condition, False, node.span, None, 0)
-                    found = self._of_like_questions(
-                        Side(node.yes, world, {**common, key: True}, yes),
-                        Side(node.no, other, {**common, key: False}, no),
-                    )
-                    yield from (dataclasses.replace(each, alone=len(here) == 1) for each in found)
+            if _have_one_number(node.condition, here):
+                continue
+            key = self._projection.truth(node.condition, 0)
+            if any(common.get(choice) is chosen for choice, chosen in self._alone) or node.number in apart:
+                continue
+            if not self._is_first(start, node, key):
+                continue
+            first, second = here[0], here[1 % len(here)]
+            level = self._is_level(start, node, first, second)
+            pairs = ((first, second), (second, first)) if level else ((first, first), (second, second))
+            for world, other in pairs:
+                yes = Step(node.condition, True, node.span, None, 0)
+                no = Step(node.condition, False, node.span, None, 0)
+                found = self._of_like_questions(
+                    Side(node.yes, world, {**common, key: True}, yes),
+                    Side(node.no, other, {**common, key: False}, no),
+                )
+                yield from (dataclasses.replace(each, alone=len(here) == 1) for each in found)
 
     def _in_places(self) -> set[int]:
         """Nodes in one arm of a test of the rank's place along an axis, where both arms communicate over a group of
@@ -343,8 +347,8 @@ class Comparison:
 
     def of_rounds(self, start: Node) -> Iterator[Difference]:
         """Loops with events that ranks go round a different number of times."""
-        possible = self._assumed(start)
         loops = [node for node in self._graph.nodes if isinstance(node, Loop)]
+        possible = self._assumed(start) if loops else {}
         started_again = {inner.number for loop in loops for inner in self._started_again(loop)}
         for node in loops:
             if node.rounds is None or not self._projection.is_live(node):

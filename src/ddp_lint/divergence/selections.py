@@ -78,6 +78,8 @@ def selection(frame: Frame, node: ast.AST, parts: Sequence[Value]) -> Value:
 
 def of_one_shape(value: Value) -> Value:
     """What a function gives that was told the number on which the ranks have agreed: it has filled the tensor up."""
+    if value.items is None and not kind_of(value):
+        return value
     items = tuple(map(of_one_shape, value.items)) if value.items is not None else None
     return dataclasses.replace(value, items=items, reference=None if kind_of(value) else value.reference)
 

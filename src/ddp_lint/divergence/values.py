@@ -32,7 +32,7 @@ class Known:
         return isinstance(other, Known) and type(self.value) is type(other.value) and bool(self.value == other.value)
 
     def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
+        return hash(self.value)  # of 1 and True, too: they are told apart where they meet
 
 
 class Symbol:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
 from ddp_lint.engine.cache import Cache
 from ddp_lint.engine.report import FileResult, Report
 from ddp_lint.engine.scheduling import processes_for, size_of
+from ddp_lint.findings import Finding
 from ddp_lint.gc_tuning import rare_collections
 from ddp_lint.grouping import words_of
 from ddp_lint.project import Project
 from ddp_lint.project.layout import FILES_LIMIT
 from ddp_lint.rules.registry import following_calls
 from ddp_lint.source import SourceFile, Unreadable
+from ddp_lint.source.file import normalised
 
 if TYPE_CHECKING:
     from ddp_lint.program import Reach
@@ -156,9 +158,24 @@ def check_text(text: str, path: pathlib.Path, settings: Settings, *, cache_dir: 
     return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside), cache_dir)
 
 
-def check_module(module: str, path: pathlib.Path, settings: Settings) -> Report:
-    """Check what `Notebook.module` makes of the notebook at `path`; findings are at lines of the module."""
-    return _check_as(path, settings, lambda shown, inside: SourceFile(shown, module, inside))
+def check_texts(
+    texts: Mapping[pathlib.Path, str], wanted: Iterable[pathlib.Path], settings: Settings
+) -> dict[pathlib.Path, tuple[Finding, ...]]:
+    """Check the wanted ones of texts, each of which is taken as the content of its path, together: what one needs of
+    the others is worked out once. The text of a notebook is its module (`Notebook.module`), at whose lines its findings
+    are."""
+    project = Project(settings.root, names=settings.names)
+    places = {path: path.absolute() for path in texts}
+    opened = {
+        places[path]: SourceFile(project.shown(places[path]), normalised(text), project.inside(places[path]))
+        for path, text in texts.items()
+    }
+    project.take_instead(opened)
+    from ddp_lint.engine.checking import Checker
+
+    checker = Checker(settings, project=project)
+    with rare_collections():
+        return {path: checker.check_file(opened[places[path]], places[path]).findings for path in wanted}
 
 
 def _check_as(

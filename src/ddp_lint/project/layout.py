@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddp_lint.files import lies_in
+from ddp_lint.files import inner, lies_in
 from ddp_lint.knowledge import frameworks
 from ddp_lint.source.imports import absolute_target
 
@@ -133,13 +133,13 @@ class Layout:
         for part in parts[:-1]:
             if part not in self._listing(folder):
                 return None
-            folder = f"{folder}{os.sep}{part}"
+            folder = f"{inner(folder)}{part}"
         last = parts[-1]
         names = self._listing(folder)
         # As the import system has it, a package goes before a module of the same name.
-        if last in names and self._is_package(f"{folder}{os.sep}{last}"):
+        if last in names and self._is_package(f"{inner(folder)}{last}"):
             return os.path.join(folder, last, _INIT)
-        return f"{folder}{os.sep}{last}.py" if f"{last}.py" in names else None
+        return f"{inner(folder)}{last}.py" if f"{last}.py" in names else None
 
     def files(self) -> list[str]:
         """The Python files below the root, sorted; folders that hold no sources of the project are left out."""
@@ -228,6 +228,8 @@ class Layout:
             length, path = next((found for found in paths if base == first and found[1]), (0, None))
             if path:
                 return ".".join([self.name_of(path)[0], *parts[length:]])
+            if above == folder:
+                break
             folder = above
         return ""
 
@@ -249,10 +251,11 @@ class Layout:
         nearest = self._nearest(folder, first)
         while nearest is not None:
             yield nearest
-            nearest = self._nearest(os.path.dirname(nearest), first)
+            above = os.path.dirname(nearest)
+            nearest = self._nearest(above, first) if above != nearest else None
 
     def _is_inside(self, folder: str) -> bool:
-        return folder == self.root or folder.startswith(self.root + os.sep)
+        return folder == self.root or folder.startswith(inner(self.root))
 
     def _nearest(self, folder: str, first: str) -> str | None:
         """The nearest folder, at or above this one and below the root, that is no package and holds `first`. Found
@@ -268,7 +271,10 @@ class Layout:
             if (first in listing or f"{first}.py" in listing) and not self._is_package(folder):
                 nearest = folder
                 break
-            folder = os.path.dirname(folder)
+            above = os.path.dirname(folder)
+            if above == folder:  # the root of all files, where a container may have its script
+                break
+            folder = above
         self._above.update(dict.fromkeys(passed, nearest))
         return nearest
 
@@ -297,9 +303,9 @@ def _entries(folder: str) -> Entries:
 @functools.lru_cache(maxsize=4096)
 def _dotted_path(root: str, path: str) -> str:
     """`path` below `root` as a dotted name; '' when it is not below it."""
-    if not path.startswith(root + os.sep):
+    if not path.startswith(inner(root)):
         return ""
-    folder, base = os.path.split(path[len(root) + 1 :])
+    folder, base = os.path.split(path[len(inner(root)) :])
     parts = folder.split(os.sep) if folder else []
     if base != _INIT:
         parts.append(base.rpartition(".")[0] or base)

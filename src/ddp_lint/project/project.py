@@ -149,6 +149,8 @@ class Project:
         self._used: weakref.WeakValueDictionary[str, ModuleFacts] = weakref.WeakValueDictionary()
         self._in_memory = _Characters()
         self._held: dict[str, SourceFile] = {}
+        #: What is taken as the content of files instead of what is on disk.
+        self._instead: dict[str, SourceFile] = {}
         self._memo: dict[Hashable, Answered[Any]] = {}
         self._recorder = Recorder()
         #: What evaluations take.
@@ -362,7 +364,7 @@ class Project:
 
     def _content(self, path: str) -> SourceFile | None:
         """A file, for who says what of it a result depends on."""
-        file = self._held.get(path)
+        file = self._held.get(path) or self._instead.get(path)
         if file is None:
             try:
                 file = SourceFile.read(pathlib.Path(path), files.below(self._cwd, path), self._relative(path))
@@ -385,6 +387,15 @@ class Project:
         self._ask(f"file:{self._relative(key)}", file.digest)
         if key in self._facts and ((known := self._facts[key]) is None or known.source.text != file.text):
             del self._facts[key]
+
+    def take_instead(self, texts: Mapping[pathlib.Path, SourceFile]) -> None:
+        """Before anything is asked: take these as what is on disk."""
+        self._instead = {os.path.normpath(path): file for path, file in texts.items()}
+        self._words = WordSearch(self._layout.files, read=self._bytes)
+
+    def _bytes(self, path: str) -> bytes:
+        file = self._instead.get(path)
+        return file.text.encode("utf-8", "surrogatepass") if file is not None else files.read_or_nothing(path)
 
     # ---- what can communicate
 
@@ -409,7 +420,7 @@ class Project:
     def _text_now(self, path: str) -> str | None:
         """The text of a file, for who says what of it a result depends on."""
         facts = self._facts.get(path)
-        file = facts.source if facts is not None else self._held.get(path)
+        file = facts.source if facts is not None else self._held.get(path) or self._instead.get(path)
         try:  # as it is read to be checked: a notebook is its cells
             return (file or SourceFile.read(pathlib.Path(path), path)).text
         except Unreadable:

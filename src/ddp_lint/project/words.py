@@ -45,10 +45,17 @@ class Earlier:
 
 class WordSearch:
     """Finds the files that hold a word, or any other text. Files are read when they are first searched, and once as
-    far as what they hold may be kept. `paths`: the files to search; `earlier`: what is known of them."""
+    far as what they hold may be kept. `paths`: the files to search; `earlier`: what is known of them; `read`: what
+    gives the content of a file."""
 
-    def __init__(self, paths: Callable[[], Sequence[str]], earlier: Callable[[], Earlier] | None = None) -> None:
+    def __init__(
+        self,
+        paths: Callable[[], Sequence[str]],
+        earlier: Callable[[], Earlier] | None = None,
+        read: Callable[[str], bytes] = files.read_or_nothing,
+    ) -> None:
         self._paths = paths
+        self._read = read
         self._earlier = earlier or (lambda: Earlier({}, frozenset()))
         self._contents: dict[str, bytes] = {}
         self._often: dict[str, SearchedText] = {}
@@ -107,7 +114,7 @@ class WordSearch:
     def _content(self, path: str) -> bytes:
         content = self._contents.get(path)
         if content is None:
-            content = files.read_or_nothing(path)
+            content = self._read(path)
             self._size += len(content)
             if self._size <= _KEPT_CONTENT:
                 self._contents[path] = content
