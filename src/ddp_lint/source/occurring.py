@@ -10,11 +10,12 @@ import contextlib
 import functools
 import importlib
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
 #: The parser of regular expressions, which has no public name: without it each search is made.
-_PARSERS: Final = ("re._parser", "sre_parse")
+_PARSER: Final = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 #: A shorter text is in nearly every file.
 _SHORTEST: Final = 3
 #: Parts of a pattern that take no characters.
@@ -41,13 +42,12 @@ def may_occur(pattern: re.Pattern[str], text: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _needed(pattern: re.Pattern[str]) -> tuple[str, ...]:
     """Texts, one of which is in every match of a pattern; none where that is not known."""
-    for name in _PARSERS:
-        with contextlib.suppress(ImportError, AttributeError, re.error):
-            parts = importlib.import_module(name).parse(pattern.pattern, pattern.flags & ~re.DEBUG)
-            found = _of_sequence(parts)
-            if pattern.flags & re.IGNORECASE:
-                found = {each.lower() for each in found if each.isascii()} if all(map(str.isascii, found)) else set()
-            return tuple(sorted(each for each in found if not any(o != each and o in each for o in found)))
+    with contextlib.suppress(ImportError, AttributeError, re.error):
+        parts = importlib.import_module(_PARSER).parse(pattern.pattern, pattern.flags & ~re.DEBUG)
+        found = _of_sequence(parts)
+        if pattern.flags & re.IGNORECASE:
+            found = {each.lower() for each in found} if all(map(str.isascii, found)) else set()
+        return tuple(sorted(each for each in found if not any(o != each and o in each for o in found)))
     return ()
 
 
