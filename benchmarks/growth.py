@@ -752,6 +752,21 @@ def wraps_in_functions(n: int) -> str:
     return f"{_TORCH}from torch.nn.parallel import DistributedDataParallel as DDP\n{made}"
 
 
+@text(400)
+def methods_called_behind_a_wrapper(n: int) -> str:
+    defs = "".join(f"    def m{i}(self, x):\n        return x\n" for i in range(n))
+    used = "".join(f"    n.module.m{i}(x).sum().backward()\n" for i in range(n))
+    head = "from torch.nn.parallel import DistributedDataParallel as DDP\nclass N(nn.Module):\n"
+    return f"{_TORCH}{head}{defs}def train(x):\n    n = DDP(N())\n{used}"
+
+
+@text(300)
+def classes_that_override_one_method(n: int) -> str:
+    head = "class B(nn.Module):\n    def run(self, x):\n        self.go(x)\n        dist.barrier()\n    def go(self, x):\n        pass\n"
+    body = "    def go(self, x):\n        if x.n > {0}:\n            dist.all_reduce(x)\n"
+    return f"{_TORCH}{head}" + "".join(f"class C{i}(B):\n{body.format(i)}" for i in range(n))
+
+
 @text(500)
 def layers_that_buffers_follow(n: int) -> str:
     made = "".join(

@@ -163,13 +163,28 @@ def _targets(target: ast.expr) -> list[str]:
     return [dotted(part) for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])]
 
 
+@kept_by_node(64)
+def _plainly_made(function: ast.AST) -> tuple[dict[str, list[ast.expr]], dict[str, int]]:
+    """What a function assigns to each dotted name that is a target by itself, and the first line on which each variable
+    is given to a call."""
+    values = collections.defaultdict[str, list[ast.expr]](list)
+    lines: dict[str, int] = {}
+    for node in children(function):
+        if isinstance(node, ast.Assign):
+            for name in {dotted(target) for target in node.targets}:
+                values[name].append(node.value)
+        elif isinstance(node, ast.Call):
+            for name in {given.id for given in node.args if isinstance(given, ast.Name)}:
+                lines[name] = min(lines.get(name, node.lineno), node.lineno)
+    return dict(values), lines
+
+
 def _is_plain(frame: Frame, model: str, value: Value | None, node: ast.Call) -> bool:
     if value is not None and value.reference == ref.ON_ONE_DEVICE:
         return True
-    parts = list(children(frame.function)) if frame.function is not None else []
-    made = [n.value for n in parts if isinstance(n, ast.Assign) and any(dotted(t) == model for t in n.targets)]
-    before = (n for n in parts if isinstance(n, ast.Call) and n.lineno < node.lineno)
-    handed = any(isinstance(given, ast.Name) and given.id == model for call in before for given in call.args)
+    values, given = _plainly_made(frame.function) if frame.function is not None else ({}, {})
+    made = values.get(model, [])
+    handed = given.get(model, node.lineno) < node.lineno
     of = value.reference.of if value is not None and isinstance(value.reference, ref.Instance) else None
     is_module = isinstance(of, ref.ClassRef) and frame.linker.is_module(of)
     return len(made) == 1 and not handed and (is_module or _is_new_module(frame, made[0]))

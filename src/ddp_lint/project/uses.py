@@ -38,7 +38,10 @@ class Use:
 def uses(facts: ModuleFacts, name: str) -> Iterator[Use]:
     """The uses of a name in a file, by the last part of dotted names."""
     touch(facts.tree)
-    for node, around, owner, above in _places(facts, name):
+    index = _index(facts.tree, facts.source.text)
+    if name not in index.places:  # each method of a name asks for it: all classes of a file may have one
+        index.places[name] = tuple(_places(facts, index, name))
+    for node, around, owner, above in index.places[name]:
         call = above if isinstance(above, ast.Call) else None
         called = call is not None and call.func is node
         yield Use(node, call if called else None, None if called else call, around, owner)
@@ -47,10 +50,9 @@ def uses(facts: ModuleFacts, name: str) -> Iterator[Use]:
 _Place = tuple[ast.Name | ast.Attribute, FunctionNode | None, ast.ClassDef | None, ast.AST | None]
 
 
-def _places(facts: ModuleFacts, name: str) -> Iterator[_Place]:
+def _places(facts: ModuleFacts, index: _Index, name: str) -> Iterator[_Place]:
     """Where a name is: with the function and the class that it is in, and the call around it. Statements whose lines
     do not hold the word are passed over."""
-    index = _index(facts.tree, facts.source.text)
     lines = index.lines.get(name, ())
     stack: list[tuple[ast.AST, FunctionNode | None, ast.ClassDef | None, ast.AST | None]]
     stack = [(facts.tree, None, None, None)] if lines else []
@@ -82,6 +84,8 @@ class _Index:
             for word in set(_WORD.findall(line)):
                 self.lines.setdefault(word, []).append(number)
         self._bodies: dict[ast.AST, tuple[list[int], list[ast.AST]]] = {}
+        #: By name: where it was found.
+        self.places: dict[str, tuple[_Place, ...]] = {}
 
     def on_lines(self, node: ast.AST, lines: Sequence[int]) -> Iterable[ast.AST]:
         """What a node consists of; of many statements those that begin before one of the lines alone."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import bisect
 import re
+from typing import NamedTuple
 
 import libcst as cst
 
@@ -27,6 +29,16 @@ _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encode
 _PLAIN_MODULE_USES = frozenset(
     table("wrappers")["plain_module_methods"]
 )  # reading parameters, checkpoints, modes: no forward
+
+
+class _Order(NamedTuple):
+    """The calls of a function in the order in which they run: the place of each, those of the backwards, and by the
+    name of a wrapper those that run its forward. Each call behind a wrapper asks what ran before it."""
+
+    calls: list[cst.Call]
+    places: dict[cst.Call, int]
+    backwards: list[int]
+    forwards: dict[str, list[int]]
 
 
 class ForwardBypassesWrapper(Rule):
@@ -145,6 +157,7 @@ class ForwardBypassesWrapper(Rule):
     def start(self) -> None:
         self._wraps = self.module.wraps
         self._unwrapping = Unwrapping(self.module)
+        self._orders: dict[cst.FunctionDef, _Order] = {}
         self._raw_calls: dict[cst.FunctionDef | None, list[tuple[cst.Call, str, str]]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -212,15 +225,34 @@ class ForwardBypassesWrapper(Rule):
     def _is_armed(self, node: cst.Call, head: str, end: cst.Call) -> bool:
         """Whether the wrapper's own forward runs before the same backward, or the call itself where another function
         has the backward: its hooks are armed then, and average all gradients of the parameters."""
-        function, armed = self.module.function_of(node), False
-        for call in calls_as_run(function.body) if function is not None else ():
-            if call is end:
-                return armed
-            if is_backward(call):
-                armed = False
-            elif runs_forward(self.module, call, head) and not exclusive(self.module, call, node):
-                armed = armed or not without_gradient(self.module, call)
-        return False
+        function = self.module.function_of(node)
+        order = self._order_of(function) if function is not None else None
+        place = order.places.get(end) if order is not None else None
+        if order is None or place is None:
+            return False
+        before = bisect.bisect_left(order.backwards, place)
+        forwards = self._forwards_of(order, head)
+        first = bisect.bisect_left(forwards, order.backwards[before - 1] if before else 0)
+        calls = (order.calls[at] for at in forwards[first : bisect.bisect_left(forwards, place)])
+        return any(not exclusive(self.module, c, node) and not without_gradient(self.module, c) for c in calls)
+
+    def _order_of(self, function: cst.FunctionDef) -> _Order:
+        if function not in self._orders:
+            calls = calls_as_run(function.body)
+            backwards = [place for place, call in enumerate(calls) if is_backward(call)]
+            self._orders[function] = _Order(calls, {call: place for place, call in enumerate(calls)}, backwards, {})
+        return self._orders[function]
+
+    def _forwards_of(self, order: _Order, head: str) -> list[int]:
+        """The places of the calls that run the wrapper's forward, without the backwards."""
+        if head not in order.forwards:
+            of_backward = set(order.backwards)
+            order.forwards[head] = [
+                place
+                for place, call in enumerate(order.calls)
+                if place not in of_backward and runs_forward(self.module, call, head)
+            ]
+        return order.forwards[head]
 
     def _twin(self, node: cst.Call, name: str) -> None:
         wrap = self._wraps.twin(name, node)
