@@ -13,12 +13,13 @@ from ddp_lint.launch.joining import joining_functions, lines_off
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
+from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unmentioned_at, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
-from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.imports import dotted_ast, is_script, last_part
 from ddp_lint.source.syntax import calls_below, defaults, function_at, statements, walk
 
 #: What shows ranks in a file: each word with its node.
@@ -53,12 +54,34 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     seen."""
     if not facts.name or not (joining_functions(project) or starts_several(project)):
         return False
-    programs = _programs_above(facts, project)
-    if line is not None and _is_in_guard(facts, line):
-        programs = (facts,)
-    elif line is not None:
-        programs = tuple(program for program in programs if _comes_to(project, program, facts, line))
+    programs = _coming_to(facts, project, line)
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def shows_no_ranks(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
+    """Whether the programs that come to a file, or to a line of it, are seen, and none of them shows several ranks,
+    whether or not others of the project do. Who has installed a project may run its modules in other programs."""
+    if not facts.name or is_installed(project):
+        return False
+    programs = _coming_to(facts, project, line)
+    return bool(programs) and all(
+        _is_alone(project, each, shown) or _shows_nothing(project, each, shown) for each in programs
+    )
+
+
+def modules_around(facts: ModuleFacts, project: Project, line: int | None) -> frozenset[str]:
+    """The modules of all programs that come to a file, or to a line of it; none where these are not seen, or others
+    may use what the project has."""
+    programs = _coming_to(facts, project, line) if facts.name and not is_installed(project) else ()
+    return frozenset[str]().union(*(_modules(project, program) for program in programs))
+
+
+def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[ModuleFacts, ...]:
+    """The programs that come to a file, or to a line of it."""
+    if line is not None and _is_in_guard(facts, line):
+        return (facts,)
+    programs = _programs_above(facts, project)
+    return tuple(each for each in programs if line is None or _comes_to(project, each, facts, line))
 
 
 def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
@@ -95,7 +118,7 @@ def _programs(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
     while queue:
         each = queue.pop()
         above = [u for u in importers(project, each.name, holding=("import",)) if not u.source.is_test and u.name]
-        if each.file.holds("__main__") or (not above and does_something(each)):
+        if each.file.holds("__main__") or (not above and (does_something(each) or is_script(each.file.text))):
             programs.append(each)
         elif not above:
             return ()
@@ -134,6 +157,11 @@ def _is_started_alone(project: Project, program: ModuleFacts, shown: Shown) -> b
 
 def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool:
     """Whether nothing that a program comes to makes a group, starts ranks or is told its rank by a launcher."""
+    key = ("shows nothing of ranks", program.name)
+    return project.remember(key, lambda: _is_without_signs(project, program, shown))
+
+
+def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> bool:
     among = _modules(project, program)
     for name in among:
         facts = project.facts(name)

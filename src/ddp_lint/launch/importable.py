@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ddp_lint.launch.texts import is_installed_as
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.imports import absolute, dotted_ast
+from ddp_lint.source.imports import absolute, dotted_ast, is_script
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 
 #: By what a module may get names that its text does not have.
@@ -50,7 +50,7 @@ def _imported(project: Project, facts: ModuleFacts) -> Iterator[tuple[ModuleFact
         base = absolute(node, facts.name, project.module_name(path)[1])
         for alias in node.names:
             name = f"{base}.{alias.name}"
-            target = name if node.level else project.locate(name, path, facts.file.holds("__main__"))
+            target = name if node.level else project.locate(name, path, is_script(facts.file.text))
             found = project.split(target) if alias.name != "*" else None
             if found is not None and found[1] and (node.level or _is_its_own(project, facts, *found, base)):
                 yield found
@@ -71,7 +71,7 @@ def _lacks_file(project: Project, facts: ModuleFacts) -> bool:
 
 def _at(project: Project, facts: ModuleFacts, name: str) -> str:
     path = project.find(facts.name)
-    return project.locate(name, path, facts.file.holds("__main__")) if path is not None else name
+    return project.locate(name, path, is_script(facts.file.text)) if path is not None else name
 
 
 def _folder_of(project: Project, base: str, here: str) -> str:

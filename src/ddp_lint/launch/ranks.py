@@ -15,7 +15,7 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
-from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone
+from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone, shows_no_ranks
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
 from ddp_lint.launch.search import holds_by, importers, programs
@@ -76,6 +76,18 @@ def runs_alone(module: Module, node: cst.CSTNode | None = None) -> bool:
     if facts is None or project is None:
         return False
     return comes_alone(facts, project, module.span(node).line if node is not None else None)
+
+
+def meets_no_ranks(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the programs that come to a place are seen and all are one process, also where nothing in the project
+    makes a group: a class of a model that its own script trains."""
+    facts, project = module.facts, module.project
+    if facts is None or project is None:
+        return False
+    line = module.span(node).line
+    key = ("meets no ranks", line)
+    found: bool = project.remember(key, lambda: shows_no_ranks(facts, project, line, _evidence), facts.kept)
+    return found
 
 
 def comes_alone(facts: ModuleFacts, project: Project, line: int | None) -> bool:

@@ -42,6 +42,8 @@ _SOMEWHERE = "$moved"
 #: In a line that is made of several, where another one began.
 _BEGAN = "\0"
 _QUOTES = str.maketrans("\"'[],()", "       ")
+#: What is between the numbers of one word: ``localhost:0,1``.
+_NUMBERS = re.compile(r"(?<=\d),(?=\d)")
 _PYTHON = re.compile(
     r"(?<![\w./-])(?:\S{0,200}/)?python[\d.]*(?: +-[A-Za-z]+(?<!-m))* +(?P<target>-m +\S+|\S+\.py(?=\s|$))"
 )
@@ -303,7 +305,7 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
         said = stripped.startswith(("#", "rem ", "REM ", "::"))
         expanded = _expanded(re.sub(r"\s#.*", "", stripped), given)
         for command in _BETWEEN.split(_WORKED_OUT.sub(_SOMEWHERE, expanded)):
-            start = _start(command.translate(_QUOTES))
+            start = _start(_NUMBERS.sub("+", command).translate(_QUOTES))
             if start is not None:
                 target = f"{_SOMEWHERE}/{start.target}" if moved and start.target else start.target
                 several = left_open or (asked != {"1"} and (bool(asked) or start.nodes == "as asked"))
@@ -365,9 +367,10 @@ def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> S
     processes = [option["value"] for option in _options(launcher["processes"]).finditer(before)]
     nodes = [option["value"] for option in _options(launcher["nodes"]).finditer(before)]
     open_ = re.search(r"(?:^|(?<!\S)(?!-)\S+ +|=\S+ +)\$", before.strip()) is not None
+    slots = [o["value"] for o in _options(launcher["slots"]).finditer(before)] if "slots" in launcher else []
+    of_one = processes in (["1"], ["1x1"]) and nodes in ([], ["1"])
     alone = (
-        processes in (["1"], ["1x1"])
-        and nodes in ([], ["1"])
+        (of_one or (not processes and nodes == slots and _is_one_slot(slots)))
         and not open_
         and not _multiplies(command[: found.start()])
     )
@@ -379,6 +382,11 @@ def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> S
         return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=nodes[0])
     on_nodes = "" if not on_one else "as asked" if _multiplies(command[: found.start()]) else "one"
     return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=on_nodes)
+
+
+def _is_one_slot(slots: list[str]) -> bool:
+    """Whether a launcher is given one GPU of one machine: ``--include localhost:2``."""
+    return len(slots) == 1 and re.fullmatch(r"[\w.-]+:\d+", slots[0]) is not None
 
 
 def _file_of(target: str) -> str:

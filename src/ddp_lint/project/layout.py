@@ -202,8 +202,8 @@ class Layout:
     def locate(self, name: str, folder: str, script: bool) -> str:
         """The name inside the project of what an absolute import in a file of `folder` names; `name` if not found.
 
-        As the interpreter would look: in the folder of a script (a file in a folder that is no package, or with a
-        ``__main__`` guard, `script`), in the folders above that are no packages, in the source roots. The folder of a
+        As the interpreter would look: in the folder of a script (a file in a folder that is no package, or one that is
+        started itself, `script`), in the folders above that are no packages, in the source roots. The folder of a
         script and those above it are in `sys.path` only when someone put them there, yet training recipes do. A package
         that was copied into another one still imports itself by its old name.
         """

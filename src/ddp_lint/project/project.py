@@ -50,7 +50,7 @@ from ddp_lint.project.project_names import Own
 from ddp_lint.project.types import Types
 from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
-from ddp_lint.source.imports import ImportTable, dotted_ast
+from ddp_lint.source.imports import ImportTable, dotted_ast, is_script
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.wrap_evidence import in_code
 
@@ -208,7 +208,7 @@ class Project:
         """What an absolute import of `name` means in the file `path`, as a name that `find` and `canonical` take.
 
         A recipe's ``from utils import x`` means the `utils` in its folder; what the project does not have is returned
-        as it is. `script`: the file has a ``__main__`` guard.
+        as it is. `script`: the file is started itself (`is_script`).
         """
         return self._locate(name, os.path.dirname(os.path.normpath(path)), script)
 
@@ -220,7 +220,7 @@ class Project:
     def imports(self, tree: Any, path: pathlib.Path, text: str) -> ImportTable:
         """The import table of a file, its absolute imports taken as they are meant at its place."""
         name, is_package = self.module_name(path)
-        folder, script = os.path.dirname(os.path.normpath(path)), "__main__" in text
+        folder, script = os.path.dirname(os.path.normpath(path)), is_script(text)
         return ImportTable.of(tree, name, is_package, lambda target: self._locate(target, folder, script))
 
     # ---- paths

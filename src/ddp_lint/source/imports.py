@@ -148,9 +148,17 @@ def of_self(name: str) -> str:
 
 
 #: Names in brackets end at the next bracket of any kind: one that is never closed is not looked for to the end.
+#: What a program has at its top that does without a guard: ``args = parse_args()``.
+_READS_OPTIONS = re.compile(r"^\w[\w, ]*= *[\w.]*parse_(?:known_)?args\w*\(", re.MULTILINE)
 _FROM = re.compile(r"[ \t]*from\s+([.\w]+)\s+import\s+(\([^()#]*(?:#[^\n]*\n[^()#]*)*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)")
 _IMPORT = re.compile(r"[ \t]*import\s+([^\n#]*)")
 _COMMENT = re.compile(r"#[^\n]*")
+
+
+def is_script(text: str) -> bool:
+    """Whether a file is started itself, so that it finds the modules beside it: by its ``__main__`` guard, or by the
+    options that it reads at its top."""
+    return "__main__" in text or ("parse_" in text and _READS_OPTIONS.search(text) is not None)
 
 
 def imports_in(text: str) -> Iterator[tuple[str, str]]:

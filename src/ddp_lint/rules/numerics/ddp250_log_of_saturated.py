@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.launch.alone import modules_around
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts, assigned_in
@@ -152,8 +153,9 @@ class LogOfSaturated(Rule):
     `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, one that is only read with
     `item()` or `tolist()`, code under `no_grad` and functions that are called only there or with arrays alone
     (`torch.from_numpy`), evaluation, inference and tests. Only with `--preview`: `log(sigmoid(x))` where neither the
-    file nor one that imports it mentions half precision, and the project uses nothing that takes the precision from
-    settings (DeepSpeed, accelerate, Lightning), as a sigmoid in single precision is 0 for a score below -88 alone.
+    file nor one that imports it mentions half precision, and the programs that use it (where these are not seen, the
+    project) use nothing that takes the precision from settings (DeepSpeed, accelerate, Lightning), as a sigmoid in
+    single precision is 0 for a score below -88 alone.
 
     ## How to confirm
 
@@ -215,7 +217,11 @@ class LogOfSaturated(Rule):
             if saturated is not None:
                 fix = self._fix(node, operand, saturated, instead)
                 self._report(
-                    node, f"{inner} rounds to 0 for a confident input", name, fix, confidence=self._sureness(inner)
+                    node,
+                    f"{inner} rounds to 0 for a confident input",
+                    name,
+                    fix,
+                    confidence=self._sureness(node, inner),
                 )
         of_rest = self._made(complement) if isinstance(complement, cst.Call) else ""
         if of_rest:
@@ -224,7 +230,7 @@ class LogOfSaturated(Rule):
         if made:
             what = f"{made} rounds to 0 for a confident input"
             labels = [(operand, f"ends with a {made}")]
-            self._report(node, what, _SATURATING[made][0], None, labels, confidence=self._sureness(made))
+            self._report(node, what, _SATURATING[made][0], None, labels, confidence=self._sureness(node, made))
 
     def _may_saturate(self, operand: cst.BaseExpression, function: str) -> cst.BaseExpression | None:
         """The argument of a function that saturates for it."""
@@ -237,10 +243,10 @@ class LogOfSaturated(Rule):
             return None
         return self._behind_name(operand.right) if _is_one(operand.left) else None
 
-    def _sureness(self, saturating: str) -> Confidence | None:
+    def _sureness(self, node: cst.CSTNode, saturating: str) -> Confidence | None:
         """In single precision a sigmoid is 0 for a score below -88 alone, which training hardly comes to; in half
         precision for one below -17."""
-        single = saturating == "sigmoid" and not self._may_be_in_half_precision()
+        single = saturating == "sigmoid" and not self._may_be_in_half_precision(node)
         return Confidence.LOW if single else None
 
     def _power_beside_one(self, operand: cst.BaseExpression, *, is_added: bool) -> cst.BaseExpression | None:
@@ -409,11 +415,18 @@ class LogOfSaturated(Rule):
         dimension = isinstance(self._operands_of(value)[-1], (cst.Integer, cst.UnaryOperation)) if of_two else False
         return (of_two and not dimension) or called(value) in _KEPT_ABOVE
 
-    def _may_be_in_half_precision(self) -> bool:
-        """Whether the file is run in half precision, or the project uses what takes the precision from settings."""
-        project = self.module.project
-        by_settings = project is not None and any(map(project.holding, _BY_SETTINGS))
-        return by_settings or self._in_half_precision(kept_single=False)
+    def _may_be_in_half_precision(self, node: cst.CSTNode) -> bool:
+        """Whether the file is run in half precision, or the programs that come to a place use what takes the precision
+        from settings; where these are not seen, any file of the project."""
+        return self._in_half_precision(kept_single=False) or self._has_settings(node)
+
+    def _has_settings(self, node: cst.CSTNode) -> bool:
+        project, facts = self.module.project, self.module.facts
+        if project is None or facts is None or not any(map(project.holding, _BY_SETTINGS)):
+            return False
+        around = modules_around(facts, project, self.module.span(node).line)
+        files = [each.file for each in map(project.facts, around) if each is not None]
+        return not files or any(file.holds(word) for file in files for word in _BY_SETTINGS)
 
     def _in_half_precision(self, kept_single: bool) -> bool:
         """Whether this file, or one that imports it, mentions half precision; `kept_single`: and no autocast."""

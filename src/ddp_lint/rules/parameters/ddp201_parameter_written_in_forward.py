@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import meets_no_ranks
 from ddp_lint.rules.parameters.in_place import InPlaceRule, is_moving_average
 from ddp_lint.rules.parameters.replicas import Replicas
 from ddp_lint.tensors import Code, Kind, Reached, TensorFile, Write
@@ -69,12 +70,13 @@ class ParameterWrittenInForward(InPlaceRule):
     ## When it is silent
 
     Initialisation, optimizers, clamps and moving averages outside of `forward`, buffers, parameters that were made
-    with `requires_grad=False` or that are frozen where they are made, evaluation branches. The moving average of
-    a momentum encoder in `forward`, which is correct under DDP (FSDP loses it). In a project that uses DDP and never
+    with `requires_grad=False` or that are frozen where they are made, evaluation branches. The moving average of a
+    momentum encoder in `forward`, which is correct under DDP (FSDP loses it). In a project that uses DDP and never
     mentions FSDP, writes that are the same on all ranks: clamps, a norm that is set to 1, a value that a function of
     the project computes from the parameter only; in a project that mentions FSDP, these need `--preview` if the file
     does not mention it. Writes that raise at once (a leaf with gradients on) are DDP205. A `training_step` that calls
-    its optimizers by itself (manual optimization).
+    its optimizers by itself (manual optimization). Only with `--preview`: a class that programs of one process alone
+    are seen to use, also where other programs of the project run several ranks.
 
     ## How to confirm
 
@@ -121,8 +123,12 @@ class ParameterWrittenInForward(InPlaceRule):
             "apart",
             notes=[f"under FSDP each rank writes a gathered copy; under DDP {ranks}"],
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
-            confidence=Confidence.LOW if alike and not self._speaks_of_sharding() else None,
+            confidence=Confidence.LOW if self._is_unlikely(write, alike=alike) else None,
         )
+
+    def _is_unlikely(self, write: Write, *, alike: bool) -> bool:
+        """Whether no harm of a write is seen: all ranks write the same, or no program of several ranks comes to it."""
+        return (alike and not self._speaks_of_sharding()) or meets_no_ranks(self.module, write.node)
 
     def _speaks_of_sharding(self) -> bool:
         return any(map(self.module.file.holds, table("wrappers")["sharding"]))
