@@ -238,6 +238,46 @@ def _stored_first(method: FunctionNode) -> Mapping[str, ast.expr]:
     return found
 
 
+@kept_by_node(4096)
+def remade_in(method: FunctionNode) -> frozenset[str]:
+    """The attributes that a method makes of what they hold, once: ``self.model = DDP(self.model)``. Not in a loop, nor
+    under a test by which a second call would leave them alone: of them, or of another attribute that it sets."""
+    stores, this = list(_stores_under(method.body, ())), first_name(method)
+    written = {target for target, _, _ in stores}
+    found, kept = set[str](), set[str]()
+    for target, value, around in stores:
+        if isinstance(value, ast.Call) and target in _dotted_below(value):
+            asked = frozenset[str]().union(*map(_dotted_below, around))
+            (kept if asked & (written | _ASKING) else found).add(target)
+    return frozenset(path.partition(".")[2] for path in found - kept if path.partition(".")[0] == this)
+
+
+#: Builtins that ask what an object is, or has become.
+_ASKING = frozenset({"isinstance", "hasattr", "getattr", "type"})
+_LOOP = ast.Name("isinstance")  # a second round is as a second call
+
+
+def _stores_under(
+    body: Sequence[ast.AST], around: tuple[ast.expr, ...]
+) -> Iterator[tuple[str, ast.expr, tuple[ast.expr, ...]]]:
+    """The assignments of a function to one place each, with the tests around, without functions in it."""
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            yield from ((dotted_ast(target), statement.value, around) for target in statement.targets)
+        elif not isinstance(statement, _NESTED):
+            test = statement.test if isinstance(statement, ast.If) else _LOOP if isinstance(statement, _LOOPS) else None
+            yield from _stores_under(nested(statement), around if test is None else (*around, test))
+
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _dotted_below(node: ast.AST) -> frozenset[str]:
+    """The names and attributes that an expression reads."""
+    return frozenset(dotted_ast(part) for part in walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
+
+
 #: Methods of meters that record samples.
 _ADDING = frozenset({"update", "add", "record", "accumulate", "__call__"})
 _ADDED = re.compile(r"(^|_)(counts?|num\w*|n|samples|weights?)(_|$)")

@@ -73,7 +73,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.program.events import PARAMETER_GROUP
-from ddp_lint.source.syntax import below
+from ddp_lint.source.syntax import FunctionNode, below, first_name
 
 #: The settings of a job: one object, passed to many functions.
 _SETTINGS = re.compile(r"(?:\b|_)(args|cfg|config|opts?|hparams)$")
@@ -357,7 +357,7 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     if name in (given := dict(reference.given)):
         known_as = given[name]
         return unknown(("attribute", path), known_as) if isinstance(known_as, ref.GroupRef) else constant(known_as)
-    value = frame.summaries.variables.attribute_of(of, name)
+    value = frame.summaries.variables.attribute_before(of, name, _method_of(frame, path))
     if (part := part_of(frame, of, name, value)) is not None:
         return part
     if value is not None and (
@@ -383,6 +383,12 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
     outside = next(iter(frame.linker.outside(of)), "")
     method = ref.Method(outside, name, not outside, instance=given_back)
     return unknown(("attribute", path), method, agreed=value is not None and value.agreed)
+
+
+def _method_of(frame: Frame, path: str) -> ast.AST | None:
+    """The method at hand, where `path` is of its own object."""
+    method = frame.function
+    return method if isinstance(method, FunctionNode) and path.partition(".")[0] == first_name(method) else None
 
 
 def _wrapper(linker: Linker, of: ref.ClassRef, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import signals, worlds
-from ddp_lint.divergence.calls_by_name import of_arms, unwrapped
+from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms, unwrapped
 from ddp_lint.divergence.definitions import (
     MODEL,
     assignments_in,
@@ -23,6 +23,7 @@ from ddp_lint.divergence.definitions import (
     keyed_by_batches,
     rebinders_in,
     rebound_in,
+    remade_in,
     set_in_body,
     stores_of,
     unpacked_in,
@@ -261,6 +262,13 @@ class Variables:
         self._summaries.linker.questions.note(Question(of, "attribute", name), found)
         return found
 
+    def attribute_before(self, of: ClassRef, name: str, method: ast.AST | None) -> Value | None:
+        """The same where a method begins that wraps what it finds in the attribute: as the other ones leave it."""
+        held = self.attribute_of(of, name)
+        if held is None or not is_wrapped(held) or not isinstance(method, FunctionNode):
+            return held
+        return self._joined_stores(of, name, without=method) if name in remade_in(method) else held
+
     def is_size(self, of: ClassRef, name: str) -> bool:
         """Does a constructor take the attribute with a positive number by default: ``rank=4`` is that of a matrix?"""
         for owner in self._summaries.linker.linearised(of)[0]:
@@ -278,7 +286,7 @@ class Variables:
         turned = self._turned(of, name) if stored is not None and stored.reference is None else None
         return turned or stored
 
-    def _joined_stores(self, of: ClassRef, name: str) -> Value | None:
+    def _joined_stores(self, of: ClassRef, name: str, without: FunctionNode | None = None) -> Value | None:
         self._pending_attributes.add((of, name))
         result: Value | None = None
         emptied = overwritten = False
@@ -287,7 +295,7 @@ class Variables:
                 heard = signals.of_attribute(owner.node, owner.facts, name)
                 if heard is not None:
                     return divergent(("signal", of.node.name, name), heard)
-                stores = stores_of(owner.node, name)[:4]
+                stores = [store for store in stores_of(owner.node, name)[:4] if store[0] is not without]
                 for method, value in stores:
                     if overwritten and method.name == "__init__":
                         continue  # the constructor of the class itself has set another since

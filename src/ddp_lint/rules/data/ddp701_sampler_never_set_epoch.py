@@ -127,7 +127,8 @@ class SamplerNeverSetEpoch(Rule):
             dataset = self.module.code(node.args[0].value) if node.args else ""
             function = self.module.function_of(node)
             around = function.name.value if function is not None else ""
-            if not any(map(is_evaluation, (target, dataset, around, *self._loaders(target, function)))):
+            loaders = (self._loader_around(node), *self._loaders(target, function))
+            if not any(map(is_evaluation, (target, dataset, around, *loaders))):
                 self._samplers.append(node)
 
     def visit_Assign(self, node: cst.Assign) -> None:
@@ -145,6 +146,12 @@ class SamplerNeverSetEpoch(Rule):
                 self._takers[function][dotted(argument(call, None, "sampler"))].append(call)
         takers = self._takers[function][sampler]
         yield from (assigned_name(self.module, call) for call in takers if len(takers) == 1)
+
+    def _loader_around(self, sampler: cst.Call) -> str:
+        """The name of the loader whose call makes the sampler: ``val_loader = DataLoader(.., sampler=..)``."""
+        given = self.module.parent(self._whole(sampler))
+        loader = self.module.parent(given) if isinstance(given, cst.Arg) else None
+        return assigned_name(self.module, loader) if isinstance(loader, cst.Call) else ""
 
     def _is_new(self, sampler: cst.Call) -> bool:
         """Whether each round of a loop makes a sampler of its own, with the round in its seed."""
