@@ -186,10 +186,8 @@ def blocks_at(root: ast.AST, line: int) -> list[Block]:
 
 def _around(block: list[ast.AST], line: int) -> ast.AST | None:
     """The first statement of a block that a line is in. Each of thousands of lines may ask."""
-    place = bisect.bisect_right(block, line, key=first_line)
-    while place > 1 and last_line(block[place - 2]) >= line:  # several statements on one line
-        place -= 1
-    return block[place - 1] if place and last_line(block[place - 1]) >= line else None
+    place = bisect.bisect_left(block, line, key=last_line)  # thousands of statements may be on one line
+    return block[place] if place < len(block) and first_line(block[place]) <= line else None
 
 
 def function_at(tree: ast.Module, line: int) -> FunctionNode | None:
