@@ -12,6 +12,7 @@ from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import joining_words, runs_alone
 from ddp_lint.launch.search import programs
+from ddp_lint.launch.unused import is_plain
 from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
@@ -87,7 +88,8 @@ class SamplerNeverSetEpoch(Rule):
     `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
     `set_epoch` nearby in code that runs with them, attributes whose epoch any file sets
-    (`model.train_sampler.set_epoch(epoch)`), and samplers that only programs of one process come to, where other
+    (`model.train_sampler.set_epoch(epoch)`), loaders that an object of a class gets which inherits from one of another
+    package, where no loop over epochs is in sight, and samplers that only programs of one process come to, where other
     programs of the project make the process group.
 
     ## How to confirm
@@ -176,6 +178,8 @@ class SamplerNeverSetEpoch(Rule):
         for sampler in self._samplers:
             if self._set_elsewhere(sampler) or self._set_as_attribute(sampler) or runs_alone(self.module, sampler):
                 continue
+            if self._is_driven_by_unknown(sampler):
+                continue
             loop = self._loop_for(sampler)
             self.report(
                 sampler,
@@ -246,6 +250,18 @@ class SamplerNeverSetEpoch(Rule):
         owner, _, name = assigned_name(self.module, self._whole(sampler)).rpartition(".")
         project = self.module.project
         return owner == "self" and project is not None and name in _attributes_with_epoch(project)
+
+    def _is_driven_by_unknown(self, sampler: cst.Call) -> bool:
+        """Whether the loader goes to an object whose class inherits from one of another package, which may have the
+        loop over the epochs and set them: ``engine = Engine(model, loader); engine(epochs)``."""
+        function, project = self.module.function_of(sampler), self.module.project
+        if function is None or project is None or self._loop_for(sampler) is not None:
+            return False
+        target = assigned_name(self.module, self._whole(sampler))
+        loaders = {self._loader_around(sampler), *self._loaders(target, function)} - {""}
+        takers = (call for call in calls_in(function.body) if any(dotted(arg.value) in loaders for arg in call.args))
+        owners = (project.canonical(self.module.callee(call)) for call in takers)
+        return any(project.class_facts(owner) is not None and not is_plain(project, owner) for owner in owners)
 
     def _several_passes(self) -> bool:
         """The data is read more than once: here, in a program of several ranks that imports this helper, maybe
