@@ -1158,5 +1158,5 @@ KINDS: tuple[Kind, ...] = (
     Kind("program: an encoding with a name of a megabyte", {"a.py": f"# coding: {'a' * 10**6}\n{HEAD}{RANK}"}, FAILED, "a.py: the file cannot be decoded"),
     Kind("rule: a path", {}, FAILED, "no rule is called", ("../../etc/passwd",), others=False, verb="rule"),
     Kind("rule: controls of a terminal", {}, FAILED, "no rule is called", ("\x1b[31m",), others=False, verb="rule"),
-    Kind("verify: a billion ranks", {"a.py": "import torch\n"}, FAILED, "nothing to run", ("a.py", "--nproc", "999999999"), verb="verify"),
+    Kind("verify: a billion ranks", {"a.py": "import torch\n"}, FAILED, "1<=x<=1024", ("a.py", "--nproc", "999999999"), verb="verify"),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from ddp_lint.launch.ranks import (
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_before import is_made_before
 from ddp_lint.rules.launch.made_folders import MAKING
+from ddp_lint.rules.launch.own_paths import are_made_for_process
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source import dotted
@@ -183,8 +184,8 @@ class RanksWriteOneFile(Rule):
     that all ranks have made before with `exist_ok` where a test asks for them, or that hold a file which is loaded
     next, downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
     downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such an
-    order, calls in a `try` that does not raise again, paths with the rank (or a temporary name, or the time to the
-    microsecond) in them, helpers that a caller may guard, or calls in the process that starts the ranks, tests, and
+    order, calls in a `try` that does not raise again, paths with the rank (or a temporary name, the time to the
+    microsecond, or what a function of the project makes with `uuid4()`) in them, helpers that a caller may guard, or calls in the process that starts the ranks, tests, and
     distributed checkpoints, which are written by all ranks on purpose; files that are only emptied (`with open(path,
     "w"): pass`), if no rank writes to them before all have met. A function whose name a later one takes is not run. A
     function of the project that returns whether this is the first rank counts as such a test, as does a setting that is
@@ -309,6 +310,9 @@ class RanksWriteOneFile(Rule):
             return False
         parts = [site.given(function, name) for name in names_in(path)]
         if any(part is not None and _RANKED.search(ast.unparse(part)) for part in parts):
+            return False
+        of_names = [site.given(function, name) for name in self._names(path)]
+        if are_made_for_process(project, site.facts, [dotted_ast(each) for each in of_names if each is not None]):
             return False
         if downloads:
             return all_ranks_call(site, project)
@@ -536,6 +540,9 @@ class RanksWriteOneFile(Rule):
         if self._is_drawn(path):
             return True
         texts += self._set_elsewhere(path)
+        project, facts = self.module.project, self.module.facts
+        if project is not None and facts is not None and are_made_for_process(project, facts, self._names(path)):
+            return True
         return any(_RANKED.search(text) or mentions_own_rank(self.module, text) for text in texts)
 
     def _set_elsewhere(self, path: cst.BaseExpression) -> Iterator[str]:
@@ -574,6 +581,10 @@ class RanksWriteOneFile(Rule):
     def _texts(self, path: cst.BaseExpression) -> Iterator[str]:
         """The path, and what its names are assigned, up to three assignments away."""
         return map(self.module.code, self._values(path))
+
+    def _names(self, path: cst.BaseExpression) -> set[str]:
+        """The names in the path and in what its names are assigned."""
+        return {dotted(node) for value in self._values(path) for node in subtree(value)} - {""}
 
     def _values(self, path: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         reached, values = {path}, [path]
