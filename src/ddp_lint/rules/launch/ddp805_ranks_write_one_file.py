@@ -185,7 +185,8 @@ class RanksWriteOneFile(Rule):
     next, downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
     downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such an
     order, calls in a `try` that does not raise again, paths with the rank (or a temporary name, the time to the
-    microsecond, or what a function of the project makes with `uuid4()`) in them, helpers that a caller may guard, or calls in the process that starts the ranks, tests, and
+    microsecond, or what a function of the project makes with `uuid4()`) in
+    them, helpers that a caller may guard, or calls in the process that starts the ranks, tests, and
     distributed checkpoints, which are written by all ranks on purpose; files that are only emptied (`with open(path,
     "w"): pass`), if no rank writes to them before all have met. A function whose name a later one takes is not run. A
     function of the project that returns whether this is the first rank counts as such a test, as does a setting that is
