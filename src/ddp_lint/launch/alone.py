@@ -20,7 +20,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_script, last_part
-from ddp_lint.source.syntax import calls_below, defaults, function_at, statements, walk
+from ddp_lint.source.syntax import calls_below, defaults, function_at, main_guards, statements, walk
 
 #: What shows ranks in a file: each word with its node.
 Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
@@ -95,8 +95,8 @@ def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: 
 
 def _is_in_guard(facts: ModuleFacts, line: int) -> bool:
     """Whether a line is below the test of a file for whether it is the program: who imports it does not come there."""
-    tests = (n for n in facts.tree.body if isinstance(n, ast.If) and n.lineno <= line <= (n.end_lineno or n.lineno))
-    return any("__main__" in ast.unparse(n.test) and not n.orelse for n in tests)
+    guards = (guard for guard in main_guards(facts.tree) if not guard.orelse)
+    return any(guard.lineno <= line <= (guard.end_lineno or guard.lineno) for guard in guards)
 
 
 def shown_alone(facts: ModuleFacts, project: Project) -> bool:

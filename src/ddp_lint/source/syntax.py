@@ -196,6 +196,11 @@ def function_at(tree: ast.Module, line: int) -> FunctionNode | None:
     return next((function for function in around if function.lineno <= line), None)
 
 
+def main_guards(tree: ast.Module) -> list[ast.If]:
+    """The tests at the top of a file for whether it is the program: ``if __name__ == "__main__":``."""
+    return [n for n in tree.body if isinstance(n, ast.If) and "__main__" in text_of(n.test)]
+
+
 def text_of(node: ast.AST) -> str:
     """`ast.unparse`, in a tenth of its time for names, calls and comparisons without an operator in them."""
     return _simple(node) or ast.unparse(node)

@@ -32,7 +32,7 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import compared_with_none, options
-from ddp_lint.source.syntax import FunctionNode, calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
 from ddp_lint.source.tree import children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
@@ -614,7 +614,7 @@ def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
     """The functions of a file through which others come to one of them, itself first, and whether the file tries one of
     them out where it is a program. None where code of the file calls it that is in no function."""
     functions = [n for n in tree.body if isinstance(n, FunctionNode)]
-    tests = [n for n in tree.body if isinstance(n, ast.If) and "__main__" in ast.unparse(n.test)]
+    tests = main_guards(tree)
     names, tried = [name], False
     for each in names:  # grows as callers are found
         tried |= any(_calls(each, test) for test in tests)
