@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import meets_no_ranks
+from ddp_lint.launch.ranks import meets_no_ranks, several_ranks
 from ddp_lint.rules.parameters.in_place import InPlaceRule, is_moving_average
 from ddp_lint.rules.parameters.replicas import Replicas
 from ddp_lint.tensors import Code, Kind, Reached, TensorFile, Write
@@ -75,7 +75,8 @@ class ParameterWrittenInForward(InPlaceRule):
     mentions FSDP, writes that are the same on all ranks: clamps, a norm that is set to 1, a value that a function of
     the project computes from the parameter only; in a project that mentions FSDP, these need `--preview` if the file
     does not mention it. Writes that raise at once (a leaf with gradients on) are DDP205. A `training_step` that calls
-    its optimizers by itself (manual optimization). Only with `--preview`: a class that programs of one process alone
+    its optimizers by itself (manual optimization). Only with `--preview`: what nothing shows to run on several ranks, where the file
+    does not mention FSDP, and a class that programs of one process alone
     are seen to use, also where other programs of the project run several ranks.
 
     ## How to confirm
@@ -127,8 +128,11 @@ class ParameterWrittenInForward(InPlaceRule):
         )
 
     def _is_unlikely(self, write: Write, *, alike: bool) -> bool:
-        """Whether no harm of a write is seen: all ranks write the same, or no program of several ranks comes to it."""
-        return (alike and not self._speaks_of_sharding()) or meets_no_ranks(self.module, write.node)
+        """Whether no harm of a write is seen: its file does not shard, and all ranks write the same or nothing shows
+        that several ranks come to it; or only programs of one process do."""
+        if meets_no_ranks(self.module, write.node):
+            return True
+        return not self._speaks_of_sharding() and (alike or several_ranks(self.module, write.node) is None)
 
     def _speaks_of_sharding(self) -> bool:
         return any(map(self.module.file.holds, table("wrappers")["sharding"]))

@@ -119,7 +119,8 @@ class ForwardBypassesWrapper(Rule):
     also one in a function that gets the model (then the reduction is prepared), a wrapper class that calls its own
     `self.module`, calls where a test says that there is no wrapper (`else` of `if self.wrapped is not None`),
     `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
-    second object).
+    second object). Only with `--preview`: `net.module` of what the file does not wrap, which
+    may be that of `nn.DataParallel`.
 
     ## How to confirm
 
@@ -211,7 +212,7 @@ class ForwardBypassesWrapper(Rule):
             ],
             labels=labels,
             help=f"call `{head}(...)`; dispatch further entry points from `forward`",
-            confidence=Confidence.HIGH if wrap is not None else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if wrap is not None else Confidence.LOW,
         )
 
     def _may_replicate(self, wrap: Wrap | None, node: cst.CSTNode) -> bool:
@@ -310,7 +311,7 @@ class ForwardBypassesWrapper(Rule):
             notes=[f"rank 0 and rank 1 each train a separate {name}"],
             labels=[(place, f"unwrapped from `{wrapper}` here"), (end, effect)],
             help=_instead(wrapper, dotted(node.func)),
-            confidence=Confidence.MEDIUM,
+            confidence=Confidence.LOW if wrap is None and isinstance(place, cst.Attribute) else Confidence.MEDIUM,
             cause=Cause(taken),
         )
         return True
