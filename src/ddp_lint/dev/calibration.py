@@ -3,9 +3,9 @@
 The readings are the rows of `docs/studies/*.tsv`. Half of the code bases calibrate, by a digest of their names; of a
 rule with few readings there, all do. The block that was read last never does. `report` is of what did not calibrate.
 Findings that the linter of today does not report any more are listed in `silent.tsv` and count for neither half: they
-are no findings of it. But what a fix takes away from code that was read says little about code that nobody has read: there
-all findings are first readings. So a rule whose findings were often false when they were first read is not `high`, and
-one that was wrong more often than right in the newest blocks is `low`.
+are no findings of it. But what a fix takes away from code that was read says little about code that nobody has read:
+there all findings are first readings. So a rule whose findings were often false when they were first read is not
+`high`, and one that was wrong more often than right in the newest blocks is `low`.
 """
 
 from __future__ import annotations
