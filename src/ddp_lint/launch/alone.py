@@ -195,7 +195,8 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
     called = {id(call.func) for call in calls_below(facts.tree)}
     # A file that has the function which makes the group gets it by that, or not at all.
     makes = any(name.rpartition(".")[0] == facts.name for name in functions)
-    tests = (n for n in statements(facts.tree) if isinstance(n, ast.If) and "__name__" not in ast.unparse(n.test))
+    guards = set(map(id, main_guards(facts.tree)))
+    tests = (n for n in statements(facts.tree) if isinstance(n, ast.If) and id(n) not in guards)
     tested = {line for n in tests for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
     for node in walk(facts.tree):
         if not isinstance(node, (ast.Name, ast.Attribute)):

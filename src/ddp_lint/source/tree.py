@@ -132,6 +132,15 @@ def dotted(node: cst.CSTNode | None) -> str:
     return ".".join(reversed(parts))
 
 
+def asks_for_program(test: cst.BaseExpression) -> bool:
+    """Whether a test asks whether the file is the program: ``__name__ == "__main__"``. Of a tree of the standard
+    library's, `syntax.main_guards` answers that."""
+    return isinstance(test, cst.Comparison) and "__name__" in (
+        dotted(test.left),
+        *(dotted(target.comparator) for target in test.comparisons),
+    )
+
+
 def called(call: cst.Call) -> str:
     """The last part of the name that is called: `step` of ``optimizers[i].step()`` and of ``step()``."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)

@@ -17,7 +17,7 @@ from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode
-from ddp_lint.source.tree import descendants, subtree
+from ddp_lint.source.tree import asks_for_program, descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
 
 _NO_GRAD = ("no_grad", "inference_mode")
@@ -249,11 +249,11 @@ def _is_rare(module: Module, test: cst.BaseExpression) -> bool:
     """``random.random() < 0.002`` or ``__name__ == "__main__"``, alone or as parts of an `or`."""
     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
         return _is_rare(module, test.left) and _is_rare(module, test.right)
+    if asks_for_program(test):
+        return True
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
         return any(_is_rare(module, part) for part in conjuncts(test) if part is not test)
     limit = test.comparisons[0].comparator
-    if dotted(test.left) == "__name__":
-        return True
     drawn = isinstance(test.left, cst.Call) and module.qualified(test.left.func) == "random.random"
     return drawn and isinstance(limit, cst.Float) and float(limit.value) < _RARE
 

@@ -21,7 +21,7 @@ from ddp_lint.project.requirements import asks_for_older
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, parameters, walk
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.operations import words_of
 
@@ -165,7 +165,7 @@ def _is_run(module: Module, project: Project, facts: ModuleFacts, line: int) -> 
     own = module.facts is not None and facts.name == module.facts.name
     if facts.name not in among:
         return own or _imports_each_module(project, facts.name.rpartition(".")[0], among)
-    if not own and any(line in range(guard.lineno, (guard.end_lineno or 0) + 1) for guard in _guards(facts)):
+    if not own and any(line in range(guard.lineno, (guard.end_lineno or 0) + 1) for guard in main_guards(facts.tree)):
         return False
     return not is_unused_at(project, facts, line, among)
 
@@ -381,12 +381,7 @@ def _together(module: Module, project: Project, path: pathlib.Path, word: str) -
 
 
 def _is_program(project: Project, path: pathlib.Path, facts: ModuleFacts) -> bool:
-    return any(True for _ in _guards(facts)) and all(other == path for other in project.holding(path.stem))
-
-
-def _guards(facts: ModuleFacts) -> Iterator[ast.If]:
-    """What runs only where the file is the program."""
-    yield from (s for s in facts.tree.body if isinstance(s, ast.If) and "__name__" in ast.unparse(s.test))
+    return bool(main_guards(facts.tree)) and all(other == path for other in project.holding(path.stem))
 
 
 def _home(path: pathlib.Path) -> pathlib.Path:

@@ -33,7 +33,7 @@ from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import compared_with_none, options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
-from ddp_lint.source.tree import children, descendants, method_of, parameters_of, subtree
+from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
@@ -250,7 +250,7 @@ class LoadWithoutMapLocation(Rule):
         """Whether the line is below ``if __name__ == "__main__":`` of a file which joins no ranks there: the look at
         what it does, or the program that starts others."""
         project = self.module.project
-        guards = (up for up in self.module.ancestors(call) if isinstance(up, cst.If) and _asks_for_main(up))
+        guards = (up for up in self.module.ancestors(call) if isinstance(up, cst.If) and asks_for_program(up.test))
         if project is None or self.module.function_of(call) is not None or (guard := next(guards, None)) is None:
             return False
         inside = self.module.code(guard.body)
@@ -626,10 +626,6 @@ def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
 
 def _calls(name: str, node: ast.AST) -> bool:
     return any(dotted_ast(n.func) == name for n in calls_below(node))
-
-
-def _asks_for_main(block: cst.If) -> bool:
-    return isinstance(block.test, cst.Comparison) and dotted(block.test.left) == "__name__"
 
 
 def _receiver(call: cst.Call) -> str:

@@ -23,6 +23,7 @@ from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, parameters, statements
+from ddp_lint.source.tree import asks_for_program
 from ddp_lint.source.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
@@ -197,9 +198,7 @@ class CudaBeforeSetDevice(Rule):
 
     def _in_main_guard(self, call: cst.Call, label: cst.Call) -> bool:
         """A `__main__` block may call the function that sets the device before it reaches the line."""
-        guarded = any(
-            isinstance(a, cst.If) and "__name__" in self.module.code(a.test) for a in self.module.ancestors(call)
-        )
+        guarded = any(isinstance(a, cst.If) and asks_for_program(a.test) for a in self.module.ancestors(call))
         return guarded and self.module.function_of(label) is not None
 
     def _on_current_gpu(self, call: cst.Call, before: list[cst.Call]) -> str:
