@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from ddp_lint.launch.importable import cannot_be_imported
+from ddp_lint.launch.importable import cannot_be_imported, is_put_together
 from ddp_lint.project import Project
 
 SETUP = "from setuptools import setup\nsetup(name='pkg')\n"
@@ -90,3 +90,21 @@ def test_of_a_package_that_the_project_is(tmp_path: pathlib.Path) -> None:
 )
 def test_what_may_be_there(tmp_path: pathlib.Path, files: dict[str, str]) -> None:
     assert not cannot(tmp_path, {"train.py": "from model import Net\n", **files})
+
+
+@pytest.mark.parametrize(
+    ("text", "together"),
+    [
+        ("x = 1\nfrom __future__ import annotations\n", True),
+        ('"""A file."""\nfrom __future__ import annotations\nx = 1\nfrom __future__ import division\n', True),
+        ("if __name__ == '__main__':\n    x = 1\n" * 3, True),
+        ('"""A file."""\nfrom __future__ import annotations\nfrom __future__ import division\nx = 1\n', False),
+        ("if __name__ == '__main__':\n    x = 1\n" * 2, False),
+    ],
+)
+def test_several_programs_in_one_file(tmp_path: pathlib.Path, text: str, together: bool) -> None:
+    (tmp_path / "train.py").write_text(text)
+    project = Project(tmp_path)
+    facts = project.facts("train")
+    assert facts is not None
+    assert is_put_together(project, facts) is together

@@ -38,6 +38,8 @@ PRIOR = 4.0
 #: Blocks whose first readings say how a rule does on unread code. Of shares over 10 to 90 blocks, with what was fixed
 #: since counted in part or whole, those over 20 blocks with all of it foretold best how each next block was read.
 RECENT = 20
+#: Less than that not false, or real, when it was first read there, makes a rule `low`.
+HALF, HARDLY = 1 / 2, 1 / 20
 #: Rules of which some first readings are about more than the rule says now, and the last block of those.
 NARROWED = {"DDP201": 89, "DDP601": 89}
 #: The block that was read last measures the classes that were shipped then. It calibrates when the next one is read.
@@ -121,7 +123,8 @@ def _doubted(first: Iterable[Judgement]) -> set[str]:
 
 
 def _refuted(first: Iterable[Judgement]) -> set[str]:
-    """Rules that were false more often than not when their findings in the newest blocks were first read.
+    """Rules that were false more often than not when their findings in the newest blocks were first read, or hardly
+    ever real.
 
     A collective that some ranks miss is shown nevertheless: the night and the cluster that a hang costs are more than
     the minutes of two false findings. So is what is `loud`.
@@ -132,7 +135,8 @@ def _refuted(first: Iterable[Judgement]) -> set[str]:
         if newest and _number(judgement.block) > NARROWED.get(judgement.code, 0):
             rows[judgement.code].append(judgement)
     counted = {code: _of_many(read) for code, read in rows.items() if not (_is_of_hangs(code) or _is_loud(code))}
-    return {code for code, read in counted.items() if len(read) >= MANY and _shares(read)[0] < 1 / 2}
+    enough = {code: _shares(read) for code, read in counted.items() if len(read) >= MANY}
+    return {code for code, (not_false, real) in enough.items() if not_false < HALF or real < HARDLY}
 
 
 def _number(block: str) -> int:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from ddp_lint.knowledge import table
-from ddp_lint.launch.joining import joining_functions, lines_off
+from ddp_lint.launch.joining import joining_functions, lines_off, makes_group
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
@@ -52,7 +52,7 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     """Whether each program that comes to a file, or to a line of it, is one process. False where no program is seen, or
     where the project neither makes a group itself nor starts its programs: then whatever starts the ranks is not
     seen."""
-    if not facts.name or not (joining_functions(project) or starts_several(project)):
+    if not facts.name or not (makes_group(project) or starts_several(project)):
         return False
     programs = _coming_to(facts, project, line)
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
@@ -138,7 +138,7 @@ def _is_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
     def found() -> bool:
         if _is_started_alone(project, program, shown) or spawns_one(program, project):
             return True
-        return bool(joining_functions(project)) and _shows_nothing(project, program, shown)
+        return makes_group(project) and _shows_nothing(project, program, shown)
 
     return project.remember(("alone", program.name), found)
 

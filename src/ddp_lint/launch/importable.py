@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from ddp_lint.launch.texts import is_installed_as
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import absolute, dotted_ast, is_script
-from ddp_lint.source.syntax import FunctionNode, calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
 
 #: By what a module may get names that its text does not have.
 _MAKES_NAMES = re.compile(r"__getattr__|globals\(|sys\.modules|setattr\(|__path__|load_library|import_module")
@@ -19,6 +20,23 @@ _MAKES_NAMES = re.compile(r"__getattr__|globals\(|sys\.modules|setattr\(|__path_
 _STARS = 3
 #: A program that looks for modules in other folders.
 _OTHER_FOLDERS = re.compile(r"sys\.path|__path__")
+
+#: Tests for whether the file is the program: one that has as many is put together of several programs.
+_SEVERAL = 3
+
+
+def is_put_together(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a file is several programs one below the other, as are notes on the code of others: it asks often whether
+    it is the program, or has a ``from __future__ import`` below other statements, which Python does not compile."""
+
+    def found() -> bool:
+        is_future = [isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in facts.tree.body]
+        # Those of a program stand together at its top, below its docstring.
+        below = is_future[1:] if ast.get_docstring(facts.tree, clean=False) is not None else is_future
+        return True in itertools.dropwhile(bool, below) or len(main_guards(facts.tree)) >= _SEVERAL
+
+    answer: bool = project.remember(("put together",), found, facts.kept)
+    return answer
 
 
 def cannot_be_imported(project: Project, facts: ModuleFacts) -> bool:

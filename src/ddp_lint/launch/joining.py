@@ -27,19 +27,36 @@ def joining_functions(project: Project, *, starting: bool = True) -> frozenset[s
 
 
 def _joining(project: Project, calls: frozenset[str]) -> list[str]:
+    return [
+        f"{facts.name}.{name}" if facts.name else name
+        for facts in _files_with(project, calls)
+        for name, node in facts.definitions.items()
+        if isinstance(node, ast.FunctionDef) and _calls(facts, node, calls)
+    ]
+
+
+def makes_group(project: Project) -> bool:
+    """Whether code of the project makes the process group or starts ranks, in a function or not."""
+    calls = frozenset(table("launch")["joining"]["calls"])
+
+    def found() -> bool:
+        return any(_calls(facts, facts.tree, calls) for facts in _files_with(project, calls))
+
+    return project.remember(("makes group",), found)
+
+
+def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts]:
+    """The files, but for tests, that may make one of some calls; none where there are many."""
     words = {name.rpartition(".")[2] for name in calls}
     paths = dict.fromkeys(path for word in sorted(words) for path in project.holding(f"{word}("))
-    found = []
     for path in paths if len(paths) <= _FILES else ():
         facts = project.facts_of(path)
-        for name, node in facts.definitions.items() if facts is not None and not facts.source.is_test else ():
-            if facts is not None and isinstance(node, ast.FunctionDef) and _calls(facts, node, calls):
-                found.append(f"{facts.name}.{name}" if facts.name else name)
-    return found
+        if facts is not None and not facts.source.is_test:
+            yield facts
 
 
-def _calls(facts: ModuleFacts, function: ast.FunctionDef, names: frozenset[str]) -> bool:
-    calls = [node for node in calls_below(function) if facts.qualified(node.func) in names]
+def _calls(facts: ModuleFacts, within: ast.AST, names: frozenset[str]) -> bool:
+    calls = [node for node in calls_below(within) if facts.qualified(node.func) in names]
     return any(call.lineno not in lines_off(facts.tree, facts.file.text) for call in calls)
 
 

@@ -13,6 +13,7 @@ from ddp_lint.project import Project
 _FILES = 2000
 #: What the files have that say how a project is installed.
 _INSTALLED = re.compile(r"\bsetup\(|(?m:^\[(?:project|tool\.poetry|metadata)\])")
+_IMPORTS_SRC = re.compile(r"(?m)^\s*(?:from|import) src\b")
 _BY_UV = re.compile(r"(?m)^\[+tool\.uv\b")
 _BUILT = re.compile(r"(?m)^\[(?:build-system\]|tool\.(?:setuptools|hatch|poetry|flit|pdm)\b)|^package *= *true\b")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -51,7 +52,9 @@ def _is_installed(project: Project) -> bool:
     if any(map(_INSTALLED.search, (setup, settings, pyproject))):
         return True
     packages = project.remember(("packages",), lambda: project.named("__init__.py"))
-    return any(path.startswith("src/") and path.count("/") == 2 for path in packages)
+    below = any(path.startswith("src/") and path.count("/") == 2 for path in packages)
+    # What imports `src` itself runs in place: nothing installs a package by that name.
+    return below and not any(_IMPORTS_SRC.search(project.text(path) or "") for path in project.holding("src"))
 
 
 def _is_run_in_place(pyproject: str) -> bool:

@@ -26,6 +26,9 @@ _PYTHON = re.compile(
     re.MULTILINE,
 )
 
+#: A page that shows how to make the environment: ``conda create -n seg python=3.7``.
+_CREATED = re.compile(r"\b(?:conda|mamba) create\b[^\n]*?\bpython\s*={1,2}\s*(?P<number>\d+\.\d+)")
+
 
 def asks_for_older(project: Project, package: str, version: str) -> bool:
     """Whether the project keeps a package below a version, or its pages name versions of it below that alone. What
@@ -41,6 +44,9 @@ def asks_for_older(project: Project, package: str, version: str) -> bool:
         if python and any(number < python for text in texts for number in _pythons(text)):
             return True  # under which no such release can be installed
         pages = _texts(project, _PAGES, _PAGE_FOLDERS)
+        made = [_numbers(each["number"]) for text in pages for each in _CREATED.finditer(text)]
+        if python and made and max(made) < python:
+            return True
         named = [number for text in pages for number in _named_versions(text, package)]
         return bool(named) and max(named) < wanted
 

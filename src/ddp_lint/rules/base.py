@@ -13,7 +13,7 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
 from ddp_lint.launch.alone import shown_alone
 from ddp_lint.launch.failing import fails_before
-from ddp_lint.launch.importable import cannot_be_imported
+from ddp_lint.launch.importable import cannot_be_imported, is_put_together
 from ddp_lint.launch.overridden import is_overridden
 from ddp_lint.launch.ranks import as_one_process
 from ddp_lint.launch.unmade import is_never_made
@@ -167,7 +167,11 @@ class Rule(Documented):
     def _meets_no_run(self, where: cst.CSTNode | Span) -> bool:
         """Whether the project shows no run that comes to a place, or none with ranks that what is found needs."""
         project, facts = self.module.project, self.module.facts
-        if project is None or facts is None or not facts.name:
+        if project is None or facts is None:
+            return False
+        if is_put_together(project, facts):
+            return True
+        if not facts.name:
             return False
         if cannot_be_imported(project, facts) or (self.of_several and shown_alone(facts, project)):
             return True
