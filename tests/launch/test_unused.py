@@ -256,3 +256,25 @@ def test_a_function_of_its_own_named_eval(tmp_path: pathlib.Path, defined: str, 
     (tmp_path / "left.py").write_text(text)
     (finding,) = check_paths([tmp_path / "left.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert finding.confidence is confidence
+
+
+@pytest.mark.parametrize(
+    ("decorator", "use", "confidence"),
+    [
+        ("", "import pickle\nPool(pickle.load(open('x', 'rb')))", Confidence.LOW),  # what another package has
+        ("", "import tools\nPool(tools.load('x'))", Confidence.MEDIUM),
+        ("", "Pool().load()", Confidence.MEDIUM),
+        ("", "Pool()\ndef run(model):\n    model.load()", Confidence.MEDIUM),
+        ("@torch.no_grad()", "Pool()", Confidence.LOW),  # the decorator keeps no method
+        ("@torch.no_grad()", "Pool().load()", Confidence.MEDIUM),
+        ("@register", "Pool()", Confidence.MEDIUM),
+    ],
+)
+def test_what_only_looks_like_a_use(tmp_path: pathlib.Path, decorator: str, use: str, confidence: Confidence) -> None:
+    (tmp_path / "tools.py").write_text("def load(path): ...\n")
+    text = STARTS.replace("{base}", "").replace("start_old_parts", "load")
+    text = text.replace("    def load", f"    {decorator}\n    def load") if decorator else text
+    (tmp_path / "pools.py").write_text(f"import torch\nfrom registry import register\n{text}")
+    (tmp_path / "train.py").write_text(f"from pools import Pool\n{use}\n")
+    (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert finding.confidence is confidence

@@ -135,8 +135,12 @@ def _refuted(first: Iterable[Judgement]) -> set[str]:
         if newest and _number(judgement.block) > NARROWED.get(judgement.code, 0):
             rows[judgement.code].append(judgement)
     counted = {code: _of_many(read) for code, read in rows.items() if not (_is_of_hangs(code) or _is_loud(code))}
-    enough = {code: _shares(read) for code, read in counted.items() if len(read) >= MANY}
-    return {code for code, (not_false, real) in enough.items() if not_false < HALF or real < HARDLY}
+    shares = {code: (len(read), *_shares(read)) for code, read in counted.items()}
+    return {
+        code
+        for code, (count, not_false, real) in shares.items()
+        if (count >= MANY and not_false < HALF) or (count >= ENOUGH and real < HARDLY)
+    }
 
 
 def _number(block: str) -> int:

@@ -52,9 +52,11 @@ def _is_installed(project: Project) -> bool:
     if any(map(_INSTALLED.search, (setup, settings, pyproject))):
         return True
     packages = project.remember(("packages",), lambda: project.named("__init__.py"))
-    below = any(path.startswith("src/") and path.count("/") == 2 for path in packages)
-    # What imports `src` itself runs in place: nothing installs a package by that name.
-    return below and not any(_IMPORTS_SRC.search(project.text(path) or "") for path in project.holding("src"))
+    if not any(path.startswith("src/") and path.count("/") == 2 for path in packages):
+        return False
+    # Programs beside the packages run in place, and so does what imports `src` itself: nothing installs that name.
+    beside = (path for path in project.named("*.py") if path.startswith("src/") and path.count("/") == 1)
+    return not any(beside) and not any(_IMPORTS_SRC.search(project.text(p) or "") for p in project.holding("src"))
 
 
 def _is_run_in_place(pyproject: str) -> bool:

@@ -222,7 +222,7 @@ def is_unused_at(
 def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether a method at a line, which no framework calls by its name, is mentioned by nothing but itself."""
     owner, method = facts.method_at(line) or (None, None)
-    if owner is None or method is None or method.decorator_list or _may_be_hook(method.name):
+    if owner is None or method is None or _is_given_away(facts, method) or _may_be_hook(method.name):
         return False
     if is_installed(project) or not is_plain(project, f"{facts.name}.{owner.name}") or not is_in_use(project, facts):
         return False
@@ -242,7 +242,7 @@ def _is_never_called(
     users = _users_on_self(project, facts, owner, name) if len(above) < _METHODS else frozenset()
     own = [n for n in owner.body if isinstance(n, FunctionNode) and n.name in users - above]
     return bool(users) and not any(
-        each.decorator_list
+        _is_given_away(facts, each)
         or _may_be_hook(each.name)
         or not _is_never_called(project, facts, owner, each, above | {name})
         for each in own
@@ -269,9 +269,7 @@ def is_unmentioned_at(project: Project, facts: ModuleFacts, line: int, among: fr
     """Whether a line is in a method, which no framework calls by its name, that the modules of one program (`among`)
     define, and do not mention."""
     owner, method = facts.method_at(line) or (None, None)
-    if owner is None or method is None or _may_be_hook(method.name):
-        return False
-    if not all(_CONTEXTS.fullmatch(facts.qualified(_called(each))) for each in method.decorator_list):
+    if owner is None or method is None or _is_given_away(facts, method) or _may_be_hook(method.name):
         return False
     whole = f"{facts.name}.{owner.name}"
     if not is_plain(project, whole) or _finds_own_methods(project, whole) or _computes_names(project, among):
@@ -279,8 +277,10 @@ def is_unmentioned_at(project: Project, facts: ModuleFacts, line: int, among: fr
     return project.remember(("mentioned", among, method.name), lambda: _is_unmentioned(project, method.name, among))
 
 
-def _called(decorator: ast.expr) -> ast.expr:
-    return decorator.func if isinstance(decorator, ast.Call) else decorator
+def _is_given_away(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
+    """Whether a decorator gets a definition that may keep it, as a registry does: ``@torch.no_grad()`` does not."""
+    decorators = (d.func if isinstance(d, ast.Call) else d for d in definition.decorator_list)
+    return not all(_CONTEXTS.fullmatch(facts.qualified(each)) for each in decorators)
 
 
 def _is_unmentioned(project: Project, name: str, among: frozenset[str]) -> bool:
@@ -303,16 +303,17 @@ def _is_defined_only(project: Project, facts: ModuleFacts, name: str) -> bool:
     if len(paths) > _FILES or named_in_texts(project, name) or facts.file.holds("Fire"):
         return False
     files = [user for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
-    return not any(_has_method(user, name) for user in files)
+    return not any(_has_method(project, user, name) for user in files)
 
 
-def _has_method(facts: ModuleFacts, name: str) -> bool:
+def _has_method(project: Project, facts: ModuleFacts, name: str) -> bool:
     """Whether a file mentions what may be a method of a name. A plain name in the body of a function is none: that is a
     variable, or a function at the top of a file."""
     code = facts.file.code
     if not re.search(rf"(?<!\bdef )\b{name}\b", code):
         return False
-    if re.search(rf"\.\s*{name}\b", code):
+    attributes = (use.node for use in uses(facts, name) if isinstance(use.node, ast.Attribute))
+    if any(not _is_foreign(project, project.meaning(facts, node)) for node in attributes):
         return True
     plain = {id(n) for f in walk(facts.tree) if isinstance(f, FunctionNode) for part in f.body for n in walk(part)}
     word = re.compile(rf"\b{name}\b")
@@ -341,7 +342,7 @@ def _is_left(
 ) -> bool:
     """Whether nothing but unused definitions mentions one; `above`: those that are being looked at."""
     definition = facts.definitions.get(name)
-    if definition is None or definition.decorator_list:
+    if definition is None or _is_given_away(facts, definition):
         return False
     if name.startswith("main") and program in ("", facts.name) and not _is_never_started(project, facts, name):
         return False
@@ -481,8 +482,15 @@ def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attri
     root = dotted_ast(node).partition(".")[0]
     if root and facts.imports.resolve(root) is None and not any(map(facts.file.holds, _IMPORTS)):
         return True
-    found = project.definition(project.meaning(facts, node))
-    return found is not None and found[1] is not definition
+    meaning = project.meaning(facts, node)
+    found = project.definition(meaning)
+    return _is_foreign(project, meaning) if found is None else found[1] is not definition
+
+
+def _is_foreign(project: Project, meaning: str) -> bool:
+    """Whether a name leads to another package: ``torch.load`` is no function `load` of the project."""
+    first = meaning.partition(".")[0]
+    return bool(first) and project.find(first) is None and project.split(meaning) is None
 
 
 def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
