@@ -9,6 +9,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import backends, worlds
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.batches import keep_samples
 from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms
 from ddp_lint.divergence.collected import asks_for_collected
 from ddp_lint.divergence.definitions import counts_of
@@ -53,7 +54,6 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence
-from ddp_lint.project import Project
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import walk
@@ -408,20 +408,7 @@ def _asks_for_samples(frame: Frame, node: ast.Compare, left: Value, right: Value
     """``len(batch) == 0``, ``images.numel() == 0``, of loaders whose batches all have a sample."""
     if right.constant != Known(0) or not of_batches(left.varies):
         return False
-    return (is_size(left) or counted(node.left) is not None) and _keep_samples(frame.linker.project)
-
-
-def _keep_samples(project: Project) -> bool:
-    """Whether the project makes its loaders, and nothing of it chooses what comes into a batch: each has a sample."""
-
-    def found() -> bool:
-        return bool(project.holding("DataLoader(")) and not any(map(project.holding, _CHOOSING))
-
-    return project.remember(("loaders keep samples",), found)
-
-
-#: What may leave a batch without a sample.
-_CHOOSING = ("collate", "batch_sampler", "IterableDataset", "batch_size=None", "webdataset")
+    return (is_size(left) or counted(node.left) is not None) and keep_samples(frame.linker.project)
 
 
 def _is_place(node: ast.Compare, left: Value, right: Value) -> bool:

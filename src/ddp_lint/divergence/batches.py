@@ -1,0 +1,38 @@
+"""What all batches of a project have in common, by how it makes its loaders."""
+
+from __future__ import annotations
+
+from ddp_lint.project import Project
+
+#: What may leave a batch without a sample.
+_CHOOSING = ("collate", "batch_sampler", "IterableDataset", "batch_size=None", "webdataset")
+#: What puts samples of unlike lengths into one batch, or each into one of its own.
+_OF_UNLIKE_LENGTHS = (
+    *_CHOOSING,
+    "pad_sequence",
+    ".pad(",
+    "pad_to",
+    "padding=True",
+    "longest",
+    "batch_size=1",
+    "packed",
+)
+
+
+def keep_samples(project: Project) -> bool:
+    """Whether the project makes its loaders, and nothing of it chooses what comes into a batch: each has a sample."""
+    return _makes_loaders_without(project, _CHOOSING)
+
+
+def have_one_length(project: Project) -> bool:
+    """Whether the project makes its loaders, and nothing of it pads or collates: PyTorch's own function, which makes a
+    batch of its samples, takes those of one shape alone (`torch.utils.data.default_collate`), so that a data set whose
+    samples have unlike lengths fails in its first batch."""
+    return _makes_loaders_without(project, _OF_UNLIKE_LENGTHS)
+
+
+def _makes_loaders_without(project: Project, words: tuple[str, ...]) -> bool:
+    def found() -> bool:
+        return bool(project.holding("DataLoader(")) and not any(map(project.holding, words))
+
+    return project.remember(("makes loaders without", words), found)
