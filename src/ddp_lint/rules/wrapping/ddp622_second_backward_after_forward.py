@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.training import Mentions, backwards_of
+from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
@@ -137,10 +137,10 @@ class SecondBackwardAfterForward(Rule):
             if wrap is not None and wrap.kind == "ddp" and not without_gradient(self.module, call):
                 forwards.setdefault(name, []).append((call, wrap))
         detached = [(name, arg) for name, made in forwards.items() for one in made for arg in self._detached(*one)]
-        place, mentions = {call: number for number, call in enumerate(calls)}, Mentions()
+        place = {call: number for number, call in enumerate(calls)}
         for model, made in forwards.items():
             ends = frozenset(arg for name, arg in detached if name != model)
-            reached = backwards_of(self.module, [call for call, _ in made], ends, mentions)
+            reached = backwards_of(self.module, [call for call, _ in made], ends)
             inside = [call for call in reached if call in place and argument(call, None, "inputs") is None]
             ordered = sorted(inside, key=lambda call: place[call])
             self._check(model, made[0][1], place, ordered)
