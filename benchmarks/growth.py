@@ -813,6 +813,100 @@ def calls_that_double_by_what_they_pass(n: int) -> str:
     return f"{_TORCH}def g(x): pass\ndef h(x): pass\n{links}def f{n}(x, {names}):\n    dist.all_reduce(x)\n"
 
 
+@text(500)
+def optimizers(n: int) -> str:
+    step = "    o{0}.zero_grad()\n    m(x).sum().backward()\n    o{0}.step()\n"
+    made = "".join(f"    o{i} = torch.optim.SGD(m.a{i}.parameters(), lr=0.1)\n{step.format(i)}" for i in range(n))
+    head = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+    return f"{_TORCH}{head}def f(net, x):\n    m = DDP(net)\n{made}"
+
+
+@text(1000)
+def loops_with_breaks(n: int) -> str:
+    loop = "    for y in x:\n        if y > 0:\n            break\n        dist.all_reduce(y)\n"
+    return f"{_TORCH}def f(x):\n{loop * n}"
+
+
+@text(600)
+def generators_in_a_chain(n: int) -> str:
+    links = "".join(f"def g{i + 1}(x):\n    for y in g{i}(x):\n        yield y + {i}\n" for i in range(n))
+    first = "def g0(x):\n    for y in x:\n        dist.all_reduce(y)\n        yield y\n"
+    return f"{_TORCH}{first}{links}def f(x):\n    for y in g{n}(x):\n        print(y)\n"
+
+
+@text(1500)
+def dictionaries_in_a_chain(n: int) -> str:
+    links = "".join(f"    d{i + 1} = {{**d{i}, 'k{i}': dist.get_rank() + {i}}}\n" for i in range(n))
+    return f"{_TORCH}def f(d0):\n{links}    if d{n}['k0'] == 0:\n        dist.barrier()\n"
+
+
+@text(1000)
+def match_of_classes(n: int) -> str:
+    case = "        case C{0}(a=a, b=[b, *c]) if a > {0}:\n            dist.all_reduce(b)\n"
+    return f"{_TORCH}def f(x):\n    match x:\n" + "".join(case.format(i) for i in range(n))
+
+
+@text(1000)
+def groups_in_a_list(n: int) -> str:
+    made = "".join(f"    gs.append(dist.new_group([0, {i + 1}]))\n" for i in range(n))
+    used = "".join(f"    dist.all_reduce(x, group=gs[{i}])\n" for i in range(n))
+    return f"{_TORCH}def f(x):\n    gs = []\n{made}{used}"
+
+
+@text(600)
+def returns_of_tuples(n: int) -> str:
+    defs = "".join(f"def f{i}(x):\n    return x, dist.get_rank(), {i}\n" for i in range(n))
+    used = "".join(f"    a{i}, b{i}, c{i} = f{i}(x)\n    if b{i} == 0:\n        x = x + a{i}\n" for i in range(n))
+    return f"{_TORCH}{defs}def g(x):\n{used}    dist.all_reduce(x)\n"
+
+
+def _behind(n: int, used: str, after: str) -> str:
+    """Methods of a model that are called behind its wrapper, each with what is done with the result."""
+    defs = "".join(f"    def m{i}(self, x):\n        return x\n" for i in range(n))
+    calls, rest = ("".join(each.format(i) for i in range(n)) for each in (used, after))
+    head = "from torch.nn.parallel import DistributedDataParallel as DDP\nclass N(nn.Module):\n"
+    return f"{_TORCH}{head}{defs}def train(x):\n    n = DDP(N())\n{calls}{rest}    x.sum().backward()\n"
+
+
+@text(600)
+def results_from_behind_a_wrapper(n: int) -> str:
+    return _behind(n, "    y{0} = n.module.m{0}(x)\n", "    y{0}.sum().backward()\n")
+
+
+@text(800)
+def results_from_behind_a_wrapper_in_a_chain(n: int) -> str:
+    return _behind(n, "    x = n.module.m{0}(x)\n", "")
+
+
+def _of_dense_lines(n: int, line: str) -> str:
+    """Lines of hundreds of characters: most of their cost is the parser's."""
+    return f"{_TORCH}def f(x):\n" + "".join(f"    y{i} = {line}\n" for i in range(n)) + "    dist.all_reduce(y0)\n"
+
+
+@text(100)
+def lambdas_in_lambdas(n: int) -> str:
+    return _of_dense_lines(n, "".join(f"lambda a{i}: " for i in range(60)) + "dist.all_reduce(a0 + x)")
+
+
+@text(100)
+def nested_comprehensions(n: int) -> str:
+    line = "x"
+    for i in range(12):
+        line = f"[v{i} + {i} for v{i} in {line} if v{i} > {i}]"
+    return _of_dense_lines(n, line)
+
+
+@text(100)
+def walrus_chains(n: int) -> str:
+    return _of_dense_lines(n, " + ".join(f"(w{i} := x + {i})" for i in range(60)))
+
+
+@text(50)
+def groups_of_parameters(n: int) -> str:
+    groups = ", ".join(f"{{'params': x.a{i}.parameters(), 'lr': {i}}}" for i in range(40))
+    return _of_dense_lines(n, f"torch.optim.SGD([{groups}], 0.1)")
+
+
 # ---- several files
 
 

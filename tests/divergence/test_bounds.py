@@ -147,6 +147,27 @@ def test_calls_of_many_arguments_count_more(more: int, steps: int, tmp_path: pat
     assert _steps(tmp_path, f"{HEAD}def f({names}):\n    dist.barrier()\ndef g({names}):\n    f({names})\n") == steps
 
 
+def _generators(length: int) -> str:
+    """Generators that each go through the one before, and a loop over the last one."""
+    links = "".join(f"def g{n + 1}(x):\n    for y in g{n}(x):\n        yield y\n" for n in range(length))
+    first = "def g0(x):\n    for y in x:\n        dist.all_reduce(y)\n        yield y\n"
+    return f"{HEAD}{first}{links}def f(x):\n    for y in g{length}(x):\n        log(y)\n{RANK}"
+
+
+def test_generators_count_as_often_as_they_lie_within_each_other(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    statements = 2 * 2 * 20  # of twenty more generators, each run as a root and for its callers
+    levels = sum(range(21, 41))
+    assert _steps(tmp_path, _generators(40)) - _steps(tmp_path, _generators(20)) == statements + levels
+
+
+def test_a_long_chain_of_generators_is_left_out_and_said(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "a.py").write_text(_generators(300))
+    project = Project(tmp_path)
+    assert "f" in [name for _, name in result_of(_facts(project, tmp_path / "a.py"), project).skipped]
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -81,6 +81,8 @@ class Inline:
     nested: bool = False
     #: Of a generator: through how many calls it was passed on before it ran. It was made that much further up.
     handed: int = 0
+    #: Of a generator: how many of them lie within each other in it, with itself.
+    levels: int = 0
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -136,6 +138,21 @@ def _lists(effects: list[Effect]) -> Iterator[list[Effect]]:
                 if below and id(below) not in seen:
                     seen.add(id(below))
                     stack.append(below)
+
+
+def levels_of_generators(effects: list[Effect]) -> int:
+    """How many generators lie within each other in the tree. Those in a generator are known from where it was made."""
+    most, stack, seen = 0, [effects], {id(effects)}
+    while stack:
+        for effect in stack.pop():
+            parts = _below(effect)
+            if isinstance(effect, Inline) and effect.levels:
+                most, parts = max(most, effect.levels), [effect.yields or []]
+            for below in parts:
+                if below and id(below) not in seen:
+                    seen.add(id(below))
+                    stack.append(below)
+    return most
 
 
 def _below(effect: Effect) -> Sequence[list[Effect]]:

@@ -25,7 +25,7 @@ from ddp_lint.divergence.definitions import (
     returns_pairs,
     stores_in,
 )
-from ddp_lint.divergence.effects import Effect, Inline, Leave, choices
+from ddp_lint.divergence.effects import Effect, Inline, Leave, choices, levels_of_generators
 from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
@@ -121,8 +121,9 @@ class Summaries:
     #: Models of the largest engines take 73,000.
     BOUND_OF_FILE, BOUND_OF_LINE = 80_000, 4
     #: Of these, what functions may take again and again, beyond a multiple of their size: for one root, and for all of
-    #: a file, which has more for each of its lines. Roots of real trainers on top of Megatron were seen to take 10,000.
-    REPEATED, REPEATED_OF_FILE = 12_000, 18_000
+    #: a file, which has one more for each of its lines. Roots of real trainers on top of Megatron were seen to take
+    #: 10,000; what the roots of a file have in common, which is most of it, counts once.
+    REPEATED, REPEATED_OF_FILE, REPEATED_OF_LINE = 12_000, 16_000, 1
     #: What evaluates each kind of expression.
     handlers: ClassVar[Handlers] = {
         **expressions.HANDLERS, **conditions.HANDLERS, **iteration.HANDLERS, **targets.HANDLERS, ast.Call: call,
@@ -185,8 +186,9 @@ class Summaries:
     def start_file(self, lines: int) -> None:
         """Before the roots of another file."""
         self.effort.start_whole()
-        more = self.BOUND_OF_LINE * lines
-        self._bound_of_file = Bound(self.BOUND_OF_FILE + more, self.REPEATED_OF_FILE + more)
+        self._bound_of_file = Bound(
+            self.BOUND_OF_FILE + self.BOUND_OF_LINE * lines, self.REPEATED_OF_FILE + self.REPEATED_OF_LINE * lines
+        )
 
     @property
     def is_exhausted(self) -> bool:
@@ -229,6 +231,7 @@ class Summaries:
         if _never_returns(function.node):
             frame.effects.append(Leave("raise"))
         if is_generator(function.node):
+            inline.levels = summary.levels
             literal = literals_yielded(function.node)
             generator = ref.Generator(inline, id(node), summary.switched, literal, summary.yields)
             return unknown(frame.key(node), generator)
@@ -470,9 +473,14 @@ class Summaries:
         frame = self.evaluate(function, env, came=came)
         effects, returned = compacted(frame, function), _folded(frame)
         left = _attributes(frame, function, agreed=bool(effects))
+        # A generator is not one event to its callers: each look at it goes through all generators that lie in it.
+        levels = 1 + levels_of_generators(effects) if is_generator(function.node) else 0
+        for _ in range(1, levels):
+            self.spend()
         return Summary(
             effects, returned, {}, frozenset(frame.agreed), frame.turned, left, frame.switched,
-            yields=_numbered(frame.yielded), single=_leaves_single(frame), deciding=_deciding(env, effects, returned),
+            yields=_numbered(frame.yielded), levels=levels, single=_leaves_single(frame),
+            deciding=_deciding(env, effects, returned),
         )  # fmt: skip
 
     def _key(self, function: FunctionRef, env: dict[str, Value], left: str = "", came: int = 0) -> Key:

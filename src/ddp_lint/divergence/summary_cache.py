@@ -41,6 +41,8 @@ class Summary:
     switched: dict[tuple[str, str], Value] = dataclasses.field(default_factory=dict)
     #: What a generator yields, position by position, where that is a number that all ranks share, or a pair with one.
     yields: tuple[Value | None, ...] = ()
+    #: Of a generator: how many of them lie within each other, with itself.
+    levels: int = 0
     #: By which name (`Frame.single`) its callers are alone from here on.
     single: str = ""
     #: The questions about classes that it depends on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ddp_lint.launch.search import imported_through
@@ -57,21 +57,29 @@ def options_of(project: Project, facts: ModuleFacts, function: FunctionNode | No
     return _namespace(project, facts, function, name, _DEPTH)
 
 
-def bound_by(node: ast.AST) -> Iterator[str]:
+class _Naming(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields of a type that hold a name which it binds: of definitions, handlers, patterns and type parameters."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        found = self[kind] = tuple(name for name in ("name", "rest") if name in kind._fields)
+        return found
+
+
+_NAMING = _Naming()
+
+
+def bound_by(node: ast.AST) -> Sequence[str]:
+    """The names that a node binds itself."""
     if isinstance(node, ast.Name):
-        if not isinstance(node.ctx, ast.Load):
-            yield node.id
-    elif isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, ast.alias):
-        yield node.asname or node.name.partition(".")[0]
-    elif isinstance(node, (ast.Global, ast.Nonlocal)):
-        yield from node.names
-    else:
-        for field in ("name", "rest"):  # definitions, handlers, patterns, type parameters
-            value = getattr(node, field, None)
-            if isinstance(value, str):
-                yield value
+        return () if isinstance(node.ctx, ast.Load) else (node.id,)
+    if isinstance(node, ast.arg):
+        return (node.arg,)
+    if isinstance(node, ast.alias):
+        return (node.asname or node.name.partition(".")[0],)
+    if isinstance(node, (ast.Global, ast.Nonlocal)):
+        return node.names
+    fields = _NAMING[node.__class__]
+    return [value for field in fields if isinstance(value := getattr(node, field), str)] if fields else ()
 
 
 def is_set(project: Project, word: str, among: frozenset[str]) -> bool:

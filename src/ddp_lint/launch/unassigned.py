@@ -33,10 +33,11 @@ def unassigned(function: FunctionNode) -> frozenset[ast.AST]:
     bound: dict[str, list[_Place]] = {}
     for order, (statement, loops) in enumerate(_statements(function.body, ())):
         own = (*loops, statement) if isinstance(statement, ast.While) else loops
-        loads += [(name, _Place(order, own)) for name in _loaded(statement)]
-        after = 0.5 if isinstance(statement, _ASSIGNING) else -0.5
-        for name in _bound(statement):
-            bound.setdefault(name, []).append(_Place(order + after, own))
+        nodes, read = list(_own(statement)), _Place(order, own)
+        loads += [(name, read) for name in _loaded(statement, nodes)]
+        written = _Place(order + (0.5 if isinstance(statement, _ASSIGNING) else -0.5), own)
+        for name in _bound(statement, nodes):
+            bound.setdefault(name, []).append(written)
     return frozenset(
         node
         for node, place in loads
@@ -87,15 +88,15 @@ def _own(statement: ast.AST) -> Iterator[ast.AST]:
             stack += below(node)
 
 
-def _loaded(statement: ast.AST) -> list[ast.Name]:
-    nodes = [node for node in _own(statement) if isinstance(node, ast.Name)]
+def _loaded(statement: ast.AST, own: Sequence[ast.AST]) -> list[ast.Name]:
+    nodes = [node for node in own if isinstance(node, ast.Name)]
     added = statement.target if isinstance(statement, ast.AugAssign) else None
     return [n for n in nodes if isinstance(n.ctx, ast.Load) or n is added]
 
 
-def _bound(statement: ast.AST) -> Iterator[str]:
+def _bound(statement: ast.AST, own: Sequence[ast.AST]) -> Iterator[str]:
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
         return  # an annotation alone gives no value, though it makes the name a variable
     yield from bound_by(statement)
-    for node in _own(statement):
+    for node in own:
         yield from bound_by(node)

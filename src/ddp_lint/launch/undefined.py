@@ -144,7 +144,8 @@ def _bound_once(facts: ModuleFacts) -> frozenset[str]:
     counts = collections.Counter[str]()
     for node in walk(facts.tree):
         weight = 1 if isinstance(node, (ast.alias, ast.ClassDef, *_FUNCTIONS)) else 2
-        counts.update(dict.fromkeys(bound_by(node), weight))
+        for name in bound_by(node):
+            counts[name] += weight
     return frozenset(name for name, count in counts.items() if count == 1)
 
 

@@ -171,6 +171,11 @@ class Module:
         return {}
 
     @functools.cached_property
+    def blocks(self) -> dict[cst.CSTNode, Any]:
+        """What the statements of blocks mention, as far as `rules.wrapping.training` was asked."""
+        return {}
+
+    @functools.cached_property
     def for_first(self) -> dict[tuple[cst.BaseExpression, bool], bool]:
         """Whether an outcome of a test keeps what follows to one rank, as far as `launch.ranks` was asked."""
         return {}

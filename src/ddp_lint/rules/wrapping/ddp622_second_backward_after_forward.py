@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import builtins
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.training import Mentions, backwards_of
+from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
@@ -137,13 +138,12 @@ class SecondBackwardAfterForward(Rule):
             if wrap is not None and wrap.kind == "ddp" and not without_gradient(self.module, call):
                 forwards.setdefault(name, []).append((call, wrap))
         detached = [(name, arg) for name, made in forwards.items() for one in made for arg in self._detached(*one)]
-        place, mentions = {call: number for number, call in enumerate(calls)}, Mentions()
+        order = _Order(calls)
         for model, made in forwards.items():
             ends = frozenset(arg for name, arg in detached if name != model)
-            reached = backwards_of(self.module, [call for call, _ in made], ends, mentions)
-            inside = [call for call in reached if call in place and argument(call, None, "inputs") is None]
-            ordered = sorted(inside, key=lambda call: place[call])
-            self._check(model, made[0][1], place, ordered)
+            reached = backwards_of(self.module, [call for call, _ in made], ends)
+            inside = [call for call in reached if call in order.places and argument(call, None, "inputs") is None]
+            self._check(model, made[0][1], order, sorted(inside, key=order.places.__getitem__))
 
     def _detached(self, call: cst.Call, wrap: Wrap) -> Iterator[cst.Arg]:
         """The arguments of a forward of which the model inside uses nothing but what it detaches."""
@@ -158,32 +158,31 @@ class SecondBackwardAfterForward(Rule):
             if name in taken and not arg.star and _is_always_detached(name, found[1]):
                 yield arg
 
-    def _check(self, model: str, wrap: Wrap, place: dict[cst.Call, int], backwards: list[cst.Call]) -> None:
-        """`place`: all calls of the function, in their order."""
-        calls = list(place) if backwards[1:] else []
+    def _check(self, model: str, wrap: Wrap, order: _Order, backwards: list[cst.Call]) -> None:
+        place = order.places
+        following = _Following(order, backwards, lambda call: self._readies(model, calls_in(call)))
         for first, second in itertools.pairwise(backwards):
-            between = (*calls[place[first] + 1 : place[second]], *calls_in(second))
-            caught_up = self._catches_up(model, second, calls[place[second] + 1 :], backwards)
+            between = (*order.calls[place[first] + 1 : place[second]], *calls_in(second))
+            # A forward of the model and its backward follow before a step: they average all that was added up.
+            later = following.backward_after(place[second])
+            caught_up = later is not None and self._always_before(later, second)
             if self._always_before(first, second) and not self._readies(model, between) and not caught_up:
                 self._report(model, wrap, second, [(first, "averages the gradients")])
                 return
+        loops: dict[cst.For, bool] = {}
         for only in backwards:
             loop = next((up for up in self.module.ancestors(only) if isinstance(up, (cst.For, cst.While))), None)
-            inside = [n for n in descendants(loop.body) if isinstance(n, cst.Call)] if isinstance(loop, cst.For) else []
-            if inside and not self._leaves(loop) and not self._readies(model, inside):
-                self._report(model, wrap, only, [])
-                return
+            if isinstance(loop, cst.For):
+                if loop not in loops:
+                    loops[loop] = self._goes_round_without(model, loop)
+                if loops[loop]:
+                    self._report(model, wrap, only, [])
+                    return
 
-    def _catches_up(self, model: str, late: cst.Call, calls: Sequence[cst.Call], backwards: Sequence[cst.Call]) -> bool:
-        """A forward of the model and its backward follow before a step: they average all that was added up."""
-        ready = False
-        for call in calls:
-            ready = ready or self._readies(model, calls_in(call))
-            if ready and call in backwards:
-                return self._always_before(call, late)
-            if called(call) in _STEPPING:
-                return False
-        return False
+    def _goes_round_without(self, model: str, loop: cst.For) -> bool:
+        """Whether a loop has calls, and none that is a forward of the model: not where it may be one round only."""
+        inside = [n for n in descendants(loop.body) if isinstance(n, cst.Call)]
+        return bool(inside) and not self._leaves(loop) and not self._readies(model, inside)
 
     def _report(self, model: str, wrap: Wrap, node: cst.Call, labels: list[tuple[cst.CSTNode, str]]) -> None:
         self.report(
@@ -223,6 +222,37 @@ class SecondBackwardAfterForward(Rule):
             return False
         bound = self.module.bindings(name, call)
         return not bound or any(b.kind == "function" or isinstance(b.value, cst.Lambda) for b in bound)
+
+
+class _Order:
+    """The calls of a function in their order, with the places of those that are a step of an optimizer."""
+
+    def __init__(self, calls: Sequence[cst.Call]) -> None:
+        self.calls = calls
+        self.places = {call: place for place, call in enumerate(calls)}
+        self.steps = [place for place, call in enumerate(calls) if called(call) in _STEPPING]
+
+
+class _Following:
+    """What follows a call of a function, asked for calls in their order: each is looked at once for all of them."""
+
+    def __init__(self, order: _Order, backwards: Iterable[cst.Call], is_ready: Callable[[cst.Call], bool]) -> None:
+        self._order, self._is_ready = order, is_ready
+        self._backwards = [order.places[call] for call in backwards]
+        #: The place of the first call that readies the model, or that was not looked at so far.
+        self._ready = 0
+
+    def backward_after(self, place: int) -> cst.Call | None:
+        """The first of the backwards behind a call that readies the model, before the next step."""
+        calls, steps = self._order.calls, self._order.steps
+        step = bisect.bisect_right(steps, place)
+        last = steps[step] if step < len(steps) else len(calls) - 1
+        self._ready = max(self._ready, place + 1)
+        while self._ready <= last and not self._is_ready(calls[self._ready]):
+            self._ready += 1
+        found = bisect.bisect_left(self._backwards, self._ready)
+        behind = self._ready <= last and found < len(self._backwards) and self._backwards[found] <= last
+        return calls[self._backwards[found]] if behind else None
 
 
 def _is_always_detached(name: str, function: ast.AST) -> bool:

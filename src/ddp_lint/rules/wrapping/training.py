@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import libcst as cst
 
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.accumulation import is_backward
-from ddp_lint.source.tree import called, children, descendants
+from ddp_lint.source.tree import called, children, descendants, subtree
 from ddp_lint.tensors.contexts import without_gradient
+
+#: Names of which a statement may mention one that are looked up one by one; with more, all statements are gone through.
+_FEW = 8
+#: Names that hold a value up to which it is kept what comes of them in the rest of a block.
+_HELD = 64
 
 
 def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
@@ -18,29 +26,13 @@ def backward_of(module: Module, value: cst.CSTNode) -> cst.Call | None:
     return next(iter(flow.backwards), None) if flow is not None else None
 
 
-class Mentions:
-    """The names in each statement of a function, looked for once for all values that are followed through it."""
-
-    def __init__(self) -> None:
-        self._known: dict[cst.CSTNode, frozenset[str]] = {}
-
-    def of(self, statement: cst.CSTNode) -> frozenset[str]:
-        known = self._known.get(statement)
-        if known is None:
-            nodes = (statement, *descendants(statement))
-            known = self._known[statement] = frozenset(node.value for node in nodes if isinstance(node, cst.Name))
-        return known
-
-
 def backwards_of(
-    module: Module, values: Sequence[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset(),
-    mentions: Mentions | None = None,
-) -> set[cst.Call]:  # fmt: skip
+    module: Module, values: Sequence[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset()
+) -> set[cst.Call]:
     """All `backward()` calls in the function of some values that one of these flows into; none of them is
-    `without_gradient`. `ends`: arguments that pass on nothing, since the call detaches them. `mentions` of this
-    function, if values are followed through it many times."""
+    `without_gradient`. `ends`: arguments that pass on nothing, since the call detaches them."""
     function = module.function_of(values[0])
-    flow = _Flow(module, frozenset(values), ends, mentions)
+    flow = _Flow(module, frozenset(values), ends)
     if function is not None:
         flow.suite(function.body)
     return set(flow.backwards)
@@ -53,11 +45,11 @@ def loss_of(module: Module, value: cst.CSTNode) -> cst.Return | None:
     if function is None or "loss" not in function.name.value or module.class_of(value) is None:
         return None
     flow = _flow_of(module, value)
-    return flow.returned if flow is not None else None
+    return next(iter(flow.returns), None) if flow is not None else None
 
 
 def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
-    """Where a value goes in its function, None where no gradient is recorded.
+    """Where a value goes in its function, None where no gradient is recorded: the first backward, the first return.
 
     Names are followed through assignments in the order of execution, loops twice; attributes and containers are
     followed by their first name. `detach()` cuts the flow, and so does the assignment of something else to a name.
@@ -65,9 +57,52 @@ def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
     function = module.function_of(value)
     if function is None or without_gradient(module, value):
         return None
-    flow = _Flow(module, frozenset({value}))
+    flow = _Flow(module, frozenset({value}), first_of=function.body)
     flow.suite(function.body)
     return flow
+
+
+class _Rest(NamedTuple):
+    """What comes of names that hold a value in the rest of a block: the first backward and the first return that they
+    flow into, and the names that hold the value behind it."""
+
+    backward: cst.Call | None
+    returned: cst.Return | None
+    names: frozenset[str]
+
+
+class _Block:
+    """The names that the statements of a block mention, looked for once for all values that are followed through it."""
+
+    def __init__(self, suite: cst.BaseSuite) -> None:
+        self.statements = suite.body
+        self.places = {statement: place for place, statement in enumerate(suite.body)}
+        #: What is known of the rest of the block from a place on, by the names that hold a value there.
+        self.rests: dict[tuple[int, frozenset[str]], _Rest] = {}
+        self._names: list[frozenset[str]] = []
+        self._mentions: dict[str, list[int]] = {}
+        for place, statement in enumerate(suite.body):
+            names = frozenset(node.value for node in subtree(statement) if isinstance(node, cst.Name))
+            self._names.append(names)
+            for name in names:
+                self._mentions.setdefault(name, []).append(place)
+
+    def next_of(self, names: set[str], place: int) -> int:
+        """The place of the first statement from one on that mentions one of some names; behind the last if none."""
+        if len(names) > _FEW:
+            rest = range(place, len(self._names))
+            return next((each for each in rest if not names.isdisjoint(self._names[each])), len(self._names))
+        return min((self._next(name, place) for name in names), default=len(self._names))
+
+    def _next(self, name: str, place: int) -> int:
+        known = self._mentions.get(name, ())
+        at = bisect.bisect_left(known, place)
+        return known[at] if at < len(known) else len(self._names)
+
+    def is_mentioned(self, name: str, place: int) -> bool:
+        """Whether a statement from a place on mentions a name."""
+        known = self._mentions.get(name)
+        return known is not None and known[-1] >= place
 
 
 class _Flow:
@@ -79,34 +114,84 @@ class _Flow:
 
     def __init__(
         self, module: Module, values: frozenset[cst.CSTNode], ends: frozenset[cst.CSTNode] = frozenset(),
-        mentions: Mentions | None = None,
+        first_of: cst.BaseSuite | None = None,
     ) -> None:  # fmt: skip
+        """`first_of`: the body of a function, where nothing is asked but for the first backward and return in it."""
         self.values = values
         self.ends = ends
         self.names: set[str] = set()
-        self._mentions = mentions
-        self._around = {up for value in values for up in module.ancestors(value)}
+        self._module = module
+        self._first_of = first_of
+        #: The nodes around the values, by their parents.
+        self._around: dict[cst.CSTNode, set[cst.CSTNode]] = {}
+        for value in values:
+            for below, up in itertools.pairwise((value, *module.ancestors(value))):
+                self._around.setdefault(up, set()).add(below)
         #: How names that have held a value begin.
         self._first: set[str] = set()
         #: Those that have a dot, now or before: few, so that a name is bound in no time however many hold the value.
         self._dotted: set[str] = set()
         #: In the order in which they are met.
-        self.backwards: dict[cst.Call, None] = {}
-        self.returned: cst.Return | None = None
+        self.backwards: list[cst.Call] = []
+        self.returns: list[cst.Return] = []
 
     def suite(self, suite: cst.BaseSuite) -> None:
-        for statement in suite.body:
-            if statement not in self._around and not (self.names and self._is_mentioned_in(statement)):
-                continue
-            if isinstance(statement, cst.SimpleStatementLine):
-                for small in statement.body:
-                    self._small(small)
-            else:
-                getattr(self, f"_{type(statement).__name__}", self._small)(statement)
+        block = self._module.blocks.get(suite)
+        if block is None:
+            block = self._module.blocks[suite] = _Block(suite)
+        inside = sorted(block.places[each] for each in self._around.get(suite, ()))
+        last = inside[-1] if inside else -1
+        at, end = 0, len(block.statements)
+        states: list[tuple[int, frozenset[str], set[str], int, int]] = []
+        while True:
+            at = self._next(block, inside, at, end)
+            if at == end:
+                break
+            if self._first_of is not None and at > last and (held := self._held(block, at, suite)) is not None:
+                kept = self.names - held
+                rest = block.rests.get((at, held))
+                if rest is not None:
+                    self._take(rest, kept)
+                    break
+                states.append((at, held, kept, len(self.backwards), len(self.returns)))
+            self._statement(block.statements[at])
+            at += 1
+        for place, held, kept, backwards, returns in states:
+            backward = next(iter(self.backwards[backwards : backwards + 1]), None)
+            returned = next(iter(self.returns[returns : returns + 1]), None)
+            names = frozenset() if suite is self._first_of else frozenset(self.names - kept)
+            block.rests[place, held] = _Rest(backward, returned, names)
 
-    def _is_mentioned_in(self, statement: cst.CSTNode) -> bool:
-        """Whether a statement may mention a name that holds a value."""
-        return self._mentions is None or not self._first.isdisjoint(self._mentions.of(statement))
+    def _next(self, block: _Block, inside: list[int], at: int, end: int) -> int:
+        """The place of the next statement that has a value in it, or may mention a name that holds one."""
+        own = bisect.bisect_left(inside, at)
+        found = inside[own] if own < len(inside) else end
+        return min(found, block.next_of(self._first, at)) if self.names else found
+
+    def _held(self, block: _Block, at: int, suite: cst.BaseSuite) -> frozenset[str] | None:
+        """The names that hold the value and that the rest of a block mentions; None where there are too many. Behind
+        the body of a function nothing is asked for the others, which are let go."""
+        if len(self.names) > _HELD:
+            return None
+        held = frozenset(name for name in self.names if block.is_mentioned(name.partition(".")[0], at))
+        if suite is self._first_of and len(held) < len(self.names):
+            self.names, self._first = set(held), {name.partition(".")[0] for name in held}
+        return held
+
+    def _take(self, rest: _Rest, kept: set[str]) -> None:
+        """The rest of a block, as it is known."""
+        self.backwards += [rest.backward] if rest.backward is not None else []
+        self.returns += [rest.returned] if rest.returned is not None else []
+        self.names = kept | rest.names
+        self._first.update(name.partition(".")[0] for name in rest.names)
+        self._dotted.update(name for name in rest.names if "." in name)
+
+    def _statement(self, statement: cst.CSTNode) -> None:
+        if isinstance(statement, cst.SimpleStatementLine):
+            for small in statement.body:
+                self._small(small)
+        else:
+            getattr(self, f"_{type(statement).__name__}", self._small)(statement)
 
     # ---- statements
 
@@ -114,8 +199,8 @@ class _Flow:
         if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
             return
         self._read(node)
-        if isinstance(node, cst.Return) and node.value is not None and self.returned is None:
-            self.returned = node if self.holds(node.value) else None
+        if isinstance(node, cst.Return) and node.value is not None:
+            self.returns += [node] if self.holds(node.value) else []
         elif isinstance(node, cst.Assign):
             held = self.holds(node.value)
             for target in node.targets:
@@ -131,7 +216,7 @@ class _Flow:
             if isinstance(node, cst.NamedExpr):
                 self._bind(node.target, self.holds(node.value))
             elif isinstance(node, cst.Call) and self._is_backward(node):
-                self.backwards[node] = None
+                self.backwards.append(node)
 
     def _If(self, node: cst.If) -> None:
         self._read(node.test)
