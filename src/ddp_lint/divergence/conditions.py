@@ -335,8 +335,10 @@ def _among_ranks(node: ast.Compare, left: Value, right: Value, result: Value, ke
     if left.varies is not None and right.varies is not None and left.varies.cause == right.varies.cause == "rank":
         grouped = left.varies.scope != right.varies.scope or left.varies.scope.startswith("group:")
         if grouped and not left.open and not right.open:
-            doubtful = dataclasses.replace(left.varies, cause="membership", confidence=Confidence.LOW)
-            result = divergent(key, doubtful)  # mostly two names of one group
+            # Two names of one group, perhaps; but who asks whether they are equal knows of ranks where they are not.
+            asked = isinstance(node.ops[0], ast.Eq)
+            doubt = Confidence.MEDIUM if asked else Confidence.LOW
+            result = divergent(key, dataclasses.replace(left.varies, cause="membership", confidence=doubt))
         elif result.open and isinstance(node.ops[0], (ast.Eq, ast.NotEq)):  # ``rank == partner``: who has none
             result = divergent(key, dataclasses.replace(left.varies, cause="membership"))
     elif result.varies is not None and result.varies.cause == "rank" and _is_place(node, left, right):

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
+from ddp_lint.divergence import kept_keys, signals, worlds
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence import signals, worlds
 from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms, unwrapped
 from ddp_lint.divergence.definitions import (
     MODEL,
@@ -45,16 +45,18 @@ from ddp_lint.divergence.values import (
     Known,
     Test,
     Value,
+    Variation,
     divergent,
     is_absent,
     merge,
     unknown,
 )
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Label
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.project.uses import Use, constructions
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import FunctionNode, first_name, names_in, parameters, positional, walk
 
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
@@ -187,6 +189,8 @@ class Variables:
         assert result is not None
         rebound = rebound_in(facts.tree).get(name)
         counter = rebound in _FOLLOWED and isinstance(getattr(result.constant, "value", None), int)
+        if not rebound and result.entries == {} and (own := self._entered_on_some(facts, name, None)) is not None:
+            return divergent((GROWN, facts.name, name), own)
         if rebound and not counter and result.varies is None:
             result = self._rebound_to(facts, name) or unknown(("global", facts.name, name), result.reference)
         return result
@@ -350,7 +354,44 @@ class Variables:
                     # Another method may add the key on all ranks.
                     unsure = min(varies.confidence, Confidence.MEDIUM, key=CONFIDENCES.index)
                     return divergent((GROWN, key), dataclasses.replace(varies, confidence=unsure))
+            if (own := self._entered_on_some(owner.facts, name, owner)) is not None:
+                return divergent((GROWN, key), own)
         return None
+
+    def _entered_on_some(self, facts: ModuleFacts, name: str, of: ClassRef | None) -> Variation | None:
+        """Why a dictionary that a module or an object keeps has a key on some ranks alone: all places that enter the
+        key are under tests of the rank, none of them in both arms of one."""
+        project = self._summaries.linker.project
+        for places in kept_keys.by_key(project, facts, name, of.node if of is not None else None).values():
+            tests = [self._rank_test(place) for place in places]
+            arms = {(id(test[0]), test[1]) for test in tests if test is not None}
+            if None in tests or any((test, not holds) in arms for test, holds in arms):
+                continue
+            if of is not None and not any(self._is_of(place, of) for place in places):
+                continue
+            _, _, varies = next(test for test in tests if test is not None)
+            origin = Label(span_of(places[0].facts, places[0].at), "some ranks alone add a key here")
+            return dataclasses.replace(varies, origin=origin, confidence=Confidence.MEDIUM, call_depth=0)
+        return None
+
+    def _rank_test(self, place: kept_keys.Entered) -> tuple[ast.If, bool, Variation] | None:
+        """A test around a place that the rank decides, which arm of it the place is in, and what it depends on."""
+        for block, holds in place.tests():
+            frame = _assigning(self._around(place.facts, place), block.test)
+            frame.values_alone = True
+            varies = evaluate(frame, block.test).varies
+            if varies is not None and varies.by_rank_or_place:
+                return block, holds, varies
+        return None
+
+    def _is_of(self, place: kept_keys.Entered, of: ClassRef) -> bool:
+        """Is the object that a method was called on one of the class?"""
+        if place.receiver is None:
+            return place.owner is of.node
+        frame = _assigning(self._around(place.facts, place), place.receiver)
+        frame.values_alone = True
+        made = evaluate(frame, place.receiver).reference
+        return isinstance(made, ref.Instance) and isinstance(made.of, ClassRef) and made.of.node is of.node
 
     def _declared(self, of: ClassRef, name: str) -> Value | None:
         """``trainer: Trainer`` in the class body."""
@@ -487,13 +528,18 @@ class Variables:
             return self._passed(made, names[1:], argument.id, depth + 1)
         return []
 
-    def _around(self, facts: ModuleFacts, use: Use) -> Frame:
+    def _around(self, facts: ModuleFacts, use: Use | kept_keys.Entered) -> Frame:
         """The function that a call is in, with the object that it is a method of: ``Checkpoint(self)``."""
         frame = Frame(self._summaries, facts, use.around)
-        if use.owner is not None and use.around in use.owner.body and not use.around.decorator_list:
+        if use.owner is not None and use.around in use.owner.body and not _is_of_no_object(use.around):
             of = self._summaries.linker.class_ref(use.owner, facts)
             frame.env[first_name(use.around)] = unknown((MADE, of.node.name), ref.Instance(of))
         return frame
+
+
+def _is_of_no_object(method: FunctionNode) -> bool:
+    """``@staticmethod``, ``@classmethod``: its first argument is no object of its class."""
+    return any(last_part(decorator) in ("staticmethod", "classmethod") for decorator in method.decorator_list)
 
 
 #: Variables that one is made of through which it is followed.

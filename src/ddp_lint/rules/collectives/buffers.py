@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from typing import Final, NamedTuple
 
 from ddp_lint.project.facts import ModuleFacts
@@ -29,18 +30,32 @@ _PLACES: Final = ("device", "rank", "cuda", "gpu", "cpu")
 
 
 class Made(NamedTuple):
-    """How a tensor is made: its type ('' where it is not known), and the call at the bottom of it."""
+    """How a tensor is made: its type ('' where it is not known), and the call at the bottom of it; of a tensor that is
+    cast (``loss.half()``) the cast."""
 
     dtype: str
     base: ast.Call
-    #: The canonical name of what is called.
+    #: The canonical name of what is called, '' for a cast.
     maker: str
+
+    @property
+    def elements(self) -> int | None:
+        """How many elements it has, where they, or its sizes, are written out."""
+        if self.maker in SIZED:
+            sizes = self.base.args
+            sizes = sizes[0].elts if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)) else sizes
+            numbers = [each.value for each in sizes if isinstance(each, ast.Constant) and isinstance(each.value, int)]
+            return math.prod(numbers) if numbers and len(numbers) == len(sizes) else None
+        listed = self.base.args[0] if self.maker in LISTED and self.base.args else None
+        is_list = isinstance(listed, (ast.List, ast.Tuple)) and all(map(_of_number, listed.elts))
+        return len(listed.elts) if is_list and isinstance(listed, (ast.List, ast.Tuple)) else None
 
 
 def made_by(facts: ModuleFacts, value: ast.expr) -> Made | None:
-    """What an expression makes: ``torch.zeros(3, dtype=torch.long).cuda()``; None for what makes no tensor of its
-    own."""
+    """What an expression makes: ``torch.zeros(3, dtype=torch.long).cuda()``, ``loss.half()``; None for what neither
+    makes a tensor nor says the type of one."""
     cast: str | None = None
+    outermost = value
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         name = facts.qualified(value.func)
         if name.startswith("torch."):
@@ -53,7 +68,8 @@ def made_by(facts: ModuleFacts, value: ast.expr) -> Made | None:
         elif value.func.attr not in _KEEPING and value.func.attr not in _CASTS:
             return None
         value = value.func.value
-    return None
+    named = isinstance(value, (ast.Name, ast.Attribute)) and isinstance(outermost, ast.Call)
+    return Made(cast, outermost, "") if named and cast and isinstance(outermost, ast.Call) else None
 
 
 def _moved(facts: ModuleFacts, call: ast.Call) -> str | None:

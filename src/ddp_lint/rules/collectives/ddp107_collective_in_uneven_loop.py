@@ -15,7 +15,9 @@ class CollectiveInUnevenLoop(MismatchRule):
     `done`, a `break` on local data, a loader over an `IterableDataset` that ends, the part of a data set that
     `split_dataset_by_node`, `shard()` or a node splitter of webdataset gives to a rank, an iterator or generator of
     batches in a file that has no `DistributedSampler` and no `Join`, a dictionary whose keys follow from the rank's own
-    batches (`hits[name] += 1`), what a rank selects from its own batch (`labels.unique()`, `mask.nonzero()`).
+    batches (`hits[name] += 1`), one that a module or an object keeps and that some ranks alone add a key to (times by
+    the name of a function that rank 0 alone calls), what a rank selects from its own batch (`labels.unique()`,
+    `mask.nonzero()`).
 
     ## Why it breaks
 

@@ -25,8 +25,9 @@ class BufferUnlikeWhatIsSent(Rule):
     ## What it does
 
     Finds a `broadcast` of a tensor that one rank makes in one arm of a test and the others in the other one, where the
-    two are of different types (`torch.tensor([3])` is int64, `torch.zeros(1)` float32), or where the one that is sent
-    is as long as a list that this rank alone has filled, and the others have made a tensor of a fixed size.
+    two are of different types (`torch.tensor([3])` is int64, `torch.zeros(1)` float32, `loss.half()` float16) or of
+    different sizes that are written out, or where the one that is sent is as long as a list that this rank alone has
+    filled, and the others have made a tensor of a fixed size.
 
     ## Why it breaks
 
@@ -108,6 +109,8 @@ class BufferUnlikeWhatIsSent(Rule):
             return
         if sent.dtype and room.dtype and sent.dtype != room.dtype:
             self._report(node, pair, f"a tensor of {sent.dtype} is sent into one of {room.dtype}")
+        elif sent.elements and room.elements and sent.elements != room.elements:
+            self._report(node, pair, f"a tensor of size {sent.elements} is sent into one of size {room.elements}")
         elif room.maker in SIZED and self._is_of_own_length(sent, room, node):
             self._report(node, pair, "a tensor as long as a list of this rank is sent into one of a fixed size")
 
