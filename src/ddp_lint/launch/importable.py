@@ -21,7 +21,7 @@ _STARS = 3
 #: A program that looks for modules in other folders.
 _OTHER_FOLDERS = re.compile(r"sys\.path|__path__")
 
-#: Tests for whether the file is the program: one that has as many is put together of several programs.
+#: Tests for whether the file is the program, and for nothing else: one that has as many is several programs.
 _SEVERAL = 3
 
 
@@ -33,7 +33,10 @@ def is_put_together(project: Project, facts: ModuleFacts) -> bool:
         is_future = [isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in facts.tree.body]
         # Those of a program stand together at its top, below its docstring.
         below = is_future[1:] if ast.get_docstring(facts.tree, clean=False) is not None else is_future
-        return True in itertools.dropwhile(bool, below) or len(main_guards(facts.tree)) >= _SEVERAL
+        return (
+            True in itertools.dropwhile(bool, below)
+            or sum(isinstance(guard.test, ast.Compare) for guard in main_guards(facts.tree)) >= _SEVERAL
+        )
 
     answer: bool = project.remember(("put together",), found, facts.kept)
     return answer

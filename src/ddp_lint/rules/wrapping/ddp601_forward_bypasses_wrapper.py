@@ -26,6 +26,7 @@ from ddp_lint.tensors.operations import names, words_of
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
+_DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 _PLAIN_MODULE_USES = frozenset(
     table("wrappers")["plain_module_methods"]
 )  # reading parameters, checkpoints, modes: no forward
@@ -119,8 +120,8 @@ class ForwardBypassesWrapper(Rule):
     also one in a function that gets the model (then the reduction is prepared), a wrapper class that calls its own
     `self.module`, calls where a test says that there is no wrapper (`else` of `if self.wrapped is not None`),
     `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
-    second object). Only with `--preview`: `net.module` of what the file does not wrap, which
-    may be that of `nn.DataParallel`.
+    second object). Only with `--preview`: `net.module` of what the file does not wrap, if
+    it is not about several ranks itself or uses `nn.DataParallel`.
 
     ## How to confirm
 
@@ -212,7 +213,7 @@ class ForwardBypassesWrapper(Rule):
             ],
             labels=labels,
             help=f"call `{head}(...)`; dispatch further entry points from `forward`",
-            confidence=Confidence.HIGH if wrap is not None else Confidence.LOW,
+            confidence=Confidence.HIGH if wrap is not None else self._of_unseen_wrap(),
         )
 
     def _may_replicate(self, wrap: Wrap | None, node: cst.CSTNode) -> bool:
@@ -311,7 +312,9 @@ class ForwardBypassesWrapper(Rule):
             notes=[f"rank 0 and rank 1 each train a separate {name}"],
             labels=[(place, f"unwrapped from `{wrapper}` here"), (end, effect)],
             help=_instead(wrapper, dotted(node.func)),
-            confidence=Confidence.LOW if wrap is None and isinstance(place, cst.Attribute) else Confidence.MEDIUM,
+            confidence=self._of_unseen_wrap()
+            if wrap is None and isinstance(place, cst.Attribute)
+            else Confidence.MEDIUM,
             cause=Cause(taken),
         )
         return True
@@ -319,6 +322,13 @@ class ForwardBypassesWrapper(Rule):
     def _is_of_one_process(self) -> bool:
         """Whether nothing shows several ranks: a `.module` is then that of the GPUs of `nn.DataParallel`."""
         return several_ranks(self.module) is None
+
+    def _of_unseen_wrap(self) -> Confidence:
+        """How sure it is that a `.module` is that of DDP, where the wrap is not seen: the file itself is about several
+        ranks, and does not use `nn.DataParallel`, which has one, too."""
+        ranks = several_ranks(self.module)
+        of_ranks = ranks is not None and ranks.own and not self.module.file.shows(_DATA_PARALLEL)
+        return Confidence.MEDIUM if of_ranks else Confidence.LOW
 
     def _evaluates(self, node: cst.Call) -> bool:
         """Whether the function around is named after evaluation: ``get_eval_loss``."""
