@@ -262,7 +262,10 @@ def test_a_function_of_its_own_named_eval(tmp_path: pathlib.Path, defined: str, 
     ("decorator", "use", "confidence"),
     [
         ("", "import pickle\nPool(pickle.load(open('x', 'rb')))", Confidence.LOW),  # what another package has
-        ("", "import tools\nPool(tools.load('x'))", Confidence.MEDIUM),
+        ("", "import tools\nPool(tools.load('x'))", Confidence.LOW),  # a function
+        ("", "from tools import kept\nPool(kept.load('x'))", Confidence.MEDIUM),
+        ("", "Pool()\nhelp = 'which weights to load'", Confidence.LOW),  # prose
+        ("", "call(Pool(), 'load')", Confidence.MEDIUM),
         ("", "Pool().load()", Confidence.MEDIUM),
         ("", "Pool()\ndef run(model):\n    model.load()", Confidence.MEDIUM),
         ("@torch.no_grad()", "Pool()", Confidence.LOW),  # the decorator keeps no method
@@ -271,7 +274,7 @@ def test_a_function_of_its_own_named_eval(tmp_path: pathlib.Path, defined: str, 
     ],
 )
 def test_what_only_looks_like_a_use(tmp_path: pathlib.Path, decorator: str, use: str, confidence: Confidence) -> None:
-    (tmp_path / "tools.py").write_text("def load(path): ...\n")
+    (tmp_path / "tools.py").write_text("def load(path): ...\n\n\nkept = make()\n")
     text = STARTS.replace("{base}", "").replace("start_old_parts", "load")
     text = text.replace("    def load", f"    {decorator}\n    def load") if decorator else text
     (tmp_path / "pools.py").write_text(f"import torch\nfrom registry import register\n{text}")

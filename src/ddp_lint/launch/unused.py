@@ -313,14 +313,15 @@ def _has_method(project: Project, facts: ModuleFacts, name: str) -> bool:
     if not re.search(rf"(?<!\bdef )\b{name}\b", code):
         return False
     attributes = (use.node for use in uses(facts, name) if isinstance(use.node, ast.Attribute))
-    if any(not _is_foreign(project, project.meaning(facts, node)) for node in attributes):
+    if not all(_is_of_module(project, project.meaning(facts, node)) for node in attributes):
         return True
     plain = {id(n) for f in walk(facts.tree) if isinstance(f, FunctionNode) for part in f.body for n in walk(part)}
     word = re.compile(rf"\b{name}\b")
     for node in walk(facts.tree):
         if isinstance(node, ast.Name) and node.id == name and id(node) not in plain:
             return True
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.search(node.value):
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if word.search(text) and len(text.split()) == 1:  # prose names no method: "the checkpoint to load"
             return True
         if isinstance(node, ast.alias) and name in (node.name, node.asname):
             return True
@@ -485,6 +486,14 @@ def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attri
     meaning = project.meaning(facts, node)
     found = project.definition(meaning)
     return _is_foreign(project, meaning) if found is None else found[1] is not definition
+
+
+def _is_of_module(project: Project, meaning: str) -> bool:
+    """Whether a name leads to what a module has, of another package or a function of the project's: to no method."""
+    found = project.split(meaning) if meaning else None
+    if found is None or not found[1] or "." in found[1]:
+        return _is_foreign(project, meaning)
+    return isinstance(found[0].definitions.get(found[1]), FunctionNode)
 
 
 def _is_foreign(project: Project, meaning: str) -> bool:
