@@ -25,6 +25,7 @@ KINDS: dict[str, tuple[int, Make]] = {}
 #: What a kind is checked with besides.
 _OPTIONS = {"ignores_added_to_files": ["--add-ignore"], "fixes_of_files": ["--fix", "--unsafe-fixes"]}
 _TORCH = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
+_DDP = _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
 #: Folders below each other: of more than 256 the rest is not searched, which is an error.
 _DEEP = 240
 _MODULE = _TORCH + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -66,10 +67,7 @@ def clips_in_a_row(size: int) -> str:
 @text(2500)
 def forwards_in_a_row(n: int) -> str:
     calls = "".join(f"    y{i} = ddp(x)\n" for i in range(n))
-    return (
-        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-        f"def train(model, x):\n    ddp = DDP(model)\n{calls}    y0.sum().backward()\n"
-    )
+    return _DDP + f"def train(model, x):\n    ddp = DDP(model)\n{calls}    y0.sum().backward()\n"
 
 
 @text(10_000)
@@ -326,19 +324,15 @@ def imports(n: int) -> str:
 def training_steps(n: int) -> str:
     step = "    loss = model(x).sum()\n    loss.backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
     return (
-        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-        "def train(net, x):\n    model = DDP(net)\n    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        + step
-        * n
+        _DDP
+        + "def train(net, x):\n    model = DDP(net)\n    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        + step * n
     )
 
 
 @text(1000)
 def wraps(n: int) -> str:
-    return (
-        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-        "def train(nets, x):\n" + "".join(f"    m{i} = DDP(nets[{i}])\n    m{i}(x)\n" for i in range(n))
-    )
+    return _DDP + "def train(nets, x):\n" + "".join(f"    m{i} = DDP(nets[{i}])\n    m{i}(x)\n" for i in range(n))
 
 
 @text(2500)
@@ -614,8 +608,8 @@ def members_of_an_enumeration(n: int) -> str:
 def dictionary_of_models(n: int) -> str:
     models = "".join(f"        'm{i}': DDP(nn.Linear({i + 1}, 2)),\n" for i in range(n))
     return (
-        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-        f"def f(x):\n    models = {{\n{models}    }}\n    for m in models.values():\n        m(x).sum().backward()\n"
+        _DDP
+        + f"def f(x):\n    models = {{\n{models}    }}\n    for m in models.values():\n        m(x).sum().backward()\n"
     )
 
 
@@ -628,10 +622,7 @@ def files_by_the_rank(n: int) -> str:
 @text(1000)
 def checkpoints(n: int) -> str:
     saved = "    torch.save(m.state_dict(), 'a{0}')\n    m.load_state_dict(torch.load('a{0}'))\n"
-    return (
-        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-        "def f(net):\n    m = DDP(net)\n" + "".join(saved.format(i) for i in range(n))
-    )
+    return _DDP + "def f(net):\n    m = DDP(net)\n" + "".join(saved.format(i) for i in range(n))
 
 
 @text(600)
@@ -650,10 +641,7 @@ def calls_of_one_function(n: int) -> str:
 def functions_given_a_wrapped_model(n: int) -> str:
     defs = "".join(f"def train{i}(model, x):\n    model(x).sum().backward()\n    model.save{i}(x)\n" for i in range(n))
     calls = "".join(f"    train{i}(m, x)\n" for i in range(n))
-    return (
-        _TORCH + "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-        f"{defs}def main(net, x):\n    m = DDP(net)\n{calls}"
-    )
+    return _DDP + f"{defs}def main(net, x):\n    m = DDP(net)\n{calls}"
 
 
 @text(1400)
@@ -729,7 +717,7 @@ def sends_from_rank_to_rank(n: int) -> str:
 @text(600)
 def models_wrapped_in_one_function(n: int) -> str:
     made = "".join(f"    m{i} = DDP(net.a{i})\n    m{i}(net.x).sum().backward()\n" for i in range(n))
-    return f"{_TORCH}from torch.nn.parallel import DistributedDataParallel as DDP\ndef f(net):\n{made}"
+    return f"{_DDP}def f(net):\n{made}"
 
 
 @text(500)
@@ -749,15 +737,15 @@ def loads_of_one_function(n: int) -> str:
 def wraps_in_functions(n: int) -> str:
     step = "    def step():\n        m(x).sum().backward()\n    step()\n    m.module.save()\n    m.custom{}()\n"
     made = "".join(f"def f{i}(net, x):\n    m = DDP(net)\n{step.format(i)}" for i in range(n))
-    return f"{_TORCH}from torch.nn.parallel import DistributedDataParallel as DDP\n{made}"
+    return f"{_DDP}{made}"
 
 
 @text(400)
 def methods_called_behind_a_wrapper(n: int) -> str:
     defs = "".join(f"    def m{i}(self, x):\n        return x\n" for i in range(n))
     used = "".join(f"    n.module.m{i}(x).sum().backward()\n" for i in range(n))
-    head = "from torch.nn.parallel import DistributedDataParallel as DDP\nclass N(nn.Module):\n"
-    return f"{_TORCH}{head}{defs}def train(x):\n    n = DDP(N())\n{used}"
+    head = "class N(nn.Module):\n"
+    return f"{_DDP}{head}{defs}def train(x):\n    n = DDP(N())\n{used}"
 
 
 @text(300)
@@ -817,8 +805,7 @@ def calls_that_double_by_what_they_pass(n: int) -> str:
 def optimizers(n: int) -> str:
     step = "    o{0}.zero_grad()\n    m(x).sum().backward()\n    o{0}.step()\n"
     made = "".join(f"    o{i} = torch.optim.SGD(m.a{i}.parameters(), lr=0.1)\n{step.format(i)}" for i in range(n))
-    head = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-    return f"{_TORCH}{head}def f(net, x):\n    m = DDP(net)\n{made}"
+    return f"{_DDP}def f(net, x):\n    m = DDP(net)\n{made}"
 
 
 @text(1000)
@@ -864,8 +851,8 @@ def _behind(n: int, used: str, after: str) -> str:
     """Methods of a model that are called behind its wrapper, each with what is done with the result."""
     defs = "".join(f"    def m{i}(self, x):\n        return x\n" for i in range(n))
     calls, rest = ("".join(each.format(i) for i in range(n)) for each in (used, after))
-    head = "from torch.nn.parallel import DistributedDataParallel as DDP\nclass N(nn.Module):\n"
-    return f"{_TORCH}{head}{defs}def train(x):\n    n = DDP(N())\n{calls}{rest}    x.sum().backward()\n"
+    head = "class N(nn.Module):\n"
+    return f"{_DDP}{head}{defs}def train(x):\n    n = DDP(N())\n{calls}{rest}    x.sum().backward()\n"
 
 
 @text(600)

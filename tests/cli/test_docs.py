@@ -14,7 +14,7 @@ import pytest
 
 from ddp_lint.cli.check import check
 from ddp_lint.config import Settings
-from ddp_lint.dev.calibration import class_of, first_readings, toml
+from ddp_lint.dev.calibration import NEWEST, RECENT, class_of, first_readings, refuted, toml
 from ddp_lint.dev.docs import stale
 from ddp_lint.dev.finding_rules import complaints, symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
@@ -205,3 +205,24 @@ def test_what_the_scaffold_refuses(
     with pytest.raises(ScaffoldError, match=re.escape(said)):
         new_rule(tmp_path, code, slug, call, family)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("code", "verdicts", "blocks_ago", "is_refuted"),
+    [
+        ("DDP708", {"true": 8, "false": 8}, 1, True),
+        ("DDP708", {"true": 9, "false": 7}, 1, False),
+        ("DDP708", {"true": 7, "false": 8}, 1, False),  # too few
+        ("DDP708", {"true": 8, "false": 8}, RECENT + 1, False),  # too long ago
+        ("DDP708", {"true": 8, "false": 8}, 0, False),  # the block that measures
+        ("DDP250", {"arguable": 8}, 1, True),  # never real
+        ("DDP250", {"arguable": 7}, 1, False),
+        ("DDP103", {"false": 16}, 1, False),  # ranks that wait for each other
+        ("DDP203", {"false": 16}, 1, False),  # an error of the first run
+    ],
+)
+def test_first_readings_make_a_rule_low(code: str, verdicts: dict[str, int], blocks_ago: int, is_refuted: bool) -> None:
+    block = str(int(NEWEST) - blocks_ago)
+    each = [verdict for verdict, count in verdicts.items() for _ in range(count)]
+    rows = [Judgement(f"a/{n}", "c0ffee", "x.py:1", code, verdict, "", block) for n, verdict in enumerate(each)]
+    assert (code in refuted(rows)) is is_refuted

@@ -73,7 +73,7 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     """The content of `knowledge/calibration.toml`: the class of each rule and kind of place that has been read."""
     known, first = [j for j in judgements(studies) if j.block != NEWEST], first_readings(studies)
     prior = _shares([j for j in known if calibrates(j)])
-    doubted, refuted = _doubted(first), _refuted(first)
+    doubted, low = _doubted(first), refuted(first)
     rules, places = _grouped(known)
     rules = {j.code: list[Judgement]() for j in first} | rules
     found_classes = {
@@ -83,7 +83,7 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
         }
         for name, groups in (("rules", rules), ("places", places))
     }
-    limits = dict.fromkeys(doubted, Confidence.MEDIUM) | dict.fromkeys(refuted, Confidence.LOW)
+    limits = dict.fromkeys(doubted, Confidence.MEDIUM) | dict.fromkeys(low, Confidence.LOW)
     return {
         name: {key: sure.at_most(limits.get(key, Confidence.HIGH)).value for key, sure in rows.items()}
         for name, rows in found_classes.items()
@@ -122,7 +122,7 @@ def _doubted(first: Iterable[Judgement]) -> set[str]:
     return {code for code, read in rows.items() if _shares(read)[0] < PROMISES[Confidence.MEDIUM][0]}
 
 
-def _refuted(first: Iterable[Judgement]) -> set[str]:
+def refuted(first: Iterable[Judgement]) -> set[str]:
     """Rules whose findings in the newest blocks were false nearly as often as not when they were first read, or hardly
     ever real.
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.batches import have_one_length
 from ddp_lint.divergence.bypass import runs_inside_alone
 from ddp_lint.divergence.definitions import MODEL
 from ddp_lint.divergence.expressions import any_of, as_long_as, container, dotted, evaluate, passed_on
@@ -463,7 +462,7 @@ def sized(frame: Frame, node: ast.Call, parts: Sequence[Value]) -> Value | None:
     if dimension is None:
         return None
     if dimension != Known(0):
-        return unknown(("item", key)) if have_one_length(frame.linker.project) else extent_of(key, value.varies)
+        return extent_of(frame.linker.project, key, value.varies)
     return dataclasses.replace(value, even=True) if _of_piece(frame, node) else size_of(key, value.varies)
 
 

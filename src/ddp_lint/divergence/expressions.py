@@ -12,7 +12,6 @@ from typing import Final
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.batches import have_one_length
 from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.definitions import given_by_name
 from ddp_lint.divergence.effects import Inline, Yielded, matters
@@ -25,7 +24,6 @@ from ddp_lint.divergence.lengths import (
     dealt_evenly,
     dimension_of,
     grown_by_key,
-    is_extent,
     is_share,
     of_numbers,
     own_share,
@@ -427,9 +425,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     key = index.constant
     reference = base.reference
     dimension = None if isinstance(node.slice, ast.Attribute) else index.constant
-    if (length := dimension_of(base, dimension)) is not None:
-        alike = is_extent(length) and have_one_length(frame.linker.project)
-        return unknown(("item", length.key)) if alike else length
+    if (length := dimension_of(frame.linker.project, base, dimension)) is not None:
+        return length
     if base.varies is not None and base.open:
         if key is not None and isinstance(key.value, str) and _BATCH_SIZE.search(key.value):
             return unknown(("item", base.key, index.key))

@@ -11,7 +11,17 @@ from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import touch
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, below, blocks_at, first_name, parameters, positional
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    argument_at,
+    below,
+    blocks_at,
+    decorators,
+    first_name,
+    parameters,
+    positional,
+    statements,
+)
 
 #: Files with calls of one name; beyond it nothing is known of them.
 _FILES = 4
@@ -81,22 +91,13 @@ def _entering(
 
 
 def _key_of(node: ast.AST, name: str, functions: Sequence[FunctionNode], owner: ast.ClassDef | None) -> ast.expr | None:
+    entry = node if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) else None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         of = node.func.value
         if node.func.attr == "setdefault" and node.args and _is_kept(of, name, functions, owner):
             return node.args[0]
-        changed = isinstance(of, ast.Subscript) and node.func.attr in _CHANGING
-        return (
-            of.slice
-            if isinstance(of, ast.Subscript) and changed and _is_kept(of.value, name, functions, owner)
-            else None
-        )
-    stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
-    return (
-        node.slice
-        if isinstance(node, ast.Subscript) and stored and _is_kept(node.value, name, functions, owner)
-        else None
-    )
+        entry = of if isinstance(of, ast.Subscript) and node.func.attr in _CHANGING else None
+    return entry.slice if entry is not None and _is_kept(entry.value, name, functions, owner) else None
 
 
 def _is_kept(node: ast.expr, name: str, functions: Sequence[FunctionNode], owner: ast.ClassDef | None) -> bool:
@@ -164,11 +165,5 @@ def _decorated(project: Project, name: str) -> Iterator[FunctionNode]:
     for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
         if facts is not None and not facts.source.is_test:
             touch(facts.tree)
-            stack: list[ast.AST] = [facts.tree]
-            while stack:
-                node = stack.pop()
-                stack += [child for child in below(node) if isinstance(child, (ast.stmt, ast.ExceptHandler))]
-                decorators = node.decorator_list if isinstance(node, FunctionNode) else ()
-                if any(last_part(d.func if isinstance(d, ast.Call) else d) == name for d in decorators):
-                    assert isinstance(node, FunctionNode)
-                    yield node
+            functions = (node for node in statements(facts.tree) if isinstance(node, FunctionNode))
+            yield from (each for each in functions if name in map(last_part, decorators(each)))

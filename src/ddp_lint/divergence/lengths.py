@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, TypeGuard
 
 from ddp_lint.divergence import references as ref
+from ddp_lint.divergence.batches import have_one_length
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import iterated, known
@@ -370,7 +371,7 @@ def shape_of(key: Hashable, base: Value) -> Value | None:
     return size_of(key, base.varies)
 
 
-def dimension_of(shape: Value, dimension: Known | None) -> Value | None:
+def dimension_of(project: Project, shape: Value, dimension: Known | None) -> Value | None:
     """``batch.shape[0]``; None where it is no shape. Of a dimension with a name (``shape[TIME]``) nothing is known: the
     rows and the length are mostly written as a number; nor of the third (``video.shape[2] >= 16``) and those behind it,
     which the settings of the data mostly give."""
@@ -380,7 +381,7 @@ def dimension_of(shape: Value, dimension: Known | None) -> Value | None:
         return unknown(("item", shape.key))
     key = (shape.key, dimension)
     if dimension != Known(0):
-        return extent_of(key, shape.varies)
+        return extent_of(project, key, shape.varies)
     if shape.kind == "size":
         return size_of(key, shape.varies)
     return dataclasses.replace(divergent(("item", key), shape.varies), even=True)
@@ -390,9 +391,10 @@ def is_size(value: Value) -> bool:
     return value.kind == "size"
 
 
-def extent_of(of: Hashable, varies: Variation) -> Value:
-    """How long a batch's sequences are, or how wide its images: another number on each rank, and 0 on none."""
-    return divergent((_EXTENT, of), varies)
+def extent_of(project: Project, of: Hashable, varies: Variation) -> Value:
+    """How long a batch's sequences are, or how wide its images: another number on each rank, and 0 on none. Where all
+    samples have one length, nothing of it differs."""
+    return unknown(("item", of)) if have_one_length(project) else divergent((_EXTENT, of), varies)
 
 
 _EXTENT = "extent"

@@ -8,7 +8,6 @@ import re
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.batches import have_one_length
 from ddp_lint.divergence.collectives import communicate
 from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
 from ddp_lint.divergence.frame import Frame, Handlers
@@ -62,9 +61,7 @@ def _bind_parts(frame: Frame, target: ast.Tuple | ast.List, value: Value, source
         elif value.varies is not None and is_size(value) and index == 0:
             item = size_of((value.key, index), value.varies)
         elif value.varies is not None and is_size(value):
-            key = (value.key, index)
-            alike = have_one_length(frame.linker.project)
-            item = unknown(("item", key)) if alike else extent_of(key, value.varies)
+            item = extent_of(frame.linker.project, (value.key, index), value.varies)
         elif value.varies is not None and value.open:
             item = divergent(("part", frame.key(source), index), value.varies)
         else:

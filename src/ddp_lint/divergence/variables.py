@@ -56,9 +56,10 @@ from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.project.uses import Use, constructions
-from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import FunctionNode, first_name, names_in, parameters, positional, walk
 
+#: Decorators of methods whose first argument is no object of their class.
+_OF_NO_OBJECT: Final = ("staticmethod", "classmethod")
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
 #: Ways to rebind a module's variable that are followed from call to call.
@@ -531,15 +532,12 @@ class Variables:
     def _around(self, facts: ModuleFacts, use: Use | kept_keys.Entered) -> Frame:
         """The function that a call is in, with the object that it is a method of: ``Checkpoint(self)``."""
         frame = Frame(self._summaries, facts, use.around)
-        if use.owner is not None and use.around in use.owner.body and not _is_of_no_object(use.around):
+        if use.owner is not None and use.around in use.owner.body:
+            if any(ref.is_decorated(use.around, by) for by in _OF_NO_OBJECT):
+                return frame
             of = self._summaries.linker.class_ref(use.owner, facts)
             frame.env[first_name(use.around)] = unknown((MADE, of.node.name), ref.Instance(of))
         return frame
-
-
-def _is_of_no_object(method: FunctionNode) -> bool:
-    """``@staticmethod``, ``@classmethod``: its first argument is no object of its class."""
-    return any(last_part(decorator) in ("staticmethod", "classmethod") for decorator in method.decorator_list)
 
 
 #: Variables that one is made of through which it is followed.

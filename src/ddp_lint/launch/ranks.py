@@ -25,7 +25,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, parse_expression
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import Module, SourceFile, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
@@ -309,7 +309,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
     used = {node.id for node in kinds[ast.Name]}
     in_use = functools.cache(lambda: _in_use(facts, nodes, used))
     asked = functools.cache(lambda: _asked_for(nodes))
-    spare = _fallen_back(nodes) if facts.file.shows(_DATA_PARALLEL) else frozenset()
+    spare = _fallen_back(nodes) if uses_data_parallel(facts.file) else frozenset()
     for node in nodes:
         field = _NAMED.get(node.__class__)
         if field is not None:
@@ -706,6 +706,11 @@ _SEVERAL_GPUS = re.compile(r"[\w.]*n_gpus? *(> *1|>= *2|!= *1)")
 _DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 
 
+def uses_data_parallel(file: SourceFile) -> bool:
+    """Whether a file wraps a model by `nn.DataParallel`, which trains on all GPUs in one process."""
+    return file.shows(_DATA_PARALLEL)
+
+
 def as_one_process(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test around `node`, or an `assert` above it, says that there is one process: ``if world_size < 2``,
     ``if not distributed``, ``if rank is None``, ``if "RANK" not in os.environ``, the other branch of ``if
@@ -718,7 +723,7 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
             text = module.code(part)
             if is_told_no_rank(module, part, taken):
                 return True
-            if taken and _SEVERAL_GPUS.fullmatch(text) and module.file.shows(_DATA_PARALLEL):
+            if taken and _SEVERAL_GPUS.fullmatch(text) and uses_data_parallel(module.file):
                 return True
             if not taken and _IS_DDP.fullmatch(text) and not module.file.shows(_OTHER_KINDS):
                 return True

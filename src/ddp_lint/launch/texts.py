@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
+from ddp_lint.source.imports import imports_in, is_within
 
 #: Files that are read: in a project with more, any name may be in one of them.
 _FILES = 2000
 #: What the files have that say how a project is installed.
 _INSTALLED = re.compile(r"\bsetup\(|(?m:^\[(?:project|tool\.poetry|metadata)\])")
-_IMPORTS_SRC = re.compile(r"(?m)^\s*(?:from|import) src\b")
 _BY_UV = re.compile(r"(?m)^\[+tool\.uv\b")
 _BUILT = re.compile(r"(?m)^\[(?:build-system\]|tool\.(?:setuptools|hatch|poetry|flit|pdm)\b)|^package *= *true\b")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -56,7 +56,8 @@ def _is_installed(project: Project) -> bool:
         return False
     # Programs beside the packages run in place, and so does what imports `src` itself: nothing installs that name.
     beside = (path for path in project.named("*.py") if path.startswith("src/") and path.count("/") == 1)
-    return not any(beside) and not any(_IMPORTS_SRC.search(project.text(p) or "") for p in project.holding("src"))
+    imported = (name for path in project.holding("src") for name, _ in imports_in(project.text(path) or ""))
+    return not any(beside) and not any(is_within(name, ("src",)) for name in imported)
 
 
 def _is_run_in_place(pyproject: str) -> bool:

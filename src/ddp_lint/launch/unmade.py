@@ -12,7 +12,7 @@ from ddp_lint.launch.unused import is_found_by_name, is_in_use
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, walk
+from ddp_lint.source.syntax import FunctionNode, decorators, walk
 
 #: Files that hold the name of a class which are looked at; of one that more files hold, an object counts as made.
 _FILES = 25
@@ -33,8 +33,7 @@ def is_never_made(project: Project, facts: ModuleFacts, line: int) -> bool:
     owner, method = facts.method_at(line) or (None, None)
     if owner is None or method is None or is_installed(project):
         return False
-    called = [each.func if isinstance(each, ast.Call) else each for each in method.decorator_list]
-    kinds = {facts.qualified(each) or dotted_ast(each) for each in called}
+    kinds = {facts.qualified(each) or dotted_ast(each) for each in decorators(method)}
     if not all(map(_NEEDS_OBJECT.fullmatch, kinds - {"staticmethod"})):
         return False
     if "staticmethod" in kinds and _is_called_on(project, facts, owner.name, method.name, frozenset()):

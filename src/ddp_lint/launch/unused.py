@@ -18,7 +18,7 @@ from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.parts import calls_on_self, kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_within
-from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, decorators, main_guards, walk
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
 _FILES = 25
@@ -279,8 +279,7 @@ def is_unmentioned_at(project: Project, facts: ModuleFacts, line: int, among: fr
 
 def _is_given_away(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
     """Whether a decorator gets a definition that may keep it, as a registry does: ``@torch.no_grad()`` does not."""
-    decorators = (d.func if isinstance(d, ast.Call) else d for d in definition.decorator_list)
-    return not all(_CONTEXTS.fullmatch(facts.qualified(each)) for each in decorators)
+    return not all(_CONTEXTS.fullmatch(facts.qualified(each)) for each in decorators(definition))
 
 
 def _is_unmentioned(project: Project, name: str, among: frozenset[str]) -> bool:
@@ -404,7 +403,7 @@ def is_in_use(project: Project, facts: ModuleFacts) -> bool:
     """Whether the file is a program, or another file imports it: of a file that stands alone the users are not seen."""
 
     def found() -> bool:
-        if any(isinstance(n, ast.If) and "__name__" in ast.unparse(n.test) for n in facts.tree.body):
+        if main_guards(facts.tree):
             return True
         users = importers(project, facts.name, holding=(facts.name.rpartition(".")[2],)) if facts.name else ()
         return any(not user.source.is_test for user in users)

@@ -196,6 +196,11 @@ def function_at(tree: ast.Module, line: int) -> FunctionNode | None:
     return next((function for function in around if function.lineno <= line), None)
 
 
+def decorators(definition: FunctionNode | ast.ClassDef) -> list[ast.expr]:
+    """What decorates a definition, without the calls: ``torch.no_grad`` for ``@torch.no_grad()``."""
+    return [each.func if isinstance(each, ast.Call) else each for each in definition.decorator_list]
+
+
 def main_guards(tree: ast.Module) -> list[ast.If]:
     """The tests at the top of a file for whether it is the program: ``if __name__ == "__main__":``."""
     return [n for n in tree.body if isinstance(n, ast.If) and "__main__" in text_of(n.test)]

@@ -17,7 +17,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.project.parts import touch, unnoted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, below, calls_below, nested, walk
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, decorators, nested, walk
 from ddp_lint.tensors.classes import in_training, is_module_class
 from ddp_lint.tensors.operations import names
 
@@ -100,11 +100,8 @@ class _Reach:
             yield from self._project.remember(("compiled in", path), functools.partial(_roots_in, self._project, path))
 
     def _is_disabled(self, code: _Code) -> bool:
-        for decorator in code.node.decorator_list:
-            callee = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if self._project.meaning(code.facts, callee) in names("compile", "disabled"):
-                return True
-        return False
+        disabled = names("compile", "disabled")
+        return any(self._project.meaning(code.facts, each) in disabled for each in decorators(code.node))
 
     # ---- where it goes
 

@@ -75,9 +75,9 @@ class ParameterWrittenInForward(InPlaceRule):
     mentions FSDP, writes that are the same on all ranks: clamps, a norm that is set to 1, a value that a function of
     the project computes from the parameter only; in a project that mentions FSDP, these need `--preview` if the file
     does not mention it. Writes that raise at once (a leaf with gradients on) are DDP205. A `training_step` that calls
-    its optimizers by itself (manual optimization). Only with `--preview`: what nothing shows
-    to run on several ranks, where the file does not mention FSDP, and a class that programs of one process alone
-    are seen to use, also where other programs of the project run several ranks.
+    its optimizers by itself (manual optimization). Only with `--preview`: what nothing shows to run
+    on several ranks, where the file does not mention FSDP, and a class that programs of one process alone are seen to
+    use, also where other programs of the project run several ranks.
 
     ## How to confirm
 

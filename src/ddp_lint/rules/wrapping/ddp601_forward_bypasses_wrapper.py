@@ -9,7 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
-from ddp_lint.launch.ranks import runs_alone, several_ranks
+from ddp_lint.launch.ranks import runs_alone, several_ranks, uses_data_parallel
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.arming import runs_forward
@@ -26,7 +26,6 @@ from ddp_lint.tensors.operations import names, words_of
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
-_DATA_PARALLEL = re.compile(r"\bDataParallel\(")
 _PLAIN_MODULE_USES = frozenset(
     table("wrappers")["plain_module_methods"]
 )  # reading parameters, checkpoints, modes: no forward
@@ -120,8 +119,8 @@ class ForwardBypassesWrapper(Rule):
     also one in a function that gets the model (then the reduction is prepared), a wrapper class that calls its own
     `self.module`, calls where a test says that there is no wrapper (`else` of `if self.wrapped is not None`),
     `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
-    second object). Only with `--preview`: `net.module` of what the file does not wrap, if
-    it is not about several ranks itself or uses `nn.DataParallel`.
+    second object). Only with `--preview`: `net.module` of what the file does not wrap, if it is not about several
+    ranks itself or uses `nn.DataParallel`.
 
     ## How to confirm
 
@@ -327,7 +326,7 @@ class ForwardBypassesWrapper(Rule):
         """How sure it is that a `.module` is that of DDP, where the wrap is not seen: the file itself is about several
         ranks, and does not use `nn.DataParallel`, which has one, too."""
         ranks = several_ranks(self.module)
-        of_ranks = ranks is not None and ranks.own and not self.module.file.shows(_DATA_PARALLEL)
+        of_ranks = ranks is not None and ranks.own and not uses_data_parallel(self.module.file)
         return Confidence.MEDIUM if of_ranks else Confidence.LOW
 
     def _evaluates(self, node: cst.Call) -> bool:
