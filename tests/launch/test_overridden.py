@@ -60,7 +60,7 @@ if __name__ == "__main__":
         ("pass", "State(ddp)", "", True),
         ("pass", "(State if ddp else Basic)(ddp)", "", True),
         ("pass", "Other(ddp)", "class Other(State):\n    pass", True),
-        ("pass", "state", "def make():\n    return State(None)", True),
+        ("pass", "make()", "def make():\n    return State(None)", True),
     ],
 )
 def test_base_methods(tmp_path: pathlib.Path, restore: str, made: str, more: str, is_met: bool) -> None:

@@ -140,7 +140,7 @@ def test_a_file_beside_one_that_is_imported(tmp_path: pathlib.Path, imports: str
         ("", "Pool()  # .start_parts()", Confidence.LOW),
         ("", "Pool()\nclass Copy:\n    def start_parts(self): pass", Confidence.LOW),
         ("", "Pool()\ndef parts():\n    start_parts = 1\n    return start_parts", Confidence.LOW),
-        ("", "Pool()\nclass Copy:\n    start_parts = None\n    begin = start_parts", Confidence.MEDIUM),
+        ("", "Pool()\nclass Copy:\n    start_parts = None\n    begin = start_parts", Confidence.LOW),
         ("", "Pool().start_parts()", Confidence.MEDIUM),
         ("", "Pool()\nOther().start_parts()", Confidence.MEDIUM),  # it may be of this class as well
         ("", "call(Pool(), 'start_parts')", Confidence.MEDIUM),
@@ -232,8 +232,10 @@ CALLERS = """
         ("self.begin_old()", "Pool()", Confidence.LOW),
         ("print(1)", "Pool()  # .begin_old()", Confidence.LOW),
         ("print(1)", "Pool().begin_old()", Confidence.MEDIUM),
-        ("other._begin()", "Pool()", Confidence.MEDIUM),  # of an object that is not seen
-        ("print(self.start_parts)", "Pool()", Confidence.MEDIUM),
+        ("other._begin()", "Pool()", Confidence.LOW),
+        ("print(1)", "Pool()\nother._begin()", Confidence.MEDIUM),  # of an object that is not seen
+        ("print(self.start_parts)", "Pool()", Confidence.LOW),
+        ("print(self.start_parts)", "Pool().begin_old()", Confidence.MEDIUM),
     ],
 )
 def test_methods_that_call_each_other(tmp_path: pathlib.Path, more: str, use: str, confidence: Confidence) -> None:
@@ -267,7 +269,8 @@ def test_a_function_of_its_own_named_eval(tmp_path: pathlib.Path, defined: str, 
         ("", "Pool()\nhelp = 'which weights to load'", Confidence.LOW),  # prose
         ("", "call(Pool(), 'load')", Confidence.MEDIUM),
         ("", "Pool().load()", Confidence.MEDIUM),
-        ("", "Pool()\ndef run(model):\n    model.load()", Confidence.MEDIUM),
+        ("", "Pool()\ndef run(model):\n    model.load()", Confidence.LOW),  # that nothing calls itself
+        ("", "Pool()\ndef run(model):\n    model.load()\nrun(other)", Confidence.MEDIUM),
         ("@torch.no_grad()", "Pool()", Confidence.LOW),  # the decorator keeps no method
         ("@torch.no_grad()", "Pool().load()", Confidence.MEDIUM),
         ("@register", "Pool()", Confidence.MEDIUM),

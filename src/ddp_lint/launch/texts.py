@@ -31,8 +31,24 @@ def named_in_texts(project: Project, name: str) -> bool:
 def called_in_texts(project: Project, name: str) -> bool:
     """Whether a script, a file of settings or another text of the project may call a function or import it: more than
     holding its name, which ``train:`` in the settings does."""
-    words = project.remember(("calls of texts",), lambda: gathered(project, "calls", _called))
+    words = calls_of_texts(project)
     return words is None or name in words
+
+
+def words_of_settings(project: Project) -> frozenset[str] | None:
+    """The words of the files of settings of a project; None where there are too many to read."""
+    patterns = f"{table('launch')['starts']['settings']} *.yaml *.yml"
+    return project.remember(("words of settings",), lambda: gathered(project, "words", _WORD.findall, patterns))
+
+
+def calls_of_notebooks(project: Project) -> frozenset[str] | None:
+    """What the notebooks of a project call and import; None where there are too many to read."""
+    return project.remember(("calls of notebooks",), lambda: gathered(project, "calls", _called, "*.ipynb"))
+
+
+def calls_of_texts(project: Project) -> frozenset[str] | None:
+    """What the scripts, settings and other texts of a project may call or import; None where there are too many."""
+    return project.remember(("calls of texts",), lambda: gathered(project, "calls", _called))
 
 
 def _called(text: str) -> set[str]:
@@ -101,11 +117,14 @@ def _words(project: Project) -> frozenset[str] | None:
     return gathered(project, "words", _WORD.findall)
 
 
-def gathered(project: Project, test: str, read: Callable[[str], Iterable[str]]) -> frozenset[str] | None:
-    """What the scripts, settings and other texts of a project have together: of each what `read` finds in it, and no
-    more of it than its `test` (`parts.TESTS`) counts for who asks. None where there are too many to read."""
+def gathered(
+    project: Project, test: str, read: Callable[[str], Iterable[str]], patterns: str = ""
+) -> frozenset[str] | None:
+    """What the scripts, settings and other texts of a project have together (or the files with names like `patterns`):
+    of each what `read` finds in it, and no more of it than its `test` (`parts.TESTS`) counts for who asks. None where
+    there are too many to read."""
     starts = table("launch")["starts"]
-    files = project.named(f"{starts['scripts']} {starts['texts']} {starts['settings']}")
+    files = project.named(patterns or f"{starts['scripts']} {starts['texts']} {starts['settings']}")
     if len(files) > _FILES:
         return None
     return frozenset(found for inside in files for found in _of_text(project, inside, test, read))

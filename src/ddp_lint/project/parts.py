@@ -48,6 +48,7 @@ TESTS: Final[Mapping[str, tuple[str, str]]] = {
     "words": ("ddp_lint.launch.texts", "holding_words"),
     "calls": ("ddp_lint.launch.texts", "holding_calls"),
     "options": ("ddp_lint.launch.options", "holding_options"),
+    "names": ("ddp_lint.launch.reached.names", "naming"),
 }
 #: Likewise, what is worked out of all methods of a class and is small next to them (`kept_by_class`).
 DERIVED: Final[Mapping[str, tuple[str, str]]] = {

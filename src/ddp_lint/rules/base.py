@@ -16,6 +16,7 @@ from ddp_lint.launch.failing import fails_before
 from ddp_lint.launch.importable import cannot_be_imported, is_put_together
 from ddp_lint.launch.overridden import is_overridden
 from ddp_lint.launch.ranks import as_one_process
+from ddp_lint.launch.reached.walk import is_never_reached_from_programs
 from ddp_lint.launch.unmade import is_never_made
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
@@ -178,7 +179,10 @@ class Rule(Documented):
         line = self._span_of(where).line
         if is_left_file(project, facts) or fails_before(project, facts, line):
             return True
-        if any(asks(project, facts, line) for asks in (is_unused, is_never_made, is_overridden)):
+        if any(
+            asks(project, facts, line)
+            for asks in (is_unused, is_never_made, is_overridden, is_never_reached_from_programs)
+        ):
             return True
         if not isinstance(where, cst.CSTNode):
             return False

@@ -1,0 +1,319 @@
+"""What each definition of a file names: the functions, classes and methods that it may run, and how it finds others.
+
+A *body* is what runs together: the statements of a module, those below its test for whether it is the program, a class
+outside of its methods, a function at the top of the module, a method. Functions inside of functions belong to the body
+around them. Nothing is resolved here: a table depends on the text of its file alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+from typing import TypeGuard
+
+from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import FunctionNode, below, decorators, main_guards, statements
+
+#: The names of the bodies of a module, and of what it does when it is started.
+MODULE, PROGRAM = "", "__main__"
+#: What a body looks things up in by names that are not in the code: its own module.
+OWN_MODULE = "globals()"
+#: Calls that import a module by its name.
+_IMPORTS = frozenset(
+    {"import_module", "__import__", "run_module", "run_path", "spec_from_file_location", "iter_modules"}
+)
+#: Calls, and attributes, by which a module finds what it has itself.
+_OF_ITSELF = frozenset({"globals", "eval", "exec", "locals", "vars", "Fire"})
+#: Strings that name something: ``models.resnet``, ``resnet50``, ``pkg.module:function``.
+_NAME = re.compile(r"[A-Za-z_][\w./:-]*")
+#: Strings in which a name is put: ``"{}Loss".format(kind)``, ``"train_%s" % kind``.
+_TEMPLATE = re.compile(r"(\w*)(?:\{\w*\}|%s)(\w*)")
+_PART = re.compile(r"\w+")
+#: A longer string is a text.
+_LONGEST = 120
+_BLOCKS = ("body", "orelse", "finalbody")
+
+
+@dataclasses.dataclass(slots=True)
+class Names:
+    """What one body names.
+
+    `dotted`: chains of names, as `losses.total` and `self.step`. `attributes`: those of values that are no names,
+    ``make().step``. `strings`: constants that may name a definition or a module, as they are. `composed`: what names
+    that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, "" for anything. `imports`: what it imports,
+    relative with its dots, ``a.*`` for a star. `looked_up`: where it takes something by a name that the code does not
+    have (a dotted name or OWN_MODULE). `imports_computed`: it imports modules whose names the code does not have.
+    """
+
+    dotted: set[str] = dataclasses.field(default_factory=set)
+    attributes: set[str] = dataclasses.field(default_factory=set)
+    strings: set[str] = dataclasses.field(default_factory=set)
+    composed: set[str] = dataclasses.field(default_factory=set)
+    imports: set[str] = dataclasses.field(default_factory=set)
+    looked_up: set[str] = dataclasses.field(default_factory=set)
+    imports_computed: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class FileNames:
+    """The bodies of a file by their names (`Class.method` of a method), the bases of its classes, the decorators of its
+    definitions, what each name is imported as, whether the module does anything when it is imported, and its
+    variables."""
+
+    bodies: dict[str, Names] = dataclasses.field(default_factory=dict)
+    bases: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    decorators: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    imported_as: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    acts: bool = False
+    assigned: set[str] = dataclasses.field(default_factory=set)
+
+
+def naming(text: str) -> str:
+    """What a text names, for a result that depends on nothing else of it (`parts.TESTS`)."""
+    found = names_of(text)
+    if found is None:
+        return ""
+    bodies = [
+        (
+            name,
+            *map(sorted, (b.dotted, b.attributes, b.strings, b.composed, b.imports, b.looked_up)),
+            b.imports_computed,
+        )
+        for name, b in found.bodies.items()
+    ]
+    decorated = {name: sorted(each) for name, each in found.decorators.items()}
+    return repr((bodies, found.bases, decorated, found.imported_as, found.acts, sorted(found.assigned)))
+
+
+@functools.lru_cache(maxsize=2)  # `naming` and who uses the table ask for the same text, one after the other
+def names_of(text: str) -> FileNames | None:
+    """The table of a text; None where Python cannot parse it."""
+    try:
+        tree = parse(text)
+    except CannotParse:
+        return None
+    found = FileNames()
+    _Reader(found).read(tree)
+    return found
+
+
+def body_at(tree: ast.Module, line: int) -> str:
+    """The name of the body that a line of a file is in."""
+    for guard in main_guards(tree):
+        if not guard.orelse and guard.lineno <= line <= (guard.end_lineno or guard.lineno):
+            return PROGRAM
+    outer = next((n for n in _definitions(tree) if _spans(n, line)), None)
+    if not isinstance(outer, ast.ClassDef):
+        return outer.name if outer is not None else MODULE
+    method = next((n for n in outer.body if isinstance(n, FunctionNode) and _spans(n, line)), None)
+    return f"{outer.name}.{method.name}" if method is not None else outer.name
+
+
+def _definitions(tree: ast.Module) -> list[FunctionNode | ast.ClassDef]:
+    """The functions and classes at the top of a module, those below a condition of it too."""
+    found: list[FunctionNode | ast.ClassDef] = []
+    stack: list[ast.AST] = [*tree.body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (FunctionNode, ast.ClassDef)):
+            found.append(node)
+        else:
+            stack += [inner for inner in below(node) if isinstance(inner, (ast.stmt, ast.excepthandler))]
+    return found
+
+
+def _spans(node: FunctionNode | ast.ClassDef, line: int) -> bool:
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return first <= line <= (node.end_lineno or node.lineno)
+
+
+class _Reader:
+    """Fills the table of one file."""
+
+    def __init__(self, table: FileNames) -> None:
+        self._table = table
+
+    def read(self, tree: ast.Module) -> None:
+        self._body(MODULE)
+        guards = {id(guard) for guard in main_guards(tree) if not guard.orelse}
+        for node in statements(tree):
+            self._bind(node)
+        self._statements(tree.body, MODULE, guards)
+
+    def _body(self, name: str) -> Names:
+        return self._table.bodies.setdefault(name, Names())
+
+    def _bind(self, node: ast.AST) -> None:
+        """Note what the names of an import are, wherever it stands."""
+        for local, target in _bound(node):
+            targets = self._table.imported_as.setdefault(local, [])
+            if target not in targets:
+                targets.append(target)
+
+    def _statements(self, nodes: list[ast.stmt], body: str, guards: set[int]) -> None:
+        """The statements of a module: what it does itself, and its definitions, also below a condition."""
+        for node in nodes:
+            if isinstance(node, FunctionNode):
+                self._function(node, node.name, body)
+            elif isinstance(node, ast.ClassDef):
+                self._class(node, body)
+            elif id(node) in guards and isinstance(node, ast.If):
+                self._statements(node.body, PROGRAM, set())
+                self._body(PROGRAM)
+            elif any(getattr(node, block, None) for block in _BLOCKS):
+                self._table.acts |= body == MODULE and isinstance(node, (ast.For, ast.While, ast.With))
+                self._below(node, body, guards)
+            else:
+                self._table.acts |= body == MODULE and _acts(node)
+                self._read(node, self._body(body))
+
+    def _below(self, node: ast.AST, body: str, guards: set[int]) -> None:
+        for inner in below(node):
+            if isinstance(inner, ast.stmt):
+                self._statements([inner], body, guards)
+            elif isinstance(inner, (ast.excepthandler, ast.match_case)):
+                self._below(inner, body, guards)
+            else:
+                self._read(inner, self._body(body))
+
+    def _class(self, node: ast.ClassDef, around: str) -> None:
+        body = self._body(node.name)
+        self._decorated(node, node.name, around)
+        self._table.bases.setdefault(node.name, []).extend(dotted_ast(base) or ast.unparse(base) for base in node.bases)
+        for part in (*node.bases, *node.keywords):
+            self._read(part, body)
+        for inner in node.body:
+            if isinstance(inner, FunctionNode):
+                self._function(inner, f"{node.name}.{inner.name}", node.name)
+            else:
+                self._read(inner, body)
+
+    def _function(self, node: FunctionNode, name: str, around: str) -> None:
+        body, own = self._body(name), _own_variables(node)
+        self._decorated(node, name, around)
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self._read(default, self._body(around))
+        for statement in node.body:
+            self._read(statement, body, own)
+
+    def _decorated(self, node: FunctionNode | ast.ClassDef, name: str, around: str) -> None:
+        self._table.decorators.setdefault(name, set()).update(
+            dotted_ast(each) or ast.unparse(each) for each in decorators(node)
+        )
+        for decorator in node.decorator_list:
+            self._read(decorator, self._body(around))
+
+    def _read(self, node: ast.AST, body: Names, own: frozenset[str] = frozenset()) -> None:
+        """Add what is below a node to a body; `own`: variables of the function, whose names are of nothing else."""
+        stack = [node]
+        while stack:
+            each = stack.pop()
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                continue  # a docstring
+            if isinstance(each, ast.Attribute):
+                stack += _of_chain(each, body, own)
+                continue
+            if isinstance(each, ast.Name):
+                if each.id not in own:
+                    body.dotted.add(each.id)
+                if body is self._table.bodies[MODULE] and not isinstance(each.ctx, ast.Load):
+                    self._table.assigned.add(each.id)
+            elif isinstance(each, ast.Constant):
+                if isinstance(each.value, str) and len(each.value) < _LONGEST:
+                    _add_text(each.value, body)
+            elif isinstance(each, (ast.JoinedStr, ast.BinOp)):
+                parts = each.values if isinstance(each, ast.JoinedStr) else [each.left, each.right]
+                body.composed.update(filter(_is_part, (n.value for n in parts if isinstance(n, ast.Constant))))
+            elif isinstance(each, (ast.Import, ast.ImportFrom)):
+                body.imports.update(target for _, target in _bound(each))
+            elif isinstance(each, ast.Call):
+                _looks_up(each, body)
+            stack += below(each)
+
+
+def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str]) -> list[ast.AST]:
+    """Add a chain of attributes to a body; what is left to read below it."""
+    parts: list[str] = []
+    value: ast.expr = node
+    while isinstance(value, ast.Attribute):
+        parts.append(value.attr)
+        value = value.value
+    if "__dict__" in parts:
+        body.looked_up.add(dotted_ast(node).partition(".__dict__")[0] or OWN_MODULE)
+    if isinstance(value, ast.Name) and value.id not in own:
+        body.dotted.add(".".join([value.id, *reversed(parts)]))
+        return []
+    if isinstance(value, ast.Call) and last_part(value.func) == "super":
+        body.dotted.add(f"self.{parts.pop()}")
+    body.attributes.update(parts)
+    return [] if isinstance(value, ast.Name) else [value]
+
+
+def _looks_up(call: ast.Call, body: Names) -> None:
+    """Note how a call finds something by a name that the code does not have."""
+    name = last_part(call.func)
+    if name in _IMPORTS and not (call.args and isinstance(call.args[0], ast.Constant)):
+        body.imports_computed = True
+    elif name == "getattr" and len(call.args) > 1 and not isinstance(call.args[1], ast.Constant):
+        of, attribute = dotted_ast(call.args[0]), call.args[1]
+        if of:
+            body.looked_up.add(of)
+        # The name itself is a string somewhere, or put together from some.
+        if isinstance(attribute, ast.Call) and not of:
+            body.composed.add("")
+    elif name in _OF_ITSELF and not isinstance(call.func, ast.Attribute):
+        body.looked_up.add(dotted_ast(call.args[0]) or OWN_MODULE if name == "vars" and call.args else OWN_MODULE)
+    elif name == "Fire":
+        body.looked_up.add(OWN_MODULE)
+
+
+def _is_part(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) < _LONGEST and _PART.fullmatch(value) is not None
+
+
+def _add_text(text: str, body: Names) -> None:
+    """Add a string that may name something, or in which something is put that makes it a name."""
+    if _NAME.fullmatch(text):
+        body.strings.add(text)
+    template = _TEMPLATE.fullmatch(text)
+    if template is not None:
+        body.composed.update(part for part in template.groups() if part)
+
+
+def _bound(node: ast.AST) -> list[tuple[str, str]]:
+    """The names that an import binds, each with what it is; a star binds "*"."""
+    if isinstance(node, ast.Import):
+        whole = [
+            (alias.name.partition(".")[0], alias.name.partition(".")[0]) for alias in node.names if not alias.asname
+        ]
+        # ``import package.module`` binds the package, and runs the module as well.
+        return [*whole, *((alias.asname or "", alias.name) for alias in node.names)]
+    if isinstance(node, ast.ImportFrom):
+        base = "." * node.level + (f"{node.module}." if node.module else "")
+        return [(alias.asname or alias.name, base + alias.name) for alias in node.names]
+    return []
+
+
+def _own_variables(function: FunctionNode) -> frozenset[str]:
+    """The parameters of a function, and the names that it assigns without declaring them global."""
+    found, shared = set[str](), set[str]()
+    stack: list[ast.AST] = [function.args, *function.body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            shared.update(node.names)
+        stack += below(node)
+    return frozenset(found - shared - {"self", "cls"})
+
+
+def _acts(node: ast.stmt) -> bool:
+    """Whether a statement of a module is a call for what it does."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
