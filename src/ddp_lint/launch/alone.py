@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off, makes_group
+from ddp_lint.launch.reached.walk import is_reached_from
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
@@ -87,6 +88,8 @@ def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[
 def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
     """Whether a program uses what a line of a file that it imports is in: the function or class, and of that the
     method."""
+    if not is_reached_from(project, program, facts, line):
+        return False
     among = _modules(project, program)
     if is_unused_at(project, facts, line, among, program.name):
         return False

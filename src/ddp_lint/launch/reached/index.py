@@ -1,0 +1,271 @@
+"""The bodies of a project's files, and what the names in them lead to: modules, definitions, classes that inherit from
+each other, and what is started."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+import posixpath
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from ddp_lint.knowledge import frameworks
+from ddp_lint.launch.reached.names import MODULE, PROGRAM, FileNames
+from ddp_lint.project import Project
+from ddp_lint.source.imports import absolute_target
+
+#: A body: its file, and its name there.
+Body: TypeAlias = tuple[str, str]
+#: Imports that are followed from one name to the next.
+_HOPS = 12
+#: Letters of the name of a file that a word of another meaning hardly has.
+TELLING = 5
+#: Decorators after which a definition is used by its name as before.
+_KEEPS_NAME = re.compile(
+    r"(torch|functools|abc|typing|contextlib|dataclasses|numba)\.(?!library|hub)[\w.]+|staticmethod|classmethod|property"
+    r"|[\w.]+\.(setter|getter|deleter)"
+)
+#: Classes whose methods are called by their names by nothing but the project, but for those that any package calls.
+_PLAIN = frozenset(
+    {"object", "Exception", "dict", "list", "str", "int", "float", "tuple", "torch.nn.Module", "torch.nn.Sequential"}
+    | {"abc.ABC", "enum.Enum", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "torch.autograd.Function"}
+    | {f"torch.utils.data.{name}" for name in ("Dataset", "IterableDataset", "Sampler")}
+)
+#: Functions that whoever starts a file calls.
+_IS_MAIN = re.compile(r"main|main_\w+|\w+_main|hydra_main|cli")
+#: Packages by whose names no module of a project is meant.
+_FOREIGN = (
+    sys.stdlib_module_names | frameworks.packages(lambda _: True) | {"torch", "torchvision", "torchaudio", "numpy"}
+)
+
+
+@dataclasses.dataclass(slots=True)
+class Module:
+    """A file of the project: its table, and how its imports are resolved."""
+
+    inside: str
+    path: pathlib.Path
+    name: str
+    is_package: bool
+    names: FileNames
+
+
+class Bodies:
+    """What the files of a project have, by their tables. `modules`: by file. `with_method` and `with_name`: by their
+    last names the methods, and the functions and classes at the top of files. `methods_of`: of a class. `family_of`:
+    for each class a number that it shares with those that it inherits from, and with those that inherit from it.
+    `methods`: by family and name."""
+
+    def __init__(self, project: Project, tables: Mapping[str, FileNames]) -> None:
+        self._project = project
+        self.modules = {inside: self._module(inside, names) for inside, names in tables.items()}
+        self.stems = collections.defaultdict[str, list[str]](list)
+        self.with_method = collections.defaultdict[str, list[Body]](list)
+        self.with_name = collections.defaultdict[str, list[Body]](list)
+        self.methods_of = collections.defaultdict[Body, list[str]](list)
+        for inside, names in tables.items():
+            stem = posixpath.basename(inside).removesuffix(".py")
+            self.stems[posixpath.basename(posixpath.dirname(inside)) if stem == "__init__" else stem].append(inside)
+            for body in names.bodies:
+                owner, _, last = body.rpartition(".")
+                (self.with_method if owner else self.with_name)[last].append((inside, body))
+                if owner:
+                    self.methods_of[inside, owner].append(body)
+        self._targets: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._bases = {each: list(self._bases_of(*each)) for each in self._classes()}
+        self.family_of = self._families()
+        self.methods = collections.defaultdict[int, dict[str, list[Body]]](dict)
+        for (inside, owner), family in self.family_of.items():
+            for body in self.methods_of[inside, owner]:
+                self.methods[family].setdefault(body.rpartition(".")[2], []).append((inside, body))
+
+    def _module(self, inside: str, names: FileNames) -> Module:
+        path = pathlib.Path(self._project.absolute(inside))
+        return Module(inside, path, *self._project.module_name(path), names)
+
+    # ---- what is started
+
+    def programs(self, named: frozenset[str]) -> Iterator[Body]:
+        """What is started: what files do below their test for it; what one does at its top with definitions of the
+        project, if no file imports it, or a script has its name (`named`); and a function `main` of a file without that
+        test."""
+        imported = {target for inside in self.modules for target in self._imported_by(inside)}
+        for inside, module in self.modules.items():
+            stem = posixpath.basename(inside).removesuffix(".py")
+            bodies, left = module.names.bodies, inside not in imported
+            if PROGRAM in bodies:
+                yield inside, PROGRAM
+            elif module.names.acts and (left or stem in named) and self._uses_definitions(inside):
+                yield inside, MODULE
+            mains = [name for name in bodies if _IS_MAIN.fullmatch(name)] if PROGRAM not in bodies else []
+            # Who starts a file that none imports may call all of it.
+            yield from ((inside, name) for name in (bodies if left and mains else mains))
+
+    def _uses_definitions(self, inside: str) -> bool:
+        """Whether what a module does at its top uses a function or class of the project."""
+        parts = (dotted.partition(".") for dotted in self.modules[inside].names.bodies[MODULE].dotted)
+        return any(name for first, _, rest in parts for _, name in self.meanings(inside, first, rest))
+
+    def _imported_by(self, inside: str) -> Iterator[str]:
+        for body in self.modules[inside].names.bodies.values():
+            for target in body.imports:
+                yield from self.files_of(inside, target)
+
+    # ---- classes
+
+    def _classes(self) -> Iterator[Body]:
+        return ((inside, name) for inside, module in self.modules.items() for name in module.names.bases)
+
+    def _bases_of(self, inside: str, owner: str) -> Iterator[Body | str]:
+        """The bases of a class: those of the project as bodies, the others by their full names."""
+        names = self.modules[inside].names
+        for base in names.bases[owner]:
+            first, dot, rest = base.partition(".")
+            known = [
+                (file, name)
+                for file, name in self.meanings(inside, first, rest)
+                if name in self.modules[file].names.bases and (file, name) != (inside, owner)
+            ]
+            yield from known
+            if not known:
+                yield from (target + dot + rest for target in names.imported_as.get(first, [first]))
+
+    def _families(self) -> dict[Body, int]:
+        """For each class a number that it shares with those that it inherits from, and with those that inherit from
+        it."""
+        beside = collections.defaultdict[Body, set[Body]](set)
+        for each, bases in self._bases.items():
+            for base in bases:
+                if not isinstance(base, str):
+                    beside[each].add(base)
+                    beside[base].add(each)
+        found: dict[Body, int] = {}
+        for number, each in enumerate(self._bases):
+            stack = [each] if each not in found else []
+            while stack:
+                other = stack.pop()
+                if other not in found:
+                    found[other] = number
+                    stack += beside[other]
+        return found
+
+    def has_foreign_base(self, each: Body) -> bool:
+        """Whether a class inherits, directly or not, from one of another package which may call its methods."""
+        stack, seen = [each], {each}
+        while stack:
+            for base in self._bases[stack.pop()]:
+                if isinstance(base, str):
+                    if base.partition("[")[0] not in _PLAIN:
+                        return True
+                elif base not in seen:
+                    seen.add(base)
+                    stack.append(base)
+        return False
+
+    def keeps_name(self, inside: str, decorator: str) -> bool:
+        first, dot, rest = decorator.partition(".")
+        targets = self.modules[inside].names.imported_as.get(first, [first])
+        return any(_KEEPS_NAME.fullmatch(target + dot + rest) for target in targets)
+
+    # ---- names
+
+    def meanings(self, inside: str, first: str, rest: str, hops: int = _HOPS) -> Iterator[tuple[str, str]]:
+        """What a name in a file is, with what follows it: files of the project, each with the name in it ("" for the
+        module itself)."""
+        names = self.modules[inside].names
+        whole = f"{first}.{rest}" if rest else first
+        if first in names.bodies and first != PROGRAM:
+            yield inside, whole
+        if not hops:
+            return
+        resolved = [
+            (file, name)
+            for target in (names.imported_as.get(first, ()) if first != "*" else ())
+            for file, name in self._resolved(inside, f"{target}.{rest}" if rest else target)
+        ]
+        for file, name in resolved:
+            yield from self._passed_on(file, name, hops - 1)
+        # A name from elsewhere may be what is taken where that is not installed.
+        if first not in names.bodies and not resolved:
+            for target in names.imported_as.get("*", ()):
+                for file, _ in self._resolved(inside, target):
+                    if file != inside:
+                        yield from self.meanings(file, first, rest, hops - 1)
+
+    def _passed_on(self, file: str, name: str, hops: int) -> Iterator[tuple[str, str]]:
+        """A name of a module, or what the module has imported by that name from another one of the project."""
+        head, _, rest = name.partition(".")
+        if not head or head in self.modules[file].names.bodies:
+            yield file, name
+        else:
+            found = list(self.meanings(file, head, rest, hops))
+            yield from found or self._anywhere(file, name)
+
+    def _anywhere(self, file: str, name: str) -> Iterator[tuple[str, str]]:
+        """Of a name that a module has from nowhere that is seen: the module, and all definitions that have the name."""
+        yield file, ""
+        head, _, rest = name.partition(".")
+        if head not in self.modules[file].names.assigned:
+            for other, body in self.with_name[head]:
+                yield other, f"{body}.{rest}" if rest else body
+
+    def is_foreign(self, inside: str, first: str) -> bool:
+        """Whether a name is imported from outside of the project: its attributes are none of a class of it."""
+        targets = self.modules[inside].names.imported_as.get(first, ())
+        return bool(targets) and not any(self._resolved(inside, target) for target in targets)
+
+    def files_of(self, inside: str, target: str) -> Iterator[str]:
+        """The files that importing a target runs, but for the packages around them."""
+        return (file for file, _ in self._resolved(inside, target))
+
+    def _resolved(self, inside: str, target: str) -> list[tuple[str, str]]:
+        """The files that a target of an import may be of, each with the rest of the name."""
+        target = target.removesuffix(".*")
+        key = (inside, target)
+        if key not in self._targets:
+            self._targets[key] = list(dict.fromkeys(self._resolve(inside, target)))
+        return self._targets[key]
+
+    def _resolve(self, inside: str, target: str) -> Iterator[tuple[str, str]]:
+        module = self.modules[inside]
+        if target.startswith("."):
+            names = {absolute_target(target, module.name, module.is_package)}
+        else:
+            started = PROGRAM in module.names.bodies or module.names.acts
+            names = {self._project.locate(target, module.path, script) for script in (started, False)}
+        known = False
+        for name in names:
+            head, rest = name, ""
+            while head:
+                path = self._project.find(head)
+                file = self._project.inside(path) if path is not None else ""
+                if file in self.modules:
+                    known = True
+                    yield file, rest
+                    yield from self._bound_by_package(head, file, rest)
+                    break
+                head, _, last = head.rpartition(".")
+                rest = f"{last}.{rest}" if rest else last
+        first = target.partition(".")[0]
+        if not known and first and first not in _FOREIGN:
+            yield from self._by_stem(target)
+
+    def _bound_by_package(self, name: str, file: str, rest: str) -> Iterator[tuple[str, str]]:
+        """What the package of a module has by the name of the module: ``from .LARS import LARS`` in its `__init__`."""
+        last = name.rpartition(".")[2]
+        package = f"{posixpath.dirname(file)}/__init__.py"
+        if package in self.modules and package != file and last in self.modules[package].names.imported_as:
+            yield package, f"{last}.{rest}" if rest else last
+
+    def _by_stem(self, target: str) -> Iterator[tuple[str, str]]:
+        """Modules that are called like a part of a target whose place is not seen: the project may be put in a folder
+        of another name."""
+        parts = target.split(".")
+        for count in range(len(parts), 1, -1):
+            if len(parts[count - 1]) >= TELLING and parts[count - 1] in self.stems:
+                for file in self.stems[parts[count - 1]]:
+                    yield file, ".".join(parts[count:])
+                return
