@@ -19,8 +19,8 @@ from ddp_lint.source.syntax import FunctionNode, below, decorators, main_guards,
 
 #: The names of the bodies of a module, and of what it does when it is started.
 MODULE, PROGRAM = "", "__main__"
-#: What a body looks things up in by names that are not in the code: its own module.
-OWN_MODULE = "globals()"
+#: What a body looks things up in by names that are not in the code: its own module, and an object of any kind.
+OWN_MODULE, ANY_OBJECT = "globals()", "getattr()"
 #: Calls that import a module by its name.
 _IMPORTS = frozenset(
     {"import_module", "__import__", "run_module", "run_path", "spec_from_file_location", "iter_modules"}
@@ -45,7 +45,7 @@ class Names:
     ``make().step``. `strings`: constants that may name a definition or a module, as they are. `composed`: what names
     that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, "" for anything. `imports`: what it imports,
     relative with its dots, ``a.*`` for a star. `looked_up`: where it takes something by a name that the code does not
-    have (a dotted name or OWN_MODULE). `imports_computed`: it imports modules whose names the code does not have.
+    have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules by such names.
     """
 
     dotted: set[str] = dataclasses.field(default_factory=set)
@@ -260,8 +260,7 @@ def _looks_up(call: ast.Call, body: Names) -> None:
         body.imports_computed = True
     elif name == "getattr" and len(call.args) > 1 and not isinstance(call.args[1], ast.Constant):
         of, attribute = dotted_ast(call.args[0]), call.args[1]
-        if of:
-            body.looked_up.add(of)
+        body.looked_up.add(of or ANY_OBJECT)
         # The name itself is a string somewhere, or put together from some.
         if isinstance(attribute, ast.Call) and not of:
             body.composed.add("")

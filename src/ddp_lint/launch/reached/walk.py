@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from ddp_lint.launch.reached.index import TELLING, Bodies, Body
 from ddp_lint.launch.reached.names import (
+    ANY_OBJECT,
     MODULE,
     OWN_MODULE,
     PROGRAM,
@@ -291,7 +292,9 @@ class _Walk:
     def _look_up(self, inside: str, owner: str, of: str) -> None:
         """Something is taken by a name that the code does not have: all that it may be."""
         first, _, rest = of.partition(".")
-        if of == OWN_MODULE:
+        if of == ANY_OBJECT:
+            self._by_names = True
+        elif of == OWN_MODULE:
             self._add_all(inside)
         elif of in ("self", "cls") and owner:
             family = self._bodies.methods.get(self._bodies.family_of.get((inside, owner), -1), {})

@@ -1,0 +1,150 @@
+"""What the programs of a project come to, by one walk over what the code names."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ddp_lint.launch.reached.walk import is_never_reached_from_programs, is_reached_from
+from ddp_lint.project import Project
+
+#: The function that is asked about is in `parts/losses.py`, beside one that is called.
+LOSSES = """import torch
+
+
+def used(x):
+    return x
+
+
+def total(x):
+    return x.sum()
+
+
+class Head(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+    def restore(self, path):
+        return path
+
+
+class Deep(Head):
+    pass
+"""
+NOTEBOOK = """{"cells": [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": null,
+"source": ["from parts.losses import total"]}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}"""
+START = "\n\nif __name__ == '__main__':\n    "
+
+
+def _project(folder: pathlib.Path, files: dict[str, str]) -> Project:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return Project(folder)
+
+
+def _is_left(project: Project, file: str, text: str) -> bool:
+    facts = project.facts_of(project.root / file)
+    assert facts is not None
+    line = facts.source.text.split("\n").index(text) + 1
+    return is_never_reached_from_programs(project, facts, line)
+
+
+@pytest.mark.parametrize(
+    ("program", "is_left"),
+    [
+        ("from parts.losses import used{start}used(1)", True),
+        ("from parts.losses import total, used{start}used(1)", True),  # imported alone
+        ("from parts.losses import total{start}total(1)", False),
+        ("from parts import losses{start}losses.total(1)", False),
+        ("import parts.losses{start}parts.losses.total(1)", False),
+        ("from parts.losses import *{start}total(1)", False),
+        ("from parts.losses import total as of_all{start}of_all(1)", False),
+        ("from parts.losses import used{start}total = used(1)\n    print(total)", True),
+        ("import parts.losses as total{start}print(total.used)", True),
+        ("from parts import losses{start}getattr(losses, 'total')(1)", False),
+        ("from parts import losses{start}getattr(losses, name)(1)", False),
+        ("from parts import losses{start}losses.__dict__[name](1)", False),
+        ("from parts.losses import used{start}getattr(options, name)", True),  # of no module
+        ("import parts.losses\n\n\ndef one():\n    parts.losses.total(1){start}print(1)", True),  # that nothing calls
+        ("import parts.losses\n\n\ndef one():\n    parts.losses.total(1){start}one()", False),
+        ("import parts.losses\n\n\nclass A:\n    def one(self):\n        parts.losses.total(1){start}A()", True),
+        ("import parts.losses\n\n\nclass A:\n    def one(self):\n        parts.losses.total(1){start}A().one()", False),
+        ("import parts.losses\n\n\nclass A:\n    def __call__(self):\n        parts.losses.total(1){start}A()", False),
+        ("import parts.losses\n\n\n@register\ndef one():\n    parts.losses.total(1){start}print(1)", False),
+        ("import parts.losses\n\n\n@torch.no_grad()\ndef one():\n    parts.losses.total(1){start}print(1)", True),
+        ("import parts.losses\nimport lib\n\n\nclass A(lib.B):\n    def one(self):\n        parts.losses.total(1)"
+         "{start}A()", False),  # the other package may call it
+        ("import parts.losses\nimportlib.import_module(name){start}print('total')", False),
+    ],
+)  # fmt: skip
+def test_a_function(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
+    files = {"train.py": program.format(start=START), "parts/__init__.py": "", "parts/losses.py": LOSSES}
+    assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left
+
+
+@pytest.mark.parametrize(
+    ("program", "is_left"),
+    [
+        ("from parts.losses import Head{start}Head()(1)", True),
+        ("from parts.losses import Head{start}Head().restore(1)", False),
+        ("from parts.losses import Deep{start}Deep().restore(1)", False),  # inherited
+        ("from parts.losses import Head{start}other.restore(Head())", False),  # an object of any class
+        ("import lib\nfrom parts.losses import Head{start}lib.restore(Head())", True),  # of another package
+        ("from parts.losses import Head{start}getattr(Head(), f'rest{{kind}}')()", False),
+        ("from parts.losses import Head{start}print('restore', Head())", False),
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def __init__(self):\n        self.restore(1)"
+         "{start}Own()", False),
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def __init__(self):\n        super().restore(1)"
+         "{start}Own()", False),
+        ("from parts.losses import Head\n\n\nclass Other:\n    def __init__(self):\n        self.restore(1)"
+         "{start}Head(Other())", True),  # a method of that class alone, which it lacks
+    ],
+)  # fmt: skip
+def test_a_method(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
+    files = {"train.py": program.format(start=START), "parts/__init__.py": "", "parts/losses.py": LOSSES}
+    assert _is_left(_project(tmp_path, files), "parts/losses.py", "        return path") is is_left
+
+
+@pytest.mark.parametrize(
+    ("files", "is_left"),
+    [
+        ({}, True),
+        ({"setup.py": "from setuptools import setup\nsetup()\n"}, False),  # others use what is installed
+        ({"README.md": "Call `total(x)`."}, False),
+        ({"README.md": "The total is printed."}, True),
+        ({"look.ipynb": NOTEBOOK}, False),
+        ({"configs/a.yaml": "loss: total\n"}, False),
+        ({"test_losses.py": "from parts.losses import total\ntotal(1)\n"}, True),
+        ({"show.py": f"from parts.losses import total{START}total(1)\n"}, False),
+        ({"show.py": "from parts.losses import total\nprint(total(1))\n"}, False),  # a script without a test
+        ({"conf.py": "import hydra\n"}, True),
+    ],
+)
+def test_what_else_the_project_has(tmp_path: pathlib.Path, files: dict[str, str], is_left: bool) -> None:
+    program = f"from parts.losses import used{START}used(1)\n"
+    known = {"train.py": program, "parts/__init__.py": "", "parts/losses.py": LOSSES}
+    assert _is_left(_project(tmp_path, known | files), "parts/losses.py", "    return x.sum()") is is_left
+
+
+def test_without_programs_nothing_is_left(tmp_path: pathlib.Path) -> None:
+    files = {"train.py": "from parts.losses import used\n\n\ndef main():\n    used(1)\n", "parts/losses.py": LOSSES}
+    assert not _is_left(_project(tmp_path, files), "train.py", "    used(1)")
+    assert not _is_left(Project(tmp_path), "parts/losses.py", "    return x")
+
+
+def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
+    files = {
+        "train.py": f"from parts.losses import used{START}used(1)\n",
+        "show.py": f"from parts.losses import total{START}total(1)\n",
+        "parts/losses.py": LOSSES,
+    }
+    project = _project(tmp_path, files)
+    train, show, losses = (project.facts_of(tmp_path / name) for name in files)
+    assert train is not None
+    assert show is not None
+    assert losses is not None
+    line = LOSSES.split("\n").index("    return x.sum()") + 1
+    assert is_reached_from(project, show, losses, line)
+    assert not is_reached_from(project, train, losses, line)
