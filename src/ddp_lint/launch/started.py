@@ -63,6 +63,8 @@ _COUNTS_NODES = re.compile(
     r"(?i)\b(?:nnodes|num_machines|node_?rank|slurm_(?:nodeid|nnodes|job_num_nodes)|group_rank)\b"
     r"|(?:--|\b(?:args|cfg|config|opt|trainer|hparams)\.)n(?:um)?[-_]?nodes\b|\bnum_nodes *="
 )
+#: The backend that a launcher's settings choose.
+_BACKEND = re.compile(r"(?m)^[ \t\"]*distributed_type\"?: *[\"']?(\w+)")
 _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 
 
@@ -73,7 +75,7 @@ class Start:
     "other" by a command that is not known. `said`: it is in a comment, and nothing runs it. `launcher`: its name, ''
     for none; `local_rank`: whether it passes each process its local rank as an "argument" or leaves it in the
     "environment" alone, '' where that is not known. `nodes`: "one" where all its processes are on one node, the file
-    with the settings that say it, or ''."""
+    with the settings that say it, or ''. `settings`: the file that the launcher is told to take its settings from."""
 
     target: str
     how: str
@@ -81,6 +83,7 @@ class Start:
     launcher: str = ""
     local_rank: str = ""
     nodes: str = ""
+    settings: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +182,33 @@ def _nodes_of(project: Project, start: Start) -> str:
     files = project.named(posixpath.basename(start.nodes).lower())
     texts = [project.text(pathlib.Path(project.absolute(inside))) or "" for inside in files]
     return "one" if texts and all(_ONE_MACHINE.search(text) for text in texts) else ""
+
+
+def launched_under(project: Project, facts: ModuleFacts) -> frozenset[str]:
+    """The backends that the settings choose (``distributed_type: DEEPSPEED``) with which commands of the project launch
+    a file, or a program that imports it; '' among them for a command that gives its launcher no such settings."""
+    return project.remember(("launched under", facts.source.inside), lambda: _backends(project, facts))
+
+
+def _backends(project: Project, facts: ModuleFacts) -> frozenset[str]:
+    own = facts.source.inside
+    every = ((own, _starts_in(project, own)), *_scripts(project), *_texts(project))
+    among = [(script, s) for script, found in every for s in found if s.launcher and not s.said]
+    found = set[str]()
+    for program in _with_importers(project, facts) if among else ():
+        inside = program.source.inside
+        same = frozenset(project.named(posixpath.basename(inside).lower()))
+        starts = (start for script, start in among if _is_meant(inside, start.target, script, same))
+        found |= {backend for start in starts for backend in _backends_of(project, start)}
+    return frozenset(found)
+
+
+def _backends_of(project: Project, start: Start) -> set[str]:
+    """The backends that the settings of a command may choose."""
+    files = project.named(posixpath.basename(start.settings).lower()) if start.settings else ()
+    same = _meant(start.settings, "", frozenset(files)) or files
+    texts = [project.text(pathlib.Path(project.absolute(inside))) or "" for inside in same]
+    return {found[1] if (found := _BACKEND.search(text)) else "" for text in texts} or {""}
 
 
 def _with_programs(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
@@ -378,10 +408,18 @@ def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> S
     local_rank = "environment" if left else launcher.get("local_rank", "")
     how = "one" if alone else "several"
     on_one = all(_ONE_NODE.fullmatch(number) for number in nodes) and not open_
-    if len(nodes) == 1 and _SETTINGS.fullmatch(nodes[0]) is not None:
-        return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=nodes[0])
     on_nodes = "" if not on_one else "as asked" if _multiplies(command[: found.start()]) else "one"
-    return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=on_nodes)
+    if len(nodes) == 1 and _SETTINGS.fullmatch(nodes[0]) is not None:
+        on_nodes = nodes[0]
+    settings = [o["value"] for o in _options(launcher["settings"]).finditer(before)] if "settings" in launcher else []
+    return Start(
+        _file_of(target[0]),
+        how,
+        launcher=launcher["name"],
+        local_rank=local_rank,
+        nodes=on_nodes,
+        settings=settings[0] if len(settings) == 1 else "",
+    )
 
 
 def _is_one_slot(slots: list[str]) -> bool:
