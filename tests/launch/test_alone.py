@@ -54,3 +54,49 @@ def test_below_the_test_for_the_program(tmp_path: pathlib.Path, before: str, wor
     assert facts is not None
     line = next(number for number, each in enumerate(text.splitlines(), 1) if each.endswith(word))
     assert comes_alone(facts, project, line) is is_alone
+
+
+TRAINER = """import torch
+
+
+class Trainer:
+    def train(self, model):
+        model(torch.ones(2)).sum().backward()
+
+    def {name}(self, model, path):
+        model.load_state_dict(torch.load(path))
+        {more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "program", "is_alone"),
+    [
+        ("load_model", "pass", "pass", True),
+        ("restore", "pass", "pass", True),
+        ("restore", "getattr(self.model, path)", "pass", False),
+        ("load_model", "for n in 'ab': getattr(self, 'load_' + n)(path)", "pass", False),
+        ("load_state_dict", "pass", "pass", False),
+        ("load_model", "pass", "trainer.load_model(model, 'a.pt')", False),
+        ("load_model", "pass", "eval('trainer.load_' + kind)", False),
+        ("load_model", "pass", "getattr(trainer, 'train')(model)", True),
+    ],
+)
+def test_a_method_that_the_program_of_ranks_does_not_mention(
+    tmp_path: pathlib.Path, name: str, more: str, program: str, is_alone: bool
+) -> None:
+    text = TRAINER.format(name=name, more=more)
+    (tmp_path / "trainer.py").write_text(text)
+    body = "def main(trainer=Trainer(), model=None):\n    {}\n    trainer.train(model)\n    {}\n\n\n{}"
+    for path, first, last in (
+        ("train_ddp.py", "dist.init_process_group('nccl')", program),
+        ("train.py", "print('one')", f"trainer.{name}(model, 'a.pt')"),
+    ):
+        started = "if __name__ == '__main__':\n    main()\n"
+        imports = "import torch.distributed as dist\n" if "ddp" in path else ""
+        (tmp_path / path).write_text(f"{imports}from trainer import Trainer\n\n\n{body.format(first, last, started)}")
+    project = Project(tmp_path)
+    facts = project.facts("trainer")
+    assert facts is not None
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "torch.load(" in each)
+    assert comes_alone(facts, project, line) is is_alone

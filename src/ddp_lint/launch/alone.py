@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_functions, lines_off, makes_group
+from ddp_lint.launch.mentioned import is_unmentioned_at
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
 from ddp_lint.launch.texts import is_installed
-from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unmentioned_at, is_unused_at, is_variable
+from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
