@@ -100,3 +100,21 @@ def test_a_method_that_the_program_of_ranks_does_not_mention(
     assert facts is not None
     line = next(number for number, each in enumerate(text.splitlines(), 1) if "torch.load(" in each)
     assert comes_alone(facts, project, line) is is_alone
+
+
+@pytest.mark.parametrize(
+    ("program", "is_alone"),
+    [
+        ("def main():\n    dist.init_process_group('nccl')", True),  # torch's by its usual name, without the import
+        ("import torch.distributed as dist\n\n\ndef main():\n    dist.init_process_group('nccl')", True),
+        ("import other as dist\n\n\ndef main():\n    dist.init_process_group('nccl')", False),
+    ],
+)
+def test_a_program_beside_one_that_makes_the_group(tmp_path: pathlib.Path, program: str, is_alone: bool) -> None:
+    (tmp_path / "train_ddp.py").write_text(f"{program}\n\n\nmain()\n")
+    (tmp_path / "train.py").write_text("from shared import train\n\ntrain()\n")
+    (tmp_path / "shared.py").write_text("import torch\n\n\ndef train():\n    torch.save({}, 'a.pt')\n")
+    project = Project(tmp_path)
+    facts = project.facts("shared")
+    assert facts is not None
+    assert comes_alone(facts, project, 5) is is_alone

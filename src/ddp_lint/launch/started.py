@@ -65,6 +65,8 @@ _COUNTS_NODES = re.compile(
 )
 #: The backend that a launcher's settings choose.
 _BACKEND = re.compile(r"(?m)^[ \t\"]*distributed_type\"?: *[\"']?(\w+)")
+#: A program, below a command in a comment, that is started in place of the command's own: ``# test.py --all``.
+_INSTEAD = re.compile(r"#+[ \t]*(?!\S*python)([\w./$-]+\.py)(?!\S)")
 _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 
 
@@ -326,6 +328,7 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
     moved = _CHANGES_FOLDER.search(text) is not None
     asked, left_open = set(_ASKED_NODES.findall(text)), _OPEN_NODES.search(text) is not None
     above = 0
+    last: tuple[int, Start] | None = None  # the command above by a launcher, with the line below it
     for joined in _ENTRY.sub(f"{_BEGAN} ", _JOINED.sub(f"{_BEGAN} ", _values_joined(text))).split("\n"):
         line, number = joined.replace(_BEGAN, ""), above + 1
         above = number + joined.count(_BEGAN)
@@ -333,14 +336,25 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
             continue
         stripped = line.lstrip()
         said = stripped.startswith(("#", "rem ", "REM ", "::"))
+        instead = _INSTEAD.match(stripped)
+        if instead is not None and last is not None and last[0] == number:
+            last = number + 1, dataclasses.replace(last[1], target=_moved(instead[1], moved))
+            yield number, last[1]
+            continue
         expanded = _expanded(re.sub(r"\s#.*", "", stripped), given)
         for command in _BETWEEN.split(_WORKED_OUT.sub(_SOMEWHERE, expanded)):
             start = _start(_NUMBERS.sub("+", command).translate(_QUOTES))
             if start is not None:
-                target = f"{_SOMEWHERE}/{start.target}" if moved and start.target else start.target
                 several = left_open or (asked != {"1"} and (bool(asked) or start.nodes == "as asked"))
                 nodes = "" if several else "one" if start.nodes == "as asked" else start.nodes
-                yield number, dataclasses.replace(start, target=target, said=said, nodes=nodes)
+                start = dataclasses.replace(start, target=_moved(start.target, moved), said=said, nodes=nodes)
+                last = (above + 1, start) if start.launcher and not said else last
+                yield number, start
+
+
+def _moved(target: str, moved: bool) -> str:
+    """A program as a script has it that may have changed its folder."""
+    return f"{_SOMEWHERE}/{target}" if moved and target else target
 
 
 def _values_joined(text: str) -> str:
