@@ -118,3 +118,66 @@ def test_a_program_beside_one_that_makes_the_group(tmp_path: pathlib.Path, progr
     facts = project.facts("shared")
     assert facts is not None
     assert comes_alone(facts, project, 5) is is_alone
+
+
+WRAPS = """import torch
+
+
+class Model:
+    def __init__(self, local_rank):
+        self.net = torch.nn.Linear(2, 2)
+        if local_rank != -1:
+            self.net = torch.nn.parallel.DistributedDataParallel(self.net, device_ids=[local_rank])
+
+    def loss_of(self, batch):
+        return self.net(batch).sum()
+
+    def infer(self, batch):
+        return self.net.scaled(batch)  # here
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "train", "is_alone"),
+    [
+        ("-1", "loss_of", True),
+        ("local_rank=-1", "loss_of", True),
+        ("int(os.environ['LOCAL_RANK'])", "loss_of", False),
+        ("place", "loss_of", False),
+        ("-1", "infer", False),
+    ],
+)
+def test_a_rank_that_a_program_gives_as_a_number(
+    tmp_path: pathlib.Path, given: str, train: str, is_alone: bool
+) -> None:
+    (tmp_path / "wraps.py").write_text(WRAPS)
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\nfrom wraps import Model\n\ndist.init_process_group('nccl')\n"
+        f"Model(dist.get_rank()).{train}(None).backward()\n"
+    )
+    (tmp_path / "measure.py").write_text(
+        f"import os\nfrom wraps import Model\n\nplace = os.getpid()\nmodel = Model({given})\nprint(model.infer(None))\n"
+    )
+    project = Project(tmp_path)
+    facts = project.facts("wraps")
+    assert facts is not None
+    line = next(number for number, each in enumerate(WRAPS.splitlines(), 1) if each.endswith("here"))
+    assert comes_alone(facts, project, line) is is_alone
+
+
+def test_a_method_that_programs_have_from_another_class(tmp_path: pathlib.Path) -> None:
+    """`measure.py` calls a method by the name, of another class: nothing that imports the file does."""
+    for name in ("wraps", "others"):
+        (tmp_path / f"{name}.py").write_text(WRAPS)
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\nfrom wraps import Model\n\ndist.init_process_group('nccl')\n"
+        "Model(dist.get_rank()).loss_of(None).backward()\n"
+    )
+    (tmp_path / "measure.py").write_text("from others import Model\n\nprint(Model(-1).infer(None))\n")
+    project = Project(tmp_path)
+    facts = project.facts("wraps")
+    assert facts is not None
+    lines = [
+        number for number, each in enumerate(WRAPS.splitlines(), 1) if each.endswith(("here", "self.net(batch).sum()"))
+    ]
+    assert [comes_alone(facts, project, line) for line in lines] == [False, True]

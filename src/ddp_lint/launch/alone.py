@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from ddp_lint.knowledge import table
+from ddp_lint.launch.fixed_ranks import is_fixed
 from ddp_lint.launch.joining import joining_functions, lines_off, makes_group
 from ddp_lint.launch.mentioned import is_unmentioned_at
 from ddp_lint.launch.search import imported_through, importers
@@ -56,7 +57,18 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     if not facts.name or not (makes_group(project) or starts_several(project)):
         return False
     programs = _coming_to(facts, project, line)
+    if not programs and line is not None:
+        return _is_in_no_program(facts, project, line)
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
+    """Whether a line is in a method that no program mentions which imports the file: those that call a method by that
+    name have it from another class."""
+    programs = _programs_above(facts, project) if not is_installed(project) else ()
+    return bool(programs) and all(
+        is_unmentioned_at(project, facts, line, _modules(project, program)) for program in programs
+    )
 
 
 def shows_no_ranks(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
@@ -170,16 +182,28 @@ def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> b
             return False
         seen = functools.partial(_lines, facts, project, shown)
         lines = project.remember(("lines of ranks",), seen, facts.kept)
-        if any(not is_unused_at(project, facts, line, among, program.name) for line in lines):
+        if any(
+            not is_unused_at(project, facts, line, among, program.name)
+            and not (name and is_fixed(project, facts, line, name, among))
+            for line, name in lines
+        ):
             return False
     return True
 
 
-def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[int]:
-    """The lines of a file that show a group, whoever runs it."""
+def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[tuple[int, str]]:
+    """The lines of a file that show a group, whoever runs it, each with the name that does, '' for more than a name."""
     off = lines_off(facts.tree, facts.file.text)
-    nodes = (*_joins(facts, project), *_told(facts, project, shown, bool(off)))
-    return frozenset(getattr(node, "lineno", 1) for node in nodes) - off
+    joins = ((node, "") for node in _joins(facts, project))
+    told = ((node, _given_name(node)) for node in _told(facts, project, shown, bool(off)))
+    lines = ((getattr(node, "lineno", 1), name) for node, name in (*joins, *told))
+    return frozenset(each for each in lines if each[0] not in off)
+
+
+def _given_name(node: ast.AST) -> str:
+    """The variable that a node is, or hands on by a keyword."""
+    given = node.value if isinstance(node, ast.keyword) else node
+    return given.id if isinstance(given, ast.Name) else given.arg if isinstance(given, ast.arg) else ""
 
 
 def has_runner(facts: ModuleFacts, project: Project) -> bool:
@@ -229,8 +253,7 @@ def _told(facts: ModuleFacts, project: Project, shown: Shown, decides: bool) -> 
 
 def _is_name_of(word: str, node: ast.AST) -> bool:
     """Whether a node is a variable of a name, or hands that one on by the same name."""
-    given = node.value if isinstance(node, ast.keyword) else node
-    return isinstance(given, (ast.Name, ast.arg)) and word == (given.id if isinstance(given, ast.Name) else given.arg)
+    return word == _given_name(node)
 
 
 def _constants(facts: ModuleFacts) -> frozenset[str]:
