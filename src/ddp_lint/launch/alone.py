@@ -16,7 +16,7 @@ from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
 from ddp_lint.launch.texts import is_installed
-from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unused_at, is_variable
+from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unused, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
@@ -66,9 +66,10 @@ def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
     """Whether a line is in a method that no program mentions which imports the file: those that call a method by that
     name have it from another class."""
     programs = _programs_above(facts, project) if not is_installed(project) else ()
-    return bool(programs) and all(
+    unmentioned = bool(programs) and all(
         is_unmentioned_at(project, facts, line, _modules(project, program)) for program in programs
     )
+    return unmentioned and not is_unused(project, facts, line)  # what nothing calls is another matter
 
 
 def shows_no_ranks(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
