@@ -66,8 +66,10 @@ def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
     """Whether a line is in a method that no program mentions which imports the file: those that call a method by that
     name have it from another class."""
     programs = _programs_above(facts, project) if not is_installed(project) else ()
+    # A program that stands alone may be an excerpt, which leaves out who calls its methods.
     unmentioned = bool(programs) and all(
-        is_unmentioned_at(project, facts, line, _modules(project, program)) for program in programs
+        program is not facts and is_unmentioned_at(project, facts, line, _modules(project, program))
+        for program in programs
     )
     return unmentioned and not is_unused(project, facts, line)  # what nothing calls is another matter
 
