@@ -86,6 +86,40 @@ def test_any_notebook_comes_back_as_it_was(cells: list[list[str]]) -> None:
     assert [cell.text for cell in found.cells] == ["".join(cell) for cell in cells]
 
 
+@pytest.mark.parametrize(
+    ("cell", "note", "module"),
+    [
+        ("\n    x = 1\n\n      \n    if x:\n        y = 2", "4 spaces", "\nx = 1\n\n      \nif x:\n    y = 2"),
+        ("\tx = 1\n\t!ls", "1 tabs", "x = 1\npass  # ipython:> !ls"),
+        ("  x = 1\n  if x:\n    %cd ..", "2 spaces", "x = 1\nif x:\n  pass  # ipython:>   %cd .."),
+        ("  # a\nx = 1", "", "  # a\nx = 1"),
+        ("  \n\n", "", "  \n"),
+    ],
+)
+def test_a_cell_that_is_indented_as_a_whole_is_dedented(cell: str, note: str, module: str) -> None:
+    found = Notebook.of(notebook(cell))
+    assert found.module == f"# %% code cell 2{note and ', indented by '}{note}\n{module}\n"
+    assert Lines.of(found.module).text(found.module, 2).rstrip("\n") == cell.rstrip("\n")
+    assert found.with_module(found.module) == found.text
+    indent = cell.strip("\n").partition("x = 1")[0] if note else ""
+    changed = found.with_module(found.module.replace("x = 1", "x = 1\ny = 3"))
+    assert changed == notebook(cell.replace("x = 1", f"x = 1\n{indent}y = 3"))
+
+
+def test_places_in_an_indented_cell(check: Check, project: pathlib.Path) -> None:
+    found = []
+    for name, indent in (("plain", ""), ("indented", "    ")):
+        text = "import torch\nimport torch.distributed as dist", SAVE.replace("\n", f"\n{indent}")
+        (project / f"{name}.ipynb").write_text(notebook(text[0], indent + text[1]))
+        (one,) = json.loads(check("--output-format", "json", f"{name}.ipynb").stdout)["findings"]
+        found.append(one)
+        assert f"2 | {indent}    if dist.get_rank() == 0:\n" in check(f"{name}.ipynb").stdout
+    plain, indented = found
+    assert (indented["line"], indented["cell"]) == (plain["line"], plain["cell"])
+    assert indented["column"] == plain["column"] + 4
+    assert indented["end_column"] == plain["end_column"] + 4
+
+
 def test_findings_are_at_cell_and_line(check: Check, project: pathlib.Path) -> None:
     text = notebook("import torch\nimport torch.distributed as dist", SAVE.splitlines(keepends=True))
     (project / "train.ipynb").write_text(text)

@@ -183,3 +183,26 @@ def test_another_way_to_a_function(tmp_path: pathlib.Path) -> None:
     """What main fails at is no matter to a program that calls the function itself."""
     (tmp_path / "other.py").write_text("from train import options, work\n\nwork(0, options())\n")
     assert _is_met(tmp_path, main="print(args.learning_rate)")
+
+
+def _whole(names: int, missing: str) -> str:
+    """A program of many names that stands alone."""
+    lines = "\n".join(f"    value_{n} = {n}\n    print(value_{n})" for n in range(names))
+    program = PROGRAM.replace("from common import build\n", "")
+    return program.format(more="pass", set="pass", before=missing, after=lines.strip(), main="pass")
+
+
+@pytest.mark.parametrize(
+    ("names", "missing", "met"),
+    [
+        (100, "cache = MISSING_FOLDER", False),
+        (100, "cache = MISSING_FOLDER, other_name", True),
+        (10, "cache = MISSING_FOLDER", True),
+        (100, "cache = 1", True),
+    ],
+)
+def test_programs_that_stand_alone(tmp_path: pathlib.Path, names: int, missing: str, met: bool) -> None:
+    """Of a whole program what it misses is missing; an excerpt leaves out more."""
+    (tmp_path / "train.py").write_text(_whole(names, missing))
+    (found,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP805"}))).findings
+    assert (found.confidence is not Confidence.LOW) is met

@@ -328,6 +328,10 @@ if __name__ == "__main__":
     ("command", "doubtful"),
     [
         ("torchrun --nproc_per_node 1 tools/x.py", True),
+        ("torchrun --nproc_per_node 1 \\\n  train.py --lr 1\n  # tools/x.py --lr 2", True),
+        ("torchrun --nproc_per_node 8 \\\n  train.py --lr 1\n  # tools/x.py --lr 2", False),
+        ("torchrun --nproc_per_node 1 train.py\n\n# tools/x.py does the rest", False),
+        ("torchrun --nproc_per_node 1 train.py\n# python tools/x.py", False),
         ("torchrun --nproc_per_node 8 tools/x.py", False),
         ("torchrun --nproc_per_node 1 tools/x.py\ntorchrun --nproc_per_node 8 tools/x.py", False),
         ("torchrun --nproc_per_node $GPUS tools/x.py", False),

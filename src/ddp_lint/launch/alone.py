@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Iterator
 
 from ddp_lint.knowledge import table
+from ddp_lint.launch.fixed_ranks import is_fixed
 from ddp_lint.launch.joining import joining_functions, lines_off, makes_group
 from ddp_lint.launch.reached.walk import is_reached_from
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
 from ddp_lint.launch.texts import is_installed
-from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unmentioned_at, is_unused_at, is_variable
+from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unused, is_unused_at, is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
@@ -56,7 +57,22 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     if not facts.name or not (makes_group(project) or starts_several(project)):
         return False
     programs = _coming_to(facts, project, line)
+    if not programs and line is not None:
+        return _is_in_no_program(facts, project, line)
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
+
+
+def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
+    """Whether a line is in what no program comes to that imports the file: those that call a method by that name have
+    it from another class."""
+    programs = _programs_above(facts, project) if not is_installed(project) else ()
+    # A program that stands alone may be an excerpt, which leaves out who calls its methods.
+    left = (
+        bool(programs)
+        and facts not in programs
+        and not any(_comes_to(project, program, facts, line) for program in (*programs, facts))
+    )
+    return left and not is_unused(project, facts, line)  # what nothing calls is another matter
 
 
 def shows_no_ranks(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
@@ -86,14 +102,8 @@ def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[
 
 
 def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
-    """Whether a program uses what a line of a file that it imports is in: the function or class, and of that the
-    method."""
-    if not is_reached_from(project, program, facts, line):
-        return False
-    among = _modules(project, program)
-    if is_unused_at(project, facts, line, among, program.name):
-        return False
-    return not is_unmentioned_at(project, facts, line, among)
+    """Whether a program comes to the function, class or method that a line of a file is in."""
+    return is_reached_from(project, program, facts, line)
 
 
 def _is_in_guard(facts: ModuleFacts, line: int) -> bool:
@@ -172,16 +182,28 @@ def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> b
             return False
         seen = functools.partial(_lines, facts, project, shown)
         lines = project.remember(("lines of ranks",), seen, facts.kept)
-        if any(not is_unused_at(project, facts, line, among, program.name) for line in lines):
+        if any(
+            not is_unused_at(project, facts, line, among, program.name)
+            and not (name and is_fixed(project, facts, line, name, among))
+            for line, name in lines
+        ):
             return False
     return True
 
 
-def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[int]:
-    """The lines of a file that show a group, whoever runs it."""
+def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[tuple[int, str]]:
+    """The lines of a file that show a group, whoever runs it, each with the name that does, '' for more than a name."""
     off = lines_off(facts.tree, facts.file.text)
-    nodes = (*_joins(facts, project), *_told(facts, project, shown, bool(off)))
-    return frozenset(getattr(node, "lineno", 1) for node in nodes) - off
+    joins = ((node, "") for node in _joins(facts, project))
+    told = ((node, _given_name(node)) for node in _told(facts, project, shown, bool(off)))
+    lines = ((getattr(node, "lineno", 1), name) for node, name in (*joins, *told))
+    return frozenset(each for each in lines if each[0] not in off)
+
+
+def _given_name(node: ast.AST) -> str:
+    """The variable that a node is, or hands on by a keyword."""
+    given = node.value if isinstance(node, ast.keyword) else node
+    return given.id if isinstance(given, ast.Name) else given.arg if isinstance(given, ast.arg) else ""
 
 
 def has_runner(facts: ModuleFacts, project: Project) -> bool:
@@ -231,8 +253,7 @@ def _told(facts: ModuleFacts, project: Project, shown: Shown, decides: bool) -> 
 
 def _is_name_of(word: str, node: ast.AST) -> bool:
     """Whether a node is a variable of a name, or hands that one on by the same name."""
-    given = node.value if isinstance(node, ast.keyword) else node
-    return isinstance(given, (ast.Name, ast.arg)) and word == (given.id if isinstance(given, ast.Name) else given.arg)
+    return word == _given_name(node)
 
 
 def _constants(facts: ModuleFacts) -> frozenset[str]:

@@ -40,7 +40,9 @@ def makes_group(project: Project) -> bool:
     calls = frozenset(table("launch")["joining"]["calls"])
 
     def found() -> bool:
-        return any(_calls(facts, facts.tree, calls) for facts in _files_with(project, calls))
+        return any(
+            _calls(facts, facts.tree, calls) or _makes_by_usual_name(facts) for facts in _files_with(project, calls)
+        )
 
     return project.remember(("makes group",), found)
 
@@ -58,6 +60,13 @@ def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts
 def _calls(facts: ModuleFacts, within: ast.AST, names: frozenset[str]) -> bool:
     calls = [node for node in calls_below(within) if facts.qualified(node.func) in names]
     return any(call.lineno not in lines_off(facts.tree, facts.file.text) for call in calls)
+
+
+def _makes_by_usual_name(facts: ModuleFacts) -> bool:
+    """Whether a file makes the group by the usual name of torch's module, which it does not import."""
+    if facts.imports.resolve("dist") is not None or "dist" in facts.values or facts.imports.stars:
+        return False
+    return any(dotted_ast(node.func) == "dist.init_process_group" for node in calls_below(facts.tree))
 
 
 #: How a file gets names that it does not assign, or others for those that it does: ``exec(open(settings).read())``.

@@ -367,6 +367,7 @@ def _is_default(value: ast.expr) -> bool:
     """A number, or what a configuration may hold, with one to fall back on: ``config.get("local_rank", 0)``."""
     falls_back = isinstance(value, ast.Call) and _last(value.func) == "get" and len(value.args) > 1
     last = value.args[-1] if isinstance(value, ast.Call) and falls_back else value
+    last = last.operand if isinstance(last, ast.UnaryOp) and isinstance(last.op, ast.USub) else last
     return isinstance(last, ast.Constant) and isinstance(last.value, int)
 
 

@@ -63,6 +63,10 @@ _COUNTS_NODES = re.compile(
     r"(?i)\b(?:nnodes|num_machines|node_?rank|slurm_(?:nodeid|nnodes|job_num_nodes)|group_rank)\b"
     r"|(?:--|\b(?:args|cfg|config|opt|trainer|hparams)\.)n(?:um)?[-_]?nodes\b|\bnum_nodes *="
 )
+#: The backend that a launcher's settings choose.
+_BACKEND = re.compile(r"(?m)^[ \t\"]*distributed_type\"?: *[\"']?(\w+)")
+#: A program, below a command in a comment, that is started in place of the command's own: ``# test.py --all``.
+_INSTEAD = re.compile(r"#+[ \t]*(?!\S*python)([\w./$-]+\.py)(?!\S)")
 _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 
 
@@ -73,7 +77,7 @@ class Start:
     "other" by a command that is not known. `said`: it is in a comment, and nothing runs it. `launcher`: its name, ''
     for none; `local_rank`: whether it passes each process its local rank as an "argument" or leaves it in the
     "environment" alone, '' where that is not known. `nodes`: "one" where all its processes are on one node, the file
-    with the settings that say it, or ''."""
+    with the settings that say it, or ''. `settings`: the file that the launcher is told to take its settings from."""
 
     target: str
     how: str
@@ -81,6 +85,7 @@ class Start:
     launcher: str = ""
     local_rank: str = ""
     nodes: str = ""
+    settings: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +184,33 @@ def _nodes_of(project: Project, start: Start) -> str:
     files = project.named(posixpath.basename(start.nodes).lower())
     texts = [project.text(pathlib.Path(project.absolute(inside))) or "" for inside in files]
     return "one" if texts and all(_ONE_MACHINE.search(text) for text in texts) else ""
+
+
+def launched_under(project: Project, facts: ModuleFacts) -> frozenset[str]:
+    """The backends that the settings choose (``distributed_type: DEEPSPEED``) with which commands of the project launch
+    a file, or a program that imports it; '' among them for a command that gives its launcher no such settings."""
+    return project.remember(("launched under", facts.source.inside), lambda: _backends(project, facts))
+
+
+def _backends(project: Project, facts: ModuleFacts) -> frozenset[str]:
+    own = facts.source.inside
+    every = ((own, _starts_in(project, own)), *_scripts(project), *_texts(project))
+    among = [(script, s) for script, found in every for s in found if s.launcher and not s.said]
+    found = set[str]()
+    for program in _with_importers(project, facts) if among else ():
+        inside = program.source.inside
+        same = frozenset(project.named(posixpath.basename(inside).lower()))
+        starts = (start for script, start in among if _is_meant(inside, start.target, script, same))
+        found |= {backend for start in starts for backend in _backends_of(project, start)}
+    return frozenset(found)
+
+
+def _backends_of(project: Project, start: Start) -> set[str]:
+    """The backends that the settings of a command may choose."""
+    files = project.named(posixpath.basename(start.settings).lower()) if start.settings else ()
+    same = _meant(start.settings, "", frozenset(files)) or files
+    texts = [project.text(pathlib.Path(project.absolute(inside))) or "" for inside in same]
+    return {found[1] if (found := _BACKEND.search(text)) else "" for text in texts} or {""}
 
 
 def _with_programs(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
@@ -296,6 +328,7 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
     moved = _CHANGES_FOLDER.search(text) is not None
     asked, left_open = set(_ASKED_NODES.findall(text)), _OPEN_NODES.search(text) is not None
     above = 0
+    last: tuple[int, Start] | None = None  # the command above by a launcher, with the line below it
     for joined in _ENTRY.sub(f"{_BEGAN} ", _JOINED.sub(f"{_BEGAN} ", _values_joined(text))).split("\n"):
         line, number = joined.replace(_BEGAN, ""), above + 1
         above = number + joined.count(_BEGAN)
@@ -303,14 +336,25 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
             continue
         stripped = line.lstrip()
         said = stripped.startswith(("#", "rem ", "REM ", "::"))
+        instead = _INSTEAD.match(stripped)
+        if instead is not None and last is not None and last[0] == number:
+            last = number + 1, dataclasses.replace(last[1], target=_moved(instead[1], moved))
+            yield number, last[1]
+            continue
         expanded = _expanded(re.sub(r"\s#.*", "", stripped), given)
         for command in _BETWEEN.split(_WORKED_OUT.sub(_SOMEWHERE, expanded)):
             start = _start(_NUMBERS.sub("+", command).translate(_QUOTES))
             if start is not None:
-                target = f"{_SOMEWHERE}/{start.target}" if moved and start.target else start.target
                 several = left_open or (asked != {"1"} and (bool(asked) or start.nodes == "as asked"))
                 nodes = "" if several else "one" if start.nodes == "as asked" else start.nodes
-                yield number, dataclasses.replace(start, target=target, said=said, nodes=nodes)
+                start = dataclasses.replace(start, target=_moved(start.target, moved), said=said, nodes=nodes)
+                last = (above + 1, start) if start.launcher and not said else last
+                yield number, start
+
+
+def _moved(target: str, moved: bool) -> str:
+    """A program as a script has it that may have changed its folder."""
+    return f"{_SOMEWHERE}/{target}" if moved and target else target
 
 
 def _values_joined(text: str) -> str:
@@ -378,10 +422,18 @@ def _launched(command: str, found: re.Match[str], launcher: dict[str, str]) -> S
     local_rank = "environment" if left else launcher.get("local_rank", "")
     how = "one" if alone else "several"
     on_one = all(_ONE_NODE.fullmatch(number) for number in nodes) and not open_
-    if len(nodes) == 1 and _SETTINGS.fullmatch(nodes[0]) is not None:
-        return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=nodes[0])
     on_nodes = "" if not on_one else "as asked" if _multiplies(command[: found.start()]) else "one"
-    return Start(_file_of(target[0]), how, launcher=launcher["name"], local_rank=local_rank, nodes=on_nodes)
+    if len(nodes) == 1 and _SETTINGS.fullmatch(nodes[0]) is not None:
+        on_nodes = nodes[0]
+    settings = [o["value"] for o in _options(launcher["settings"]).finditer(before)] if "settings" in launcher else []
+    return Start(
+        _file_of(target[0]),
+        how,
+        launcher=launcher["name"],
+        local_rank=local_rank,
+        nodes=on_nodes,
+        settings=settings[0] if len(settings) == 1 else "",
+    )
 
 
 def _is_one_slot(slots: list[str]) -> bool:

@@ -7,7 +7,7 @@ import ast
 import builtins
 import collections
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddp_lint.launch.options import bound_by, is_set, options_of
 from ddp_lint.launch.search import importers
@@ -16,10 +16,12 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, below, defaults, parameters, positional, walk
+from ddp_lint.source.syntax import FunctionNode, below, defaults, main_guards, parameters, positional, walk
 
 #: Modules of ``from module import *`` that are gone through, one in the other.
 _DEPTH = 4
+#: The names that a program reads for each one that it binds nowhere: with more of these, it is an excerpt.
+_WHOLE = 100
 #: Names that a file has without binding them: also those that a shell, a profiler, gettext, what runs the file or an
 #: older Python brings.
 _BROUGHT = frozenset({*dir(builtins), "__file__", "__path__", "__builtins__", "__class__", "__annotations__"})
@@ -51,18 +53,14 @@ def _makes_names(file: SourceFile) -> bool:
 
 
 def unbound(project: Project, facts: ModuleFacts) -> frozenset[ast.AST]:
-    """The names that a file reads and binds nowhere, nor gets from a module that it imports all of. None of a file that
-    stands alone: an excerpt, as in a question, leaves out what its names are."""
+    """The names that a file reads and binds nowhere, nor gets from a module that it imports all of. Of a file that
+    stands alone only those of a whole program: an excerpt, as in a question, leaves out what its names are."""
     return project.remember(("unbound names",), lambda: frozenset(_unbound(project, facts)), facts.kept)
 
 
 def _unbound(project: Project, facts: ModuleFacts) -> Iterator[ast.Name]:
     path = project.find(facts.name) if facts.name else None
     if path is None or path.suffix != ".py" or facts.source.is_test or _makes_names(facts.file):
-        return
-    if not any(map(project.split, facts.imports.names.values())) and not any(
-        importers(project, facts.name, holding=("import",))
-    ):
         return
     bound: set[str] = {*_BROUGHT, *_SHELL}
     stars = 0
@@ -75,9 +73,24 @@ def _unbound(project: Project, facts: ModuleFacts) -> Iterator[ast.Name]:
             loaded.append(node)
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             idle.update(walk(annotation) if isinstance(annotation, ast.AST) else ())
-    for each in loaded if stars <= len(facts.imports.stars) else ():
-        if each.id not in bound and each not in idle and not _may_come_by_star(project, facts, each.id):
-            yield each
+    missing = [each for each in loaded if each.id not in bound and each not in idle]
+    if not missing or stars > len(facts.imports.stars):
+        return
+    if not _is_whole(facts, missing, loaded) and not _belongs(project, facts):
+        return
+    yield from (each for each in missing if not _may_come_by_star(project, facts, each.id))
+
+
+def _is_whole(facts: ModuleFacts, missing: Sequence[ast.Name], loaded: Sequence[ast.Name]) -> bool:
+    """Whether a file is a program that binds nearly all of many names that it reads."""
+    few = len({each.id for each in missing}) * _WHOLE <= len({each.id for each in loaded})
+    return few and any(True for _ in main_guards(facts.tree))
+
+
+def _belongs(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a file imports another one of the project, or another one imports it."""
+    imports = any(map(project.split, facts.imports.names.values()))
+    return imports or any(importers(project, facts.name, holding=("import",)))
 
 
 def _may_come_by_star(project: Project, facts: ModuleFacts, name: str, depth: int = _DEPTH) -> bool:

@@ -265,27 +265,9 @@ def _users_on_self(project: Project, facts: ModuleFacts, owner: ast.ClassDef, na
     return frozenset(users) if inside == mentioned else frozenset()
 
 
-def is_unmentioned_at(project: Project, facts: ModuleFacts, line: int, among: frozenset[str]) -> bool:
-    """Whether a line is in a method, which no framework calls by its name, that the modules of one program (`among`)
-    define, and do not mention."""
-    owner, method = facts.method_at(line) or (None, None)
-    if owner is None or method is None or _is_given_away(facts, method) or _may_be_hook(method.name):
-        return False
-    whole = f"{facts.name}.{owner.name}"
-    if not is_plain(project, whole) or _finds_own_methods(project, whole) or _computes_names(project, among):
-        return False
-    return project.remember(("mentioned", among, method.name), lambda: _is_unmentioned(project, method.name, among))
-
-
 def _is_given_away(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
     """Whether a decorator gets a definition that may keep it, as a registry does: ``@torch.no_grad()`` does not."""
     return not all(_CONTEXTS.fullmatch(facts.qualified(each)) for each in decorators(definition))
-
-
-def _is_unmentioned(project: Project, name: str, among: frozenset[str]) -> bool:
-    held = (project.facts_of(path) for path in project.holding(name))
-    files = [facts.file for facts in held if facts is not None and facts.name in among]
-    return not any(re.search(rf"(?<!\bdef )\b{name}\b", file.code) for file in files)
 
 
 def _finds_own_methods(project: Project, name: str) -> bool:

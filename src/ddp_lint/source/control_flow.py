@@ -10,6 +10,9 @@ import libcst as cst
 
 from ddp_lint.source.tree import dotted, names_in, subtree
 
+#: Calls that end the program.
+_EXITING = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
+
 
 class Nodes(Protocol):
     """The nodes of one file (`source.Module`)."""
@@ -198,6 +201,14 @@ def raises(body: cst.BaseSuite) -> bool:
     """Whether a block ends by raising an error."""
     last = body.body[-1] if body.body else None
     return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
+
+
+def exits(body: cst.BaseSuite) -> bool:
+    """Whether a block ends by ending the program: ``exit()``, ``sys.exit(1)``."""
+    last = body.body[-1] if body.body else None
+    call = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
+    name = dotted(call.value.func) if isinstance(call, cst.Expr) and isinstance(call.value, cst.Call) else ""
+    return name in _EXITING
 
 
 def _goes_no_further(statement: cst.CSTNode) -> bool:

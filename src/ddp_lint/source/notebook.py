@@ -2,7 +2,8 @@
 
 The module holds every code cell below a line that marks it. A line that is IPython's and not Python's (a magic, a shell
 command, a question for help) is replaced by a statement of the same indentation, with the line itself in a comment, so
-that both are found again when a notebook is written back. Only the `source` of the cells that changed is written; the
+that both are found again when a notebook is written back. A cell that is indented as a whole loses its indentation, as
+it does in IPython; the line that marks it says how much. Only the `source` of the cells that changed is written; the
 rest of the file stays as it is, byte by byte.
 """
 
@@ -32,7 +33,9 @@ _COMMANDS = "cd|ls|cat|cp|mv|rm|mkdir|rmdir|pip|conda|python3?|torchrun|bash|git
 _COMMAND = rf"({_COMMANDS}) +(?!(in|is|if|or|and|not|for|else|as)\b)(-\w|[\w.~/$*'\"])"
 _MAGIC = re.compile(rf"\s*(%{{1,2}}[A-Za-z_]|!|\?{{1,2}}[A-Za-z_%]|[A-Za-z_%][\w.]*\?{{1,2}}\s*$|{_COMMAND})")
 _ASSIGNED = re.compile(r"(\s*)([A-Za-z_][\w., \[\]'\"]*?)\s*=\s*([!%](?!=).*)$")
-_MARKER = re.compile(rf"^{re.escape(_CELL)}(\d+)$", re.MULTILINE)
+_MARKER = re.compile(rf"^{re.escape(_CELL)}(\d+)(?:, indented by (\d+) (space|tab)s)?$", re.MULTILINE)
+_SIGNS = {"space": " ", "tab": "\t"}
+_INDENT = re.compile(r"(?: +|\t+)(?=[^ \t])")
 _STAND_IN = re.compile(rf"^.*?{re.escape(_IPYTHON)}(.*)$", re.MULTILINE)
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -85,12 +88,13 @@ class Notebook:
     def with_module(self, module: str) -> str:
         """The notebook's text with the code cells of a changed module. Raises ValueError where its cells are lost."""
         parts = _MARKER.split(module)
-        numbers = [int(number) for number in parts[1::2]]
+        numbers = [int(number) for number in parts[1::4]]
         if numbers != [cell.number for cell in self.cells]:
             raise ValueError("the borders of the cells were lost")
         out, done = [], 0
-        for cell, part in zip(self.cells, parts[2::2], strict=True):
-            after = _STAND_IN.sub(lambda match: match[1], part.removeprefix("\n"))
+        indents = map(_indent_of, parts[2::4], parts[3::4])
+        for cell, indent, part in zip(self.cells, indents, parts[4::4], strict=True):
+            after = _indented(_STAND_IN.sub(lambda match: match[1], part.removeprefix("\n")), indent)
             if not cell.text.endswith("\n"):
                 after = after.removesuffix("\n")
             if after != cell.text:
@@ -101,28 +105,37 @@ class Notebook:
 
 def module_of(cells: Iterable[tuple[int, str]]) -> str:
     """The Python module of code cells, each a number and a text."""
-    parts = [f"{_CELL}{number}\n{_as_python(text)}" for number, text in cells]
+    parts = []
+    for number, text in cells:
+        indent = _common_indent(text)
+        sign = next((sign for sign, written in _SIGNS.items() if indent.startswith(written)), "")
+        note = f", indented by {len(indent)} {sign}s" if indent else ""
+        parts.append(f"{_CELL}{number}{note}\n{_as_python(_without(text, indent))}")
     return "".join(part if part.endswith("\n") else part + "\n" for part in parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Which cell each line of a notebook's module belongs to: (its first line in the module, its number)."""
+    """Which cell each line of a notebook's module belongs to: (its first line in the module, its number, the
+    indentation that it has lost)."""
 
-    starts: tuple[tuple[int, int], ...]
+    starts: tuple[tuple[int, int, str], ...]
 
     @classmethod
     def of(cls, module: str) -> Lines:
         """The cells of a module as `Notebook.module` makes them."""
         numbered = enumerate(module.split("\n"), 1)
-        return cls(tuple((line + 1, int(m[1])) for line, text in numbered if (m := _MARKER.fullmatch(text))))
+        found = ((line + 1, m) for line, text in numbered if (m := _MARKER.fullmatch(text)))
+        return cls(tuple((line, int(m[1]), _indent_of(m[2], m[3])) for line, m in found))
 
     def text(self, module: str, cell: int) -> str:
         """The text of a cell, with its own lines in place of their replacements."""
         lines = module.split("\n")
-        for (first, number), (after, _) in zip(self.starts, [*self.starts[1:], (len(lines) + 1, 0)], strict=True):
+        ends = [*(start[0] for start in self.starts[1:]), len(lines) + 1]
+        for (first, number, indent), after in zip(self.starts, ends, strict=True):
             if number == cell:
-                return _STAND_IN.sub(lambda match: match[1], "\n".join(lines[first - 1 : after - 2]))
+                text = _STAND_IN.sub(lambda match: match[1], "\n".join(lines[first - 1 : after - 2]))
+                return _indented(text, indent)
         return ""
 
     def located(self, finding: Finding) -> Finding:
@@ -144,16 +157,23 @@ class Lines:
         return Label(self._span(label.span, path), label.message)
 
     def _edit(self, edit: Edit, path: str) -> Edit:
-        return Edit(self._span(edit.span, path), edit.text)
+        if edit.span.path != path or not self.starts:
+            return edit
+        first, *others = edit.text.split("\n", 1)
+        indent = self._start(edit.span.line)[2]
+        return Edit(self._span(edit.span, path), "\n".join([first, *(_indented(text, indent) for text in others)]))
+
+    def _start(self, line: int) -> tuple[int, int, str]:
+        """The start of the cell that a line of the module belongs to."""
+        return self.starts[max(bisect.bisect_right(self.starts, line, key=lambda start: start[0]) - 1, 0)]
 
     def _span(self, span: Span, path: str) -> Span:
         if span.path != path or not self.starts:
             return span
-        index = max(bisect.bisect_right(self.starts, (span.line, 1 << 60)) - 1, 0)
-        first, cell = self.starts[index]
-        shift = first - 1
-        line, end_line = max(span.line - shift, 1), max(span.end_line - shift, 1)
-        return dataclasses.replace(span, line=line, end_line=end_line, cell=cell)
+        first, cell, indent = self._start(span.line)
+        line, end_line = max(span.line - first + 1, 1), max(span.end_line - first + 1, 1)
+        column, end = span.column + len(indent), span.end_column + len(indent)
+        return Span(path, line, column, end_line, end, cell)
 
 
 # ---- the file
@@ -223,6 +243,27 @@ def _replaced(raw: str, before: str, after: str) -> str:
 
 
 # ---- IPython's lines
+
+
+def _common_indent(cell: str) -> str:
+    """The indentation that all lines of a cell have which have text: IPython takes that of the first one away."""
+    lines = [line for line in cell.split("\n") if line.strip()]
+    match = _INDENT.match(lines[0]) if lines else None
+    return match[0] if match and all(line.startswith(match[0]) for line in lines) else ""
+
+
+def _without(cell: str, indent: str) -> str:
+    return "\n".join(line.removeprefix(indent) if line.strip() else line for line in cell.split("\n"))
+
+
+def _indented(text: str, indent: str) -> str:
+    """The opposite of `_without`."""
+    return "\n".join(indent + line if line.strip() else line for line in text.split("\n")) if indent else text
+
+
+def _indent_of(number: str | None, sign: str | None) -> str:
+    """The indentation that the line above a cell notes."""
+    return _SIGNS[sign] * int(number) if number and sign else ""
 
 
 def _as_python(cell: str) -> str:

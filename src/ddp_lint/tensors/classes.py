@@ -386,7 +386,7 @@ _UNNEEDED = ("LayerNorm", "GroupNorm", "RMSNorm", "weight_norm", "spectral_norm"
 
 def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:
     """The attributes of `self` that a method reads so that backward may need them. It needs nothing that is compared,
-    added, written in place, asked for its shape, or read where gradients are off."""
+    added, joined, copied, written in place, asked for its shape, or read where gradients are off."""
     if body_without_gradient(method, facts):
         return frozenset()
     needed: set[str] = set()
@@ -399,18 +399,22 @@ def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:
         if of_self(name):
             needed |= {name} if counts and isinstance(getattr(node, "ctx", None), ast.Load) else set()
             continue
-        # `self.mask[:n] == 0`, `x + self.shift`, `self.count.add_(1)`, `self.mask.shape`
-        plain = isinstance(node, ast.Compare) or (
-            isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))
+        # `self.mask[:n] == 0`, `x + self.shift`, `cat([self.prefix, x])`, `self.count.add_(1)`, `self.mask.shape`
+        plain = (
+            isinstance(node, ast.Compare)
+            or (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)))
+            or (isinstance(node, ast.Call) and facts.qualified(node.func) in _JOINS)
         )
         asked = isinstance(node, ast.Attribute) and (node.attr in _ASKED or node.attr.endswith("_"))
-        sliced = not counts and isinstance(node, (ast.Subscript, ast.Slice, ast.Attribute))
+        sliced = not counts and isinstance(node, (ast.Subscript, ast.Slice, ast.Attribute, ast.List, ast.Tuple))
         stack += [(child, not (plain or asked or sliced)) for child in below(node)]
     return frozenset(needed)
 
 
-#: Attributes and methods of a tensor that hold no values of it, or give them to the host.
-_ASKED = frozenset({"shape", "size", "device", "dtype", "ndim", "dim", "numel", "item"})
+#: Attributes and methods of a tensor that hold no values of it, give them to the host, or copy them.
+_ASKED = frozenset({"shape", "size", "device", "dtype", "ndim", "dim", "numel", "item", "clone"})
+#: Functions whose backward needs the shapes of what they join alone.
+_JOINS = frozenset(f"torch.{name}" for name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack"))
 
 
 def _unconditional(body: list[ast.stmt]) -> Iterator[ast.stmt]:

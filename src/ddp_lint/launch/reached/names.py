@@ -31,7 +31,7 @@ _OF_ITSELF = frozenset({"globals", "eval", "exec", "locals", "vars", "Fire"})
 _NAME = re.compile(r"[A-Za-z_][\w./:-]*")
 #: Strings in which a name is put: ``"{}Loss".format(kind)``, ``"train_%s" % kind``.
 _TEMPLATE = re.compile(r"(\w*)(?:\{\w*\}|%s)(\w*)")
-_PART = re.compile(r"\w+")
+_PART = re.compile(r"[\w.]+")
 #: A longer string is a text.
 _LONGEST = 120
 _BLOCKS = ("body", "orelse", "finalbody")
@@ -227,7 +227,8 @@ class _Reader:
                     _add_text(each.value, body)
             elif isinstance(each, (ast.JoinedStr, ast.BinOp)):
                 parts = each.values if isinstance(each, ast.JoinedStr) else [each.left, each.right]
-                body.composed.update(filter(_is_part, (n.value for n in parts if isinstance(n, ast.Constant))))
+                texts = filter(_is_part, (n.value for n in parts if isinstance(n, ast.Constant)))
+                body.composed.update(part for text in texts for part in text.split(".") if part)
             elif isinstance(each, (ast.Import, ast.ImportFrom)):
                 body.imports.update(target for _, target in _bound(each))
             elif isinstance(each, ast.Call):
@@ -266,6 +267,8 @@ def _looks_up(call: ast.Call, body: Names) -> None:
             body.composed.add("")
     elif name in _OF_ITSELF and not isinstance(call.func, ast.Attribute):
         body.looked_up.add(dotted_ast(call.args[0]) or OWN_MODULE if name == "vars" and call.args else OWN_MODULE)
+        if name in ("eval", "exec"):
+            body.looked_up.add(ANY_OBJECT)
     elif name == "Fire":
         body.looked_up.add(OWN_MODULE)
 

@@ -46,6 +46,8 @@ _WRAP = "torch.nn.parallel.DistributedDataParallel"
 _TRAINING = frozenset({"train", "training", "fit"})
 #: What the code of a program has that joins the ranks of a job, or knows them.
 _KNOWS_RANKS = re.compile(r"rank|distributed|\bddp\b|world_size", re.IGNORECASE)
+#: What removes a file.
+_REMOVING = frozenset({"os.remove", "os.unlink"})
 #: What saves the states of a run.
 _SAVES = re.compile(
     r"\b(torch|accelerator|xm)\.save\(|\bsave_\w*(checkpoint|ckpt|model|state|weight|snapshot|network|learner)\w*\("
@@ -144,25 +146,25 @@ class LoadWithoutMapLocation(Rule):
     ## When it is silent
 
     The branch of a process without its own GPU (`if args.gpu is None`), or of one process (`if rank is None`); a file
-    whose name each process draws for itself (`uuid4`), or that the function has just saved in its own temporary folder.
-    Tests, packages that export models, and files in which one process loads the parts of all ranks in a loop; a
-    `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank only, or in a function that
-    only one rank calls, or a method that one rank calls in the training and others in programs of one process; files
-    without evidence of several ranks, or that only programs come to which make no group while others of the project
-    make theirs (a setting `args.distributed` is no evidence then), or that its scripts start with one process
-    (`torchrun --nproc_per_node 1`) and others with several, or that spawn one rank (`nprocs=1`), or whose Lightning
-    Trainers have one device; ranks that end where they see more than one GPU (`assert torch.cuda.device_count() == 1`);
-    programs that show themselves one GPU (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that
-    wrap for GPU 0 on every rank (`device_ids=[0]`), or that give all GPUs to one process (`DataParallel`) and read
-    their rank with a number to fall back on; schedulers, vocabularies, statistics and other CPU data; bytes in memory,
-    whose device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save
-    only CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a `load_network` whose `save_network` moves them
-    there; paths with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in
-    which the project saves anything but states of models and optimizers, and published weights
-    (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known only from an ambiguous name
-    (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows a run of the project to
-    have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is restored), as those are
-    mostly published weights; functions that try a model out (`test`, `sample`), mostly on one rank.
+    whose name each process draws for itself (`uuid4`), or that the function has just saved in its own temporary folder,
+    or saves, loads and removes. Tests, packages that export models, and files in which one process loads the parts of
+    all ranks in a loop; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank only,
+    or in a function that only one rank calls, or a method that one rank calls in the training and others in programs of
+    one process; files without evidence of several ranks, or that only programs come to which make no group while others
+    of the project make theirs (a setting `args.distributed` is no evidence then), or that its scripts start with one
+    process (`torchrun --nproc_per_node 1`) and others with several, or that spawn one rank (`nprocs=1`), or whose
+    Lightning Trainers have one device; ranks that end where they see more than one GPU (`assert
+    torch.cuda.device_count() == 1`); programs that show themselves one GPU (`CUDA_VISIBLE_DEVICES`) and that no
+    launcher starts for each rank; files that wrap for GPU 0 on every rank (`device_ids=[0]`), or that give all GPUs to
+    one process (`DataParallel`) and read their rank with a number to fall back on; schedulers, vocabularies, statistics
+    and other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
+    `offload_to_cpu`, files and projects that save only CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a
+    `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict` of
+    a loader, a sampler or a scheduler, files in which the project saves anything but states of models and optimizers,
+    and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known only from an
+    ambiguous name (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows a run of the
+    project to have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is restored), as
+    those are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one rank.
 
     ## How to confirm
 
@@ -353,10 +355,13 @@ class LoadWithoutMapLocation(Rule):
         return any(self.module.qualified(n.func) in table("data")["drawn_anew"] for n in calls)
 
     def _is_just_saved(self, call: cst.Call) -> bool:
-        """Whether the function has saved the file before, on each rank into a folder that this process made for itself:
-        what comes back goes to the GPU that it came from."""
+        """Whether the function has saved the file before, on each rank into a folder that this process made for itself,
+        or only to load it and remove it: what comes back goes to the GPU that it came from."""
         source, line = argument(call, 0, "f"), self.module.span(call).line
-        if source is None or not any(self.module.qualified(n.func) in _own_folders() for n in self._made_from(source)):
+        if source is None:
+            return False
+        own = any(self.module.qualified(n.func) in _own_folders() for n in self._made_from(source))
+        if not own and not self._is_removed_below(call, source):
             return False
         saves = (c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) == "torch.save")
         for save in saves:
@@ -365,6 +370,16 @@ class LoadWithoutMapLocation(Rule):
             if before and place is not None and place.deep_equals(source):
                 return not comes_on_one_rank(self.module, save)
         return False
+
+    def _is_removed_below(self, call: cst.Call, source: cst.BaseExpression) -> bool:
+        """Whether the function removes a file behind where it loads it."""
+        removed = (c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) in _REMOVING and c.args)
+        return any(
+            c.args[0].value.deep_equals(source)
+            and self.module.scope_of(c) is self.module.scope_of(call)
+            and self.module.span(c).line > self.module.span(call).line
+            for c in removed
+        )
 
     def _made_from(self, path: cst.BaseExpression) -> Iterator[cst.Call]:
         """The calls that make a path, up to three names away."""

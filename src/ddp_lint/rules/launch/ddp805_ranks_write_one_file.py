@@ -24,6 +24,7 @@ from ddp_lint.launch.ranks import (
     runs_alone,
     several_ranks,
 )
+from ddp_lint.launch.waiting import ends_while_others_wait
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_before import is_made_before
 from ddp_lint.rules.launch.made_folders import MAKING
@@ -190,7 +191,8 @@ class RanksWriteOneFile(Rule):
     distributed checkpoints, which are written by all ranks on purpose; files that are only emptied (`with open(path,
     "w"): pass`), if no rank writes to them before all have met. A function whose name a later one takes is not run. A
     function of the project that returns whether this is the first rank counts as such a test, as does a setting that is
-    one wherever the project makes it (`params["saves"] = rank == 0`). Code that only programs without a group come to,
+    one wherever the project makes it (`params["saves"] = rank == 0`). What the first rank writes before it ends the
+    program while the others wait for it in a barrier. Code that only programs without a group come to,
     where others of the project make one.
 
     ## How to confirm
@@ -607,7 +609,7 @@ class RanksWriteOneFile(Rule):
         return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
 
     def _report(self, call: cst.Call, every: cst.Call | Span) -> None:
-        if runs_alone(self.module, call):
+        if runs_alone(self.module, call) or ends_while_others_wait(self.module, call):
             return
         outcome, path = self._outcome(call), self._written(call)
         if outcome is _Outcome.MADE and path is not None and is_made_before(self.module, call, path):

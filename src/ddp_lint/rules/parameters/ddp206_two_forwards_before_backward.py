@@ -109,10 +109,10 @@ class TwoForwardsBeforeBackward(Rule):
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or whose result is
     read with `.detach()` alone, calls in different branches of an `if`, models whose wrap is not found, models whose
     complete definition is found and has no buffers that backward needs (SyncBatchNorm saves none; nor does what only
-    compares, adds or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer. The rule cannot
-    always determine whether the model has buffers; if it has none, the finding is wrong. Only with `--preview`: models
-    whose class is found and has none for certain (a part is given, or made under a condition), and projects that never
-    mention a layer with running statistics.
+    compares, adds, joins, copies or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer. The
+    rule cannot always determine whether the model has buffers; if it has none, the finding is wrong. Only with
+    `--preview`: models whose class is found and has none for certain (a part is given, or made under a condition), and
+    projects that never mention a layer with running statistics.
 
     ## How to confirm
 

@@ -11,6 +11,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.streams.stream import side_stream
+from ddp_lint.rules.streams.training_loops import all_wait
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants, subtree
@@ -131,7 +132,9 @@ class UploadWithoutRecordStream(Rule):
     ## When it is silent
 
     A `record_stream`, also in a helper; `side` waits for the other stream; a `synchronize()` or a value read on the
-    host in the same class or function; memory made outside the block and filled with `copy_` inside.
+    host in the same class or function; memory made outside the block and filled with `copy_` inside; a class in a
+    project all of whose training loops read a value of each round on the host (`loss.item()`): a batch is freed in the
+    round after its own, and the GPU has read it by the end of that.
 
     ## How to confirm
 
@@ -166,6 +169,8 @@ class UploadWithoutRecordStream(Rule):
         inside = list(descendants(owner))
         calls = [n for n in inside if isinstance(n, cst.Call)]
         if any(map(self._records, inside)) or any(self._waits(call, stream) for call in calls):
+            return
+        if self.module.project is not None and owner is not function and all_wait(self.module.project):
             return
         for handover in calls:
             if called(handover) == "wait_stream" and [dotted(a.value) for a in handover.args] == [stream]:

@@ -10,6 +10,7 @@ from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.launch.ranks import runs_alone, several_ranks, uses_data_parallel
+from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.arming import runs_forward
@@ -118,7 +119,9 @@ class ForwardBypassesWrapper(Rule):
     `backward()`, methods and parts that run in addition to a forward of the DDP model before the same `backward()`,
     also one in a function that gets the model (then the reduction is prepared), a wrapper class that calls its own
     `self.module`, calls where a test says that there is no wrapper (`else` of `if self.wrapped is not None`),
-    `net = model.module` in code of one process, and FSDP2 (`fully_shard` wraps in place: there is no
+    `net = model.module` in code of one process, `accelerator.backward(loss)` in a program that the project launches
+    with settings for DeepSpeed alone (`distributed_type: DEEPSPEED`: its hooks are on the parameters), and FSDP2
+    (`fully_shard` wraps in place: there is no
     second object). Only with `--preview`: `net.module` of what the file does not wrap, if it is not about several
     ranks itself or uses `nn.DataParallel`.
 
@@ -198,7 +201,7 @@ class ForwardBypassesWrapper(Rule):
             return
         if self._may_replicate(wrap, node) and self._is_armed(node, head, backward):
             return
-        if runs_alone(self.module, node):
+        if runs_alone(self.module, node) or self._averages_itself(backward):
             return
         labels: list[tuple[cst.CSTNode | Span, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
@@ -261,7 +264,7 @@ class ForwardBypassesWrapper(Rule):
             return
         if wrap is not None and wrap.kind != "fsdp2":
             backward = backward_of(self.module, node)
-            if backward is not None and not runs_alone(self.module, node):
+            if backward is not None and not runs_alone(self.module, node) and not self._averages_itself(backward):
                 self.report(
                     node,
                     f"`{name}(...)` bypasses its wrapper `{wrap.outer}`: its gradients are not averaged",
@@ -292,6 +295,8 @@ class ForwardBypassesWrapper(Rule):
         end = backward or loss_of(self.module, node)
         if end is None or (backward is None and self._evaluates(node)) or runs_alone(self.module, node):
             return False
+        if backward is not None and self._averages_itself(backward):
+            return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
         wrap = self._wraps.of(wrapper, node)
@@ -317,6 +322,14 @@ class ForwardBypassesWrapper(Rule):
             cause=Cause(taken),
         )
         return True
+
+    def _averages_itself(self, backward: cst.Call) -> bool:
+        """Whether a backward that is given the loss is that of DeepSpeed's engine, whose hooks are on the parameters,
+        in all launches of the program that the project has."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or not any(arg.keyword is None for arg in backward.args):
+            return False
+        return launched_under(project, facts) == {"DEEPSPEED"}
 
     def _is_of_one_process(self) -> bool:
         """Whether nothing shows several ranks: a `.module` is then that of the GPUs of `nn.DataParallel`."""

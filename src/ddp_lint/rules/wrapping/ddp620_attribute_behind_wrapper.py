@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.ranks import first_rank_test, on_one_rank
+from ddp_lint.launch.ranks import first_rank_test, on_one_rank, runs_alone
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -156,7 +156,8 @@ class AttributeBehindWrapper(Rule):
     that catches the AttributeError, or under a test that an `assert` above the wrap excludes for several GPUs, or that
     holds with a single GPU (the `else` of `device_count() > 1`); with accelerate also files that configure DeepSpeed or
     FSDP, which forward attributes, and tests, which run in one process. A method that only the constructor calls,
-    before it wraps. What a function reads of a wrapped model that it is given is DDP627.
+    before it wraps. Methods that only programs of one process call, where others of the project make a group. What a
+    function reads of a wrapped model that it is given is DDP627.
 
     ## How to confirm
 
@@ -276,6 +277,8 @@ class AttributeBehindWrapper(Rule):
 
     def _report(self, asked: _Asked, others: list[_Asked]) -> None:
         """One wrapper in one function, one finding: the first attribute raises, the others wait behind it."""
+        if runs_alone(self.module, asked.node):
+            return
         name, attribute = asked.name, asked.attribute
         self.report(
             asked.node,
