@@ -1257,12 +1257,12 @@ PARTING = {
     "as many rounds as the batch is long": """
         def f(batch, x):
             for number in range(batch["input"].shape[1]):
-                dist.all_reduce(x)  # !loop-count
+                dist.all_reduce(x)  # ?loop-count
 
         def g(batch, x):
             rows, length = batch["input"].shape
             for number in range(length):
-                dist.all_reduce(x)  # !loop-count
+                dist.all_reduce(x)  # ?loop-count
     """,
     "a plan that may be missing": """
         class Plan:
