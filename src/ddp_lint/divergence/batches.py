@@ -18,7 +18,7 @@ _OF_UNLIKE_LENGTHS = (
     "packed",
 )
 #: What shows that they are of unlike lengths.
-_PADDING = ("pad_sequence", "pad_to", "padding=True", "pad_token", "longest", "batch_size=1", "packed", "collate_fn=")
+_PADDING = ("pad_sequence", "pad_to", "padding=True", "pad_token", "longest", "packed", "collate_fn=")
 
 
 def keep_samples(project: Project) -> bool:

@@ -165,7 +165,7 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
 
 def _doubts_of_data(varies: Variation, kind: Kind) -> Iterator[str]:
     """Doubts by what of a rank's own data decides over a collective. When they were first read on public code (blocks
-    73 to 92), of 6 findings by a parameter with the name of a field none was true, and of 3 by a number of a batch
+    73 to 92), of 5 findings by a parameter with the name of a field none was true, and of 3 by a number of a batch
     that a loop counts to none, and of 2 by whether a dictionary is empty none."""
     if kind not in (Kind.CONDITION, Kind.LOOP):
         return
