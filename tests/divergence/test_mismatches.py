@@ -611,13 +611,14 @@ PARTING = {
     """,
     "a call on one rank in a loop that is left further down": """
         from accelerate import Accelerator
+        # accelerate launch --use_fsdp program.py
 
         def main(loader, most):
             accelerator = Accelerator()
             for step, batch in enumerate(loader):
                 if step % 100 == 0:
                     if accelerator.is_main_process:
-                        accelerator.save_state("FSDP")  # !implicit-collective
+                        accelerator.save_state("checkpoint")  # !implicit-collective
                 if step > most:
                     break
     """,
@@ -1257,12 +1258,12 @@ PARTING = {
     "as many rounds as the batch is long": """
         def f(batch, x):
             for number in range(batch["input"].shape[1]):
-                dist.all_reduce(x)  # !loop-count
+                dist.all_reduce(x)  # ?loop-count
 
         def g(batch, x):
             rows, length = batch["input"].shape
             for number in range(length):
-                dist.all_reduce(x)  # !loop-count
+                dist.all_reduce(x)  # ?loop-count
     """,
     "a plan that may be missing": """
         class Plan:
@@ -1390,7 +1391,7 @@ PARTING = {
     """,
     "a loop that one rank passes by, behind a choice that both made": """
         from accelerate import Accelerator
-        # a job that may run under DeepSpeed
+        # accelerate launch --use_deepspeed program.py
 
         def f(accelerator: Accelerator, loader, args):
             step = 0
@@ -4526,6 +4527,7 @@ def test_a_callee_that_communicates_for_sharded_models_alone(tmp_path: pathlib.P
 def test_scripts_of_one_folder_are_launched_alike(place: str, text: str, kind: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text(text)
+    (tmp_path / "train.sh").write_text("accelerate launch --use_deepspeed $1\n")
     source = """
         from accelerate import Accelerator
 

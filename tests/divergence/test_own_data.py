@@ -69,7 +69,7 @@ PARTING = {
                 if number + 1 == steps:
                     break
     """,
-    "images that a rank's samples have beside the text, or lack": """
+    "parameters for images beside text, whose mode a caller chooses": """
         class Beside(nn.Module):
             def forward(self, tokens=None, images=None):
                 if images is not None:
@@ -77,7 +77,7 @@ PARTING = {
                 if tokens is None:
                     raise ValueError("tokens")
                 x = self.student(tokens)
-                dist.all_reduce(x)  # !data-condition
+                dist.all_reduce(x)  # ?data-condition
                 return x
 
         class Used(nn.Module):
@@ -85,7 +85,7 @@ PARTING = {
                 if images is None:
                     return self.text(tokens)
                 x = self.vision(images)
-                dist.all_reduce(x)  # !data-condition
+                dist.all_reduce(x)  # ?data-condition
                 return x
 
         class Free(nn.Module):
@@ -93,8 +93,67 @@ PARTING = {
                 if images is not None:
                     return self.vision(images)
                 x = self.text(tokens)
-                dist.all_reduce(x)  # !data-condition
+                dist.all_reduce(x)  # ?data-condition
                 return x
+    """,
+    "images that a rank's samples have beside the text, or lack": """
+        def train(model, loader, x):
+            for batch in loader:
+                images, tokens = prepare(batch)
+                if images is not None:
+                    dist.all_reduce(x)  # !data-condition
+
+        def field(model, loader, x):
+            for batch in loader:
+                if batch.get("images") is None:
+                    continue
+                dist.all_reduce(x)  # !data-condition
+    """,
+    "dictionaries of what was made of a batch, and whether a batch says yes": """
+        def reduce(values, x):
+            if not values:
+                return values
+            dist.all_reduce(x)
+            return {name: value / 2 for name, value in values.items()}
+
+        def train(model, loader, x):
+            for batch in loader:
+                losses, found = model(batch)
+                if losses:
+                    dist.all_reduce(x)  # ?data-condition
+                log(**losses)
+                if is_bad(found):
+                    continue
+                dist.barrier()  # !data-condition
+
+        def evaluate(model, loader, x):
+            for batch in loader:
+                losses, found = model(batch)
+                reduce(losses, x)  # ?data-condition
+    """,
+    "a number that has come the shortest way from the batch": """
+        def last(mask, x):
+            if mask.sum() > 3:
+                dist.all_reduce(x)
+
+        def near(loader, x):
+            for batch in loader:
+                last(batch["mask"], x)  # !data-condition
+    """,
+    "a number that has come a long way from the batch": """
+        def last(mask, x):
+            if mask.sum() > 3:
+                dist.all_reduce(x)
+
+        def middle(mask, x):
+            last(mask, x)
+
+        def first(mask, x):
+            middle(mask, x)
+
+        def far(loader, x):
+            for batch in loader:
+                first(batch["mask"], x)  # ?data-condition
     """,
     "what a communicator of MPI gives one rank": """
         from torch.nn.parallel import DistributedDataParallel as DDP
@@ -160,7 +219,7 @@ PARTING = {
             for batch in loader:
                 length = batch.shape[1]
                 for i in range(length):
-                    dist.all_reduce(x)  # !loop-count
+                    dist.all_reduce(x)  # ?loop-count
     """,
     "a rank's own share, gone through in each epoch, and again with a barrier behind it": """
         def train(share, loss, most):

@@ -179,12 +179,23 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     for read in (*inherited, *sorted(own, key=lambda read: read.root.function is None)):
         for mismatch in read.mismatches:
             first = found.setdefault((mismatch.kind, mismatch.span), mismatch)
-            if first.confidence is Confidence.LOW:
+            if first.confidence is Confidence.LOW or _tells_more(mismatch, first):
                 found[mismatch.kind, mismatch.span] = mismatch
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
     shown = _without_choices_of_one(list(found.values()))
     mismatches = one_for_each_exit(_first_of_each(_without_repeated(shown, facts)), facts)
     return Result(tuple(sorted(mismatches, key=lambda mismatch: (mismatch.span, mismatch.kind))), tuple(skipped))
+
+
+def _tells_more(mismatch: Mismatch, first: Mismatch) -> bool:
+    """Does something decide over a call that is sure to differ between ranks, and not only an exception that one of
+    them may raise?"""
+    sure = mismatch.confidence is not Confidence.LOW and mismatch.cause not in _BY_EXCEPTION
+    return sure and first.cause in _BY_EXCEPTION
+
+
+#: Causes of what may fail on one rank alone.
+_BY_EXCEPTION = frozenset({"exception", "failure"})
 
 
 def _reads_of(reader: _Reader, facts: ModuleFacts, summaries: Summaries) -> tuple[list[_Read], list[_Read]]:

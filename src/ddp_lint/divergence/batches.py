@@ -17,6 +17,8 @@ _OF_UNLIKE_LENGTHS = (
     "batch_size=1",
     "packed",
 )
+#: What shows that they are of unlike lengths.
+_PADDING = ("pad_sequence", "pad_to", "padding=True", "pad_token", "longest", "packed", "collate_fn=")
 
 
 def keep_samples(project: Project) -> bool:
@@ -29,6 +31,12 @@ def have_one_length(project: Project) -> bool:
     batch of its samples, takes those of one shape alone (`torch.utils.data.default_collate`), so that a data set whose
     samples have unlike lengths fails in its first batch."""
     return _makes_loaders_without(project, _OF_UNLIKE_LENGTHS)
+
+
+def show_unlike_lengths(project: Project) -> bool:
+    """Whether the project shows that the samples of its batches have unlike lengths: it pads them, packs them, or has a
+    function that puts them together."""
+    return any(map(project.holding, _PADDING))
 
 
 def _makes_loaders_without(project: Project, words: tuple[str, ...]) -> bool:

@@ -23,6 +23,7 @@ from ddp_lint.divergence.selections import (
     GRADIENTS,
     asks_for_any,
     counted,
+    is_dictionary,
     is_instead,
     may_be_empty,
     may_be_lacking,
@@ -76,6 +77,8 @@ def _with_test(frame: Frame, node: ast.expr) -> tuple[Value, Test]:
     value = evaluate(frame, node)
     if value.varies is None and ((not value.agreed and asks_for_any(frame, node)) or _is_own_count(frame, node)):
         value = divergent(("any", value.key), own_emptiness(frame, node))  # ``if not mask.any():``
+    if of_batches(value.varies) and is_dictionary(frame, node):
+        value = dataclasses.replace(value, varies=dataclasses.replace(value.varies, aspect="contents"))
     is_code = isinstance(value.reference, (ref.FunctionRef, ref.ClassRef))
     return value, (constant(True) if is_code else value).truth(frame.text(node))
 

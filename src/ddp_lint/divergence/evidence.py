@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
 from ddp_lint.knowledge.communication import Condition
+from ddp_lint.launch.texts import is_worded_in_texts
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.tensors.classes import ModuleClasses
 
 #: What a script creates whose backend the configuration of the launcher decides.
 _SCRIPT = "Accelerator("
+#: How code enables a backend that shards, or makes an option of it.
+_ENABLING: Final = (
+    "DeepSpeedPlugin(", "FullyShardedDataParallelPlugin(", "FullyShardedDataParallel(", "FSDP(", "fully_shard(",
+    "deepspeed.initialize(", "use_deepspeed", "use_fsdp", "--deepspeed", "--fsdp", "deepspeed=", "fsdp=",
+)  # fmt: skip
+#: ... and how a word of a text does.
+_ENABLED: Final = re.compile(r"(?i)deepspeed|fsdp|zero_?stage|zero_?optimization")
 
 
 class Evidence:
@@ -26,7 +37,10 @@ class Evidence:
         return self._is_shown(facts, owner, "wraps")
 
     def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: Condition) -> bool:
-        return not when or self._is_shown(facts, owner, when) or (when == "launched" and self._is_beside(facts, when))
+        if when == "launched":
+            shown = self._is_shown(facts, owner, when) or self._is_beside(facts, when)
+            return shown and _may_be_enabled(self._linker.project)
+        return not when or self._is_shown(facts, owner, when)
 
     def backends(self, facts: ModuleFacts, owner: ClassRef | None, names: Sequence[str]) -> list[str]:
         """Those of the backends (`frameworks.Shown`) that the file shows, or, where it shows none, its folder."""
@@ -57,3 +71,14 @@ class Evidence:
         for base in self._linker.linearised(owner)[0] if owner is not None else ():
             files[base.facts.name] = base.facts
         return any(self._linker.project.shows(file, what) for file in files.values())
+
+
+def _may_be_enabled(project: Project) -> bool:
+    """Does anything in the project enable a backend that shards: code that makes its plugin or wraps by it, or a word
+    of a script, a file of settings or another text? Many scripts ask for a backend that nobody runs them under."""
+
+    def found() -> bool:
+        return any(map(project.holding, _ENABLING)) or is_worded_in_texts(project, _ENABLED)
+
+    enabled: bool = project.remember(("backend that shards",), found)
+    return enabled

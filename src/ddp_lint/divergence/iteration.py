@@ -32,13 +32,14 @@ from ddp_lint.divergence.lengths import (
     is_loader,
     is_loader_name,
     is_undivided,
+    may_be_one_for_all,
     of_batches,
     own_length,
     own_share,
 )
 from ddp_lint.divergence.object_lists import is_counted
 from ddp_lint.divergence.resolve import iterated
-from ddp_lint.divergence.selections import GRADIENTS, are_gradients, kind_of, own_gradients, own_size
+from ddp_lint.divergence.selections import GRADIENTS, OF_DICTIONARY, are_gradients, kind_of, own_gradients, own_size
 from ddp_lint.divergence.shards import element_of_parts
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.values import (
@@ -65,7 +66,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
-from ddp_lint.knowledge.communication import ASPECTS
+from ddp_lint.knowledge.communication import ASPECTS, Aspect
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
@@ -75,7 +76,6 @@ _NO_BATCH = re.compile(r"(^|_)(data)?(loader|dataset|evaluator|task|metric|name|
 #: What hands out the elements that it is given: progress bars, and lists of them.
 _HANDING_ON = frozenset({"tqdm", "track", "progress_bar", "ProgressBar", "list", "tuple"})
 _REORDERING = frozenset({"sorted", "list", "tuple", "reversed", "enumerate"})
-_OF_DICTIONARY = frozenset({"values", "items", "keys"})
 #: Methods of a module that give its parts, each behind its name.
 _NAMED = frozenset({"named_parameters", "named_buffers", "named_modules", "named_children"})
 
@@ -344,7 +344,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return None  # random numbers and missing data decide what a list holds, not for how many there is room
     if of_batches(iterable.varies) and not counted and isinstance(iterable.reference, (type(None), ref.Method)):
         return None  # as many as the batch holds
-    if _method_in(node) in _OF_DICTIONARY and not counted:
+    if _method_in(node) in OF_DICTIONARY and not counted:
         return None  # values differ between ranks, the keys hardly ever
     if not iterable.open and all(isinstance(component, Symbol) for component in iterable.components):
         return None  # something else on each rank, which may well be as long
@@ -353,7 +353,8 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         return None
     truths = tuple(("rounds", component) for component in iterable.components)
     if counted and of_batches(varies):
-        varies = dataclasses.replace(varies, description=ASPECTS["count"], aspect="count")
+        aspect: Aspect = "size" if may_be_one_for_all(frame.linker.project, iterable) else "count"
+        varies = dataclasses.replace(varies, description=ASPECTS[aspect], aspect=aspect)
     return Condition(truths, text, varies, open=True)
 
 

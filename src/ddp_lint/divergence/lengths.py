@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, TypeGuard
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.batches import have_one_length
+from ddp_lint.divergence.batches import have_one_length, show_unlike_lengths
 from ddp_lint.divergence.effects import Effect, EventStep, Leave, flat
 from ddp_lint.divergence.frame import Frame
 from ddp_lint.divergence.resolve import iterated, known
@@ -404,6 +404,11 @@ def is_extent(value: Value) -> bool:
     return value.kind == _EXTENT
 
 
+def may_be_one_for_all(project: Project, value: Value) -> bool:
+    """Is it such a number, where nothing shows that samples differ in it?"""
+    return follows_from_extent(value) and not show_unlike_lengths(project)
+
+
 def follows_from_extent(value: Value) -> bool:
     """Is it such a number, or one that was computed from it?"""
     return value.varies is not None and _mentions_extent(getattr(value.components[0], "key", None))
@@ -678,6 +683,7 @@ __all__ = [
     "is_share",
     "is_size",
     "length_of",
+    "may_be_one_for_all",
     "of_batches",
     "of_numbers",
     "own_length",

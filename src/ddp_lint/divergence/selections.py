@@ -17,7 +17,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import assigned_to, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, defaults, names_in, walk
+from ddp_lint.source.syntax import FunctionNode, defaults, names_in, parameters, walk
 
 SELECTION: Final = ref.SELECTION
 SIZED: Final = ref.SIZED
@@ -352,9 +352,38 @@ def _names_beside(body: list[ast.stmt], name: str) -> frozenset[str]:
 
 
 def own_modality(frame: Frame, node: ast.AST) -> Variation:
-    """Why a field of the samples is missing on some ranks."""
+    """Why a field of the samples is missing on some ranks; a parameter by its name alone may be what a mode of the
+    call goes by (``forward(views=None, images=None)``)."""
     origin = Label(frame.span(node), "a rank whose samples lack it has none here")
-    return Variation.of_data("modality", origin, Confidence.MEDIUM, local_only=True)
+    function = frame.function
+    given = (
+        isinstance(node, ast.Name)
+        and isinstance(function, FunctionNode)
+        and node.id in {each.arg for each in parameters(function)}
+    )
+    return Variation.of_data("parameter" if given else "modality", origin, Confidence.MEDIUM, local_only=True)
+
+
+#: Methods that a dictionary alone has.
+OF_DICTIONARY: Final = frozenset({"values", "items", "keys"})
+
+
+def is_dictionary(frame: Frame, node: ast.expr) -> bool:
+    """Does the function use a name as a dictionary: ``losses.items()``, ``update(**losses)``? It is empty on all ranks
+    or on none, as its keys are mostly names."""
+    return isinstance(node, ast.Name) and frame.function is not None and node.id in _dictionaries(frame.function)
+
+
+@kept_by_node(1024)
+def _dictionaries(function: ast.AST) -> frozenset[str]:
+    found = set[str]()
+    for node in inside(function):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Attribute) and node.func.attr in OF_DICTIONARY:
+            found.add(last_part(node.func.value))
+        found |= {last_part(keyword.value) for keyword in node.keywords if keyword.arg is None}
+    return frozenset(found)
 
 
 #: A list of gradients by name, of which a rank may have none.

@@ -56,17 +56,23 @@ RankValue = Literal[
 #: Why a value differs between ranks although no rank is mentioned.
 Cause = Literal["clock", "file", "data", "exception", "memory", "order", "random", "future", "host", "signal", "length"]
 
-#: What of a rank's own data a value follows from, where it matters: the batches themselves, how many one of them asks
-#: for, how many elements the rank's share of a collection has, whether it has any, whether its samples have a field.
-Aspect = Literal["", "batches", "count", "share", "emptiness", "modality", "gradients", "tokens"]
+#: What of a rank's own data a value follows from, where it matters: the batches themselves, whether something that was
+#: made of one is there at all, how large one is, how many one of them asks for, how many elements the rank's share of a
+#: collection has, whether it has any, whether its samples have a field, or a caller gives a parameter of that name.
+Aspect = Literal[
+    "", "batches", "contents", "size", "count", "share", "emptiness", "modality", "parameter", "gradients", "tokens"
+]
 
 #: How they read in a message, after "depends on".
 ASPECTS: Mapping[Aspect, str] = {
     "batches": "the batches of this rank",
+    "contents": "the batches of this rank",
+    "size": "a number in this rank's own batch",
     "count": "a number in this rank's own batch",
     "share": "the number of elements in this rank's share",
     "emptiness": "whether this rank's own data yields any elements",
     "modality": "whether this rank's own samples have it",
+    "parameter": "whether this rank's own samples have it",
     "gradients": "whether this rank's own parameters have gradients",
     "tokens": "the tokens that the model has chosen on this rank",
 }

@@ -42,6 +42,7 @@ from ddp_lint.source.syntax import (
 )
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
+from ddp_lint.tensors.given import is_always
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +99,9 @@ def comes_alone(facts: ModuleFacts, project: Project, line: int | None) -> bool:
 
 def is_for_one_process(facts: ModuleFacts, project: Project, line: int) -> bool:
     """Whether all programs that come to a line of a file are one process and are not meant for more, as those are that
-    scripts start by a launcher with one process."""
+    scripts start by a launcher with one process; or the file makes trainers for one device alone."""
+    if has_one_device(facts, project) and not _is_run_by_others(facts, project):
+        return True
     return comes_alone(facts, project, line) and not shown_alone(facts, project)
 
 
@@ -175,7 +178,9 @@ def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST
     return found
 
 
-_SIZE = re.compile(r"world_size|WORLD_SIZE|\bdevices *= *1\b")
+_SIZE = re.compile(r"world_size|WORLD_SIZE|\bdevices *= *\w")
+#: Where a file may have a number of devices that is 1, or a parameter.
+_DEVICES = re.compile(r"\bdevices *= *\w")
 #: What is given a world size that holds for the whole file.
 _TRAINERS = frozenset({"Fabric", "Trainer"})
 _ONE = ast.Constant(1)
@@ -185,8 +190,8 @@ _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
     """Does the file say that it is one process: a world size of 1, which it may pass on as ``args.world_size``, or have
     from where those settings are, or one device for each trainer of Lightning?"""
-    if _has_one_device(facts, project):
-        return "init_process_group" not in facts.file.text
+    if has_one_device(facts, project):
+        return True
     sizes = _world_sizes(facts.tree)
     if not sizes and "init_process_group" not in facts.file.text:
         sizes = _sizes_set(facts.tree)
@@ -198,20 +203,43 @@ def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
     return bool(ones) or any(_is_one_elsewhere(size.value, facts, project) for size in handed_on)
 
 
-def _has_one_device(facts: ModuleFacts, project: Project) -> bool:
-    """Whether a file makes trainers for one device alone: ``Fabric(accelerator="cuda", devices=1)``."""
+def has_one_device(facts: ModuleFacts, project: Project) -> bool:
+    """Whether a file makes trainers of Lightning for one device alone, and no process group: ``Fabric(devices=1)``."""
+    if not occurs(_DEVICES, facts.file.text) or "init_process_group" in facts.file.text:
+        return False
+    found: bool = project.remember(("one device",), lambda: _makes_for_one_device(facts, project), facts.kept)
+    return found
+
+
+def _is_run_by_others(facts: ModuleFacts, project: Project) -> bool:
+    """Whether a file that imports one makes trainers itself, for more devices: what the other one starts is a trial."""
+    users = importers(project, facts.name, holding=tuple(_TRAINERS)) if facts.name else ()
+    return any(_trainers(user, project) and not has_one_device(user, project) for user in users)
+
+
+def _trainers(facts: ModuleFacts, project: Project) -> list[ast.Call]:
+    """The calls that make trainers of Lightning."""
     calls = (n for n in calls_below(facts.tree) if _last(n.func) in _TRAINERS)
-    made = [call for call in calls if "lightning" in project.meaning(facts, call.func).partition(".")[0]]
-    given = [{keyword.arg: keyword.value for keyword in call.keywords} for call in made]
+    return [call for call in calls if "lightning" in project.meaning(facts, call.func).partition(".")[0]]
+
+
+def _makes_for_one_device(facts: ModuleFacts, project: Project) -> bool:
+    made = _trainers(facts, project)
+    given = [(call, {keyword.arg: keyword.value for keyword in call.keywords}) for call in made]
     return bool(given) and all(
-        "devices" in each and _is_one_device(each["devices"], facts) and _is_one(each.get("num_nodes", _ONE))
-        for each in given
+        "devices" in each
+        and _is_one_device(each["devices"], call, facts, project)
+        and _is_one(each.get("num_nodes", _ONE))
+        for call, each in given
     )
 
 
-def _is_one_device(count: ast.expr, facts: ModuleFacts) -> bool:
+def _is_one_device(count: ast.expr, call: ast.Call, facts: ModuleFacts, project: Project) -> bool:
     """Whether a trainer has one device: also where it is left to choose on a machine without a GPU, whose CPU is one:
-    ``1 if torch.cuda.is_available() else None``."""
+    ``1 if torch.cuda.is_available() else None``, and where the number is a parameter that nobody gives another one."""
+    if isinstance(count, ast.Name):
+        function = function_at(facts.tree, call.lineno)
+        return function is not None and is_always(project, facts, function, count.id, (1, "1"))
     if not isinstance(count, ast.IfExp) or not isinstance(count.test, ast.Call):
         return _is_one(count)
     on_cpu = count.orelse

@@ -28,6 +28,12 @@ def named_in_texts(project: Project, name: str) -> bool:
     return words is None or name in words
 
 
+def is_worded_in_texts(project: Project, pattern: re.Pattern[str]) -> bool:
+    """Whether a script, a file of settings or another text of the project may hold a word in which a pattern occurs."""
+    words = project.remember(("words of texts",), lambda: _words(project))
+    return words is None or any(map(pattern.search, words))
+
+
 def called_in_texts(project: Project, name: str) -> bool:
     """Whether a script, a file of settings or another text of the project may call a function or import it: more than
     holding its name, which ``train:`` in the settings does."""

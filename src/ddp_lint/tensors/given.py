@@ -20,7 +20,16 @@ from ddp_lint.project.uses import uses
 from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.scopes import Binding
-from ddp_lint.source.syntax import FunctionNode, argument_at, defaults, function_at, parameters, positional, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    argument_at,
+    blocks_at,
+    defaults,
+    function_at,
+    parameters,
+    positional,
+    walk,
+)
 from ddp_lint.source.tree import descendants, dotted, parameters_of, positional_of
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import call_sites, sites_of
@@ -459,14 +468,23 @@ def _handed_on(project: Project, facts: ModuleFacts, function: FunctionNode, nam
     return project.remember(key, lambda: _given_by_all(project, facts, function, name, depth))
 
 
-def _given_by_all(project: Project, facts: ModuleFacts, function: FunctionNode, name: str, depth: int) -> _Values:
-    word = function.name
-    if facts.definitions.get(word) is not function or function.decorator_list:
+def _given_by_all(
+    project: Project,
+    facts: ModuleFacts,
+    function: FunctionNode,
+    name: str,
+    depth: int,
+    owner: ast.ClassDef | None = None,
+) -> _Values:
+    """The same of a function, or of the constructor of its `owner`."""
+    definition = owner or function
+    word = definition.name
+    if facts.definitions.get(word) is not definition or definition.decorator_list or function.decorator_list:
         return None
     paths, whole = project.holding(word), f"{facts.name}.{word}"
     if len(paths) > _FILES:
         return None
-    places = [each.arg for each in positional(function)]
+    places = [each.arg for each in positional(function)][owner is not None :]
     kept = _defaults_of(function)
     found: list[_Values] = []
     for path in paths:
@@ -483,6 +501,29 @@ def _given_by_all(project: Project, facts: ModuleFacts, function: FunctionNode, 
             found.append(_given_by(project, user, use.call, use.around, value, kept.get(name), depth))
     values = _joined(found)
     return None if values is not None and may_be_called_by_text(project, facts, word) else values
+
+
+def is_always(
+    project: Project, facts: ModuleFacts, function: FunctionNode, name: str, values: Sequence[object]
+) -> bool:
+    """Whether all that a function, or the constructor of a class, is given for a parameter are some of these values:
+    ``devices=1``, where no call of the project gives another number. False where calls may not be seen."""
+    if is_installed(project) or not _is_only_parameter(function, name):
+        return False
+    blocks = blocks_at(facts.tree, function.lineno)
+    owner = blocks[0] if len(blocks) == 2 and isinstance(blocks[0], ast.ClassDef) else None
+    if owner is not None and function.name != "__init__":
+        return False
+    given = _given_by_all(project, facts, function, name, _DEPTH, owner)
+    return given is not None and given <= {_Constant.of(value) for value in values}
+
+
+def _is_only_parameter(function: FunctionNode, name: str) -> bool:
+    return (
+        name in {each.arg for each in parameters(function)}
+        and not assigned_in(function, name)
+        and _is_plain(function, name)
+    )
 
 
 def _defaults_of(function: FunctionNode) -> dict[str, _Constant]:

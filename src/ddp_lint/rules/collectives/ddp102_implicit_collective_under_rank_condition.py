@@ -70,9 +70,10 @@ class ImplicitCollectiveUnderRankCondition(MismatchRule):
 
     If the call communicates only for sharded models and nothing shows that this one is sharded, neither its own file
     nor one that calls the function, as with `state_dict()` or `get_model_state_dict` of a DDP model (for
-    `accelerator.save_state`: no script in the same folder supports FSDP or DeepSpeed either). If the object is of a
-    class of the project that has a method of the same name. If the rank test does not apply in the modes that
-    communicate (`if is_main or sharded:`). And in all cases in which DDP101 is silent.
+    `accelerator.save_state`: no script in the same folder supports FSDP or DeepSpeed either, or nothing in the
+    project enables one). If the object is of a class of the project that has a method of the same name. If the rank
+    test does not apply in the modes that communicate (`if is_main or sharded:`). And in all cases in which DDP101 is
+    silent.
 
     ## How to confirm
 
