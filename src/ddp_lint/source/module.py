@@ -19,13 +19,11 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
 from ddp_lint.source.closures import Closures
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.positions import Positions
+from ddp_lint.source.positions import Place, Positions
 from ddp_lint.source.scopes import Binding, Scopes
 from ddp_lint.source.tree import children, dotted, subtree
 
 if TYPE_CHECKING:
-    from libcst.metadata import CodeRange
-
     from ddp_lint.project import Project
     from ddp_lint.project.facts import ModuleFacts
     from ddp_lint.project.project_names import Listed
@@ -366,19 +364,13 @@ class Module:
     def _positions(self) -> Positions:
         return Positions(self.tree, self._text)
 
-    def _position(self, node: cst.CSTNode) -> tuple[CodeRange, int]:
-        return self._positions.range(node, self.ancestors(node))
+    def _place(self, node: cst.CSTNode) -> Place:
+        return self._positions.place(node, self.ancestors(node))
 
     def span(self, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Span:
         """The span of a node, or from `node` to the end of `end`. Positions are computed on first use."""
-        (first, above), (last, above_last) = self._position(node), self._position(end or node)
-        return Span(
-            self.file.path,
-            self._line(first.start.line + above),
-            first.start.column + 1,
-            self._line(last.end.line + above_last),
-            last.end.column + 1,
-        )
+        first, last = self._place(node), self._place(end or node)
+        return Span(self.file.path, self._line(first[0]), first[1] + 1, self._line(last[2]), last[3] + 1)
 
     def _line(self, line: int) -> int:
         return self._line_map[line - 1] if self._line_map else line
