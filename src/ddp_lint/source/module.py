@@ -21,7 +21,7 @@ from ddp_lint.source.closures import Closures
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.positions import Place, Positions
 from ddp_lint.source.scopes import Binding, Scopes
-from ddp_lint.source.tree import children, dotted, subtree
+from ddp_lint.source.tree import calls_as_run, children, dotted, subtree
 
 if TYPE_CHECKING:
     from ddp_lint.project import Project
@@ -139,6 +139,16 @@ class Module:
         """The nodes with meaning directly below a node of the tree, in source order."""
         return self._below.get(node, ())
 
+    def inside(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """The `descendants` of a node of the tree: those that follow it, up to its last one."""
+        last, below = node, self._below
+        while last in below:
+            last = below[last][-1]
+        if last is node:
+            return []
+        start = self.order[node] + 1 if node is not self.tree else 0
+        return self._structure[0][start + 1 : self.order[last] + 2]  # the tree itself is the first, without a number
+
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """From the parent outwards to the module."""
         up = self._parents.get(node)
@@ -174,6 +184,21 @@ class Module:
         return {}
 
     @functools.cached_property
+    def without_gradient(self) -> dict[cst.CSTNode, bool]:
+        """Whether gradients are off in a block, as far as `tensors.contexts` was asked."""
+        return {}
+
+    def calls_as_run(self, function: cst.FunctionDef) -> list[cst.Call]:
+        """The calls of a function in the order in which they run, found once for all rules."""
+        if function not in self._calls_as_run:
+            self._calls_as_run[function] = calls_as_run(function.body)
+        return self._calls_as_run[function]
+
+    @functools.cached_property
+    def _calls_as_run(self) -> dict[cst.FunctionDef, list[cst.Call]]:
+        return {}
+
+    @functools.cached_property
     def for_first(self) -> dict[tuple[cst.BaseExpression, bool], bool]:
         """Whether an outcome of a test keeps what follows to one rank, as far as `launch.ranks` was asked."""
         return {}
@@ -184,7 +209,11 @@ class Module:
 
     def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The nearest enclosing class, also from inside one of its methods."""
-        return next((a for a in self.ancestors(node) if type(a) is cst.ClassDef), None)
+        parents = self._parents
+        up = parents.get(node)
+        while up is not None and type(up) is not cst.ClassDef:
+            up = parents.get(up)
+        return up
 
     # ---- names
 

@@ -97,9 +97,7 @@ def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
     return part if isinstance(part, (list, tuple)) else [part] if part is not None else []
 
 
-def places_in(
-    tree: cst.Module, node: cst.CSTNode, indents: Sequence[str | None] = ()
-) -> dict[cst.CSTNode, Place]:
+def places_in(tree: cst.Module, node: cst.CSTNode, indents: Sequence[str | None] = ()) -> dict[cst.CSTNode, Place]:
     """Where a statement of a tree, or all of it, and all nodes in it are, in lines and columns of its code alone. It is
     as deep as the blocks are that it is in; `indents`: theirs, the innermost first."""
     try:
@@ -109,7 +107,7 @@ def places_in(
 
 
 def _places_in(tree: cst.Module, node: cst.CSTNode, indents: Sequence[str | None]) -> dict[cst.CSTNode, Place]:
-    state = _State(tree.default_indent, tree.default_newline, provider=None)  # type: ignore[arg-type]
+    state = _State(tree.default_indent, tree.default_newline, provider=None)
     state.indent_tokens = [tree.default_indent if indent is None else indent for indent in reversed(indents)]
     node._codegen(state)
     return state.places
@@ -155,9 +153,7 @@ class _Inside:
 
     __slots__ = ("_first", "_last", "_node", "_start", "_state")
 
-    def __init__(
-        self, state: _State, node: cst.CSTNode, first: cst.CSTNode | None, last: cst.CSTNode | None
-    ) -> None:
+    def __init__(self, state: _State, node: cst.CSTNode, first: cst.CSTNode | None, last: cst.CSTNode | None) -> None:
         self._state, self._node, self._first, self._last = state, node, first, last
 
     def __enter__(self) -> None:

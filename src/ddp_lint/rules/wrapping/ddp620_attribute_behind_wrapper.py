@@ -215,6 +215,8 @@ class AttributeBehindWrapper(Rule):
         #: By the first binding of a name: all uses of the name in one scope see the same ones.
         self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
         self._of_one_rank: dict[cst.CSTNode, bool] = {}
+        #: By what wrapped a model: what that is in, the tests of the `if`s among it with the arm, and their names.
+        self._above: dict[cst.CSTNode, tuple[frozenset[cst.CSTNode], dict[str, str], frozenset[str]]] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value
@@ -437,9 +439,12 @@ class AttributeBehindWrapper(Rule):
         caught."""
         if ruled_out(self.module, made[0], use) or self._has_one_gpu(use):
             return True
-        there, wrapped_under = set(self.module.ancestors(made[0])), arms(self.module, made[0])
-        here = arms(self.module, use)
-        conditions = {name for up in there if isinstance(up, cst.If) for name in _names(up.test)}
+        if made[0] not in self._above:
+            there = frozenset(self.module.ancestors(made[0]))
+            asked = frozenset(name for up in there if isinstance(up, cst.If) for name in _names(up.test))
+            self._above[made[0]] = there, arms(self.module, made[0]), asked
+        there, wrapped_under, conditions = self._above[made[0]]
+        here = arms(self.module, use) if wrapped_under else {}
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
                 return True
