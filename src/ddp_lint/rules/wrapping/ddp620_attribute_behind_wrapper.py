@@ -198,7 +198,8 @@ class AttributeBehindWrapper(Rule):
             if type(node) is cst.Call and (added := _added(node)) is not None:
                 self._sets(*added, node)
         self._set_by_bases: dict[tuple[cst.ClassDef, str], frozenset[str]] = {}
-        self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
+        #: By the function and the name of the wrapper: the first place of each attribute.
+        self._found: dict[tuple[cst.CSTNode | None, str], dict[str, _Asked]] = {}
         self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
         self._prepared: dict[cst.Call, bool] = {}
         #: Where the file takes a module out of its wrapper, by the name of that one.
@@ -228,9 +229,8 @@ class AttributeBehindWrapper(Rule):
         made = made or self._unwrapped_beside(node.value, name) or self._prepared_below(node.value, name)
         if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
             return
-        asked = self._found.setdefault((self.module.function_of(node), name), [])
-        if all(attribute != other.attribute for other in asked):
-            asked.append(_Asked(node, name, attribute, *made))
+        asked = self._found.setdefault((self.module.function_of(node), name), {})
+        asked.setdefault(attribute, _Asked(node, name, attribute, *made))
 
     def _sets(self, holder: str, attribute: str, node: cst.CSTNode) -> None:
         if holder != "self":
@@ -273,7 +273,8 @@ class AttributeBehindWrapper(Rule):
         return self._set_by_bases[owner, name]
 
     def finish(self) -> None:
-        for first, *others in self._found.values():
+        for asked in self._found.values():
+            first, *others = asked.values()
             self._report(first, others)
 
     def _report(self, asked: _Asked, others: list[_Asked]) -> None:
