@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator
 
 import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ddp_lint.source.file import SourceFile
-from ddp_lint.source.positions import Positions, positions_of
+from ddp_lint.source.positions import Positions
 from ddp_lint.source.tree import children
 
 TEXT = '''\
@@ -71,10 +72,9 @@ def _with_all_around(node: cst.CSTNode, around: tuple[cst.CSTNode, ...] = ()) ->
 
 def test_a_statement_stands_where_the_whole_file_has_it() -> None:
     tree = cst.parse_module(TEXT)
-    whole = positions_of(tree)
+    whole = MetadataWrapper(tree, unsafe_skip_copy=True).resolve(PositionProvider)
     for node, *around in _with_all_around(tree):
-        place, above = Positions(tree, TEXT).range(node, around)  # anew: nothing is known from another node
-        found = (place.start.line + above, place.start.column, place.end.line + above, place.end.column)
+        found = Positions(tree, TEXT).place(node, around)  # anew: nothing is known from another node
         wanted = whole[node]
         assert found == (wanted.start.line, wanted.start.column, wanted.end.line, wanted.end.column), node
 

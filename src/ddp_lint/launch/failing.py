@@ -151,7 +151,7 @@ class _Search:
         missing = unbound(self._project, facts) if parts else frozenset()
         late = unassigned(around) if parts and around is not None else frozenset()
         for node in _evaluated(parts):
-            if node in missing or node in late:
+            if isinstance(node, ast.Name) and (node in missing or node in late):
                 return True
             if isinstance(node, ast.Attribute) and (
                 undefined_option(self._project, facts, around, node) or is_no_member(self._project, facts, around, node)
@@ -225,13 +225,22 @@ def _head(statement: ast.AST) -> list[ast.AST]:
     return [each for each in below(statement) if id(each) not in inside]
 
 
+#: Of these a part is not evaluated, or not always.
+_PARTLY = {
+    ast.Assert, ast.BoolOp, ast.Compare, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp,
+    ast.SetComp,
+}  # fmt: skip
+
+
 def _evaluated(parts: Sequence[ast.AST]) -> Iterator[ast.AST]:
     """The expressions in some, themselves included, that are evaluated whenever those are."""
     stack = list(parts)
     while stack:
         node = stack.pop()
         yield node
-        if isinstance(node, ast.IfExp):
+        if node.__class__ not in _PARTLY:
+            stack += below(node)
+        elif isinstance(node, ast.IfExp):
             stack.append(node.test)
         elif isinstance(node, ast.BoolOp):
             stack.append(node.values[0])
@@ -239,8 +248,6 @@ def _evaluated(parts: Sequence[ast.AST]) -> Iterator[ast.AST]:
             stack.append(node.generators[0].iter)
         elif isinstance(node, ast.Compare):
             stack += [node.left, node.comparators[0]]
-        elif not isinstance(node, (ast.Lambda, ast.Assert)):
-            stack += below(node)
         elif isinstance(node, ast.Assert):
             stack.append(node.test)
 

@@ -68,8 +68,22 @@ class _Naming(dict[type[ast.AST], tuple[str, ...]]):
 _NAMING = _Naming()
 
 
+class _Binding(dict[type[ast.AST], bool]):
+    """Whether nodes of a type can bind names: most can not, and each node of a file is asked."""
+
+    def __missing__(self, kind: type[ast.AST]) -> bool:
+        named = (ast.Name, ast.arg, ast.alias, ast.Global, ast.Nonlocal)
+        self[kind] = issubclass(kind, named) or bool(_NAMING[kind])
+        return self[kind]
+
+
+_BINDING = _Binding()
+
+
 def bound_by(node: ast.AST) -> Sequence[str]:
     """The names that a node binds itself."""
+    if not _BINDING[node.__class__]:
+        return ()
     if isinstance(node, ast.Name):
         return () if isinstance(node.ctx, ast.Load) else (node.id,)
     if isinstance(node, ast.arg):
@@ -78,8 +92,7 @@ def bound_by(node: ast.AST) -> Sequence[str]:
         return (node.asname or node.name.partition(".")[0],)
     if isinstance(node, (ast.Global, ast.Nonlocal)):
         return node.names
-    fields = _NAMING[node.__class__]
-    return [value for field in fields if isinstance(value := getattr(node, field), str)] if fields else ()
+    return [value for field in _NAMING[node.__class__] if isinstance(value := getattr(node, field), str)]
 
 
 def is_set(project: Project, word: str, among: frozenset[str]) -> bool:

@@ -32,10 +32,10 @@ def is_no_member(project: Project, facts: ModuleFacts, around: FunctionNode | No
     if around is None or not isinstance(node.value, ast.Name) or hasattr(tuple, node.attr):
         return False
     name = node.value.id
-    if name in {each.arg for each in parameters(around)}:
-        return False
     values = assigned_in(around, name)
     if len(values) != 1 or not isinstance(values[0], ast.Call):
+        return False
+    if name in {each.arg for each in parameters(around)}:
         return False
     lengths = _lengths(project, facts, values[0])
     return bool(lengths) and _NONE not in lengths and _is_bound_once(around, name)

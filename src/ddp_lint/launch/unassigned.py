@@ -28,21 +28,18 @@ class _Place:
 @kept_by_node(256)
 def unassigned(function: FunctionNode) -> frozenset[ast.AST]:
     """The names that a function reads above all that binds them, outside of a loop that holds both."""
-    uncertain = _uncertain(function)
     loads: list[tuple[ast.Name, _Place]] = []
     bound: dict[str, list[_Place]] = {}
     for order, (statement, loops) in enumerate(_statements(function.body, ())):
         own = (*loops, statement) if isinstance(statement, ast.While) else loops
-        nodes, read = list(_own(statement)), _Place(order, own)
+        nodes, read = _own(statement), _Place(order, own)
         loads += [(name, read) for name in _loaded(statement, nodes)]
         written = _Place(order + (0.5 if isinstance(statement, _ASSIGNING) else -0.5), own)
         for name in _bound(statement, nodes):
             bound.setdefault(name, []).append(written)
-    return frozenset(
-        node
-        for node, place in loads
-        if node.id in bound and node.id not in uncertain and all(_is_later(each, place) for each in bound[node.id])
-    )
+    early = [n for n, place in loads if n.id in bound and all(_is_later(each, place) for each in bound[n.id])]
+    uncertain = _uncertain(function) if early else set()
+    return frozenset(node for node in early if node.id not in uncertain)
 
 
 def _is_later(binding: _Place, load: _Place) -> bool:
@@ -74,18 +71,20 @@ def _statements(block: Sequence[ast.AST], loops: tuple[ast.AST, ...]) -> Iterato
             yield from _statements(nested(statement), deeper)
 
 
-def _own(statement: ast.AST) -> Iterator[ast.AST]:
+def _own(statement: ast.AST) -> list[ast.AST]:
     """The expressions of a statement itself, without those that have variables of their own."""
     if isinstance(statement, (FunctionNode, ast.ClassDef)):
         stack: list[ast.AST] = [*statement.decorator_list]
     else:
         inner = {id(each) for each in nested(statement)}
         stack = [each for each in below(statement) if id(each) not in inner]
+    found: list[ast.AST] = []
     while stack:
         node = stack.pop()
         if not isinstance(node, _SCOPES):
-            yield node
+            found.append(node)
             stack += below(node)
+    return found
 
 
 def _loaded(statement: ast.AST, own: Sequence[ast.AST]) -> list[ast.Name]:

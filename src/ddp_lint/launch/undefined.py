@@ -34,6 +34,7 @@ _SHELL = frozenset(
     }
 )  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_ANNOTATED = (ast.arg, ast.AnnAssign, *_FUNCTIONS)
 #: How a file gets names that it does not bind.
 _MAKES_NAMES = re.compile(
     r"\b(?:globals|exec|locals)\(|\bvars\(\s*\)|__builtins__|get_ipython|_getframe"
@@ -71,7 +72,7 @@ def _unbound(project: Project, facts: ModuleFacts) -> Iterator[ast.Name]:
         stars += isinstance(node, ast.alias) and node.name == "*"
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             loaded.append(node)
-        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+        for annotation in _annotations(node) if isinstance(node, _ANNOTATED) else ():
             idle.update(walk(annotation) if isinstance(annotation, ast.AST) else ())
     missing = [each for each in loaded if each.id not in bound and each not in idle]
     if not missing or stars > len(facts.imports.stars):
@@ -91,6 +92,10 @@ def _belongs(project: Project, facts: ModuleFacts) -> bool:
     """Whether a file imports another one of the project, or another one imports it."""
     imports = any(map(project.split, facts.imports.names.values()))
     return imports or any(importers(project, facts.name, holding=("import",)))
+
+
+def _annotations(node: ast.AST) -> tuple[ast.AST | None, ...]:
+    return getattr(node, "annotation", None), getattr(node, "returns", None)
 
 
 def _may_come_by_star(project: Project, facts: ModuleFacts, name: str, depth: int = _DEPTH) -> bool:
@@ -156,9 +161,8 @@ def _bound_once(facts: ModuleFacts) -> frozenset[str]:
     """The names that a file binds in one place: by an import or a definition."""
     counts = collections.Counter[str]()
     for node in walk(facts.tree):
-        weight = 1 if isinstance(node, (ast.alias, ast.ClassDef, *_FUNCTIONS)) else 2
         for name in bound_by(node):
-            counts[name] += weight
+            counts[name] += 1 if isinstance(node, (ast.alias, ast.ClassDef, *_FUNCTIONS)) else 2
     return frozenset(name for name, count in counts.items() if count == 1)
 
 

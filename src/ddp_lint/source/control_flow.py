@@ -107,11 +107,13 @@ def asked_for(test: cst.BaseExpression, taken: bool) -> tuple[cst.BaseExpression
 def ruled_out(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
     """Whether an `assert` above `first` says that what `first` and `second` run under does not hold at once: ``assert
     not (gpus > 1) or not testing``. What an object keeps under the name of a parameter is taken for it."""
+    pairs = [pair for test in asserted(module, first) if (pair := _not_both(test)) is not None]
+    if not pairs:
+        return False
     here, there = (
         {_of_object(module, part) for test in holding(module, node) for part in conjuncts(test)}
         for node in (first, second)
     )
-    pairs = (pair for test in asserted(module, first) if (pair := _not_both(test)) is not None)
     named = (tuple(_of_object(module, part) for part in pair) for pair in pairs)
     return any((a in here and b in there) or (b in here and a in there) for a, b in named)
 
@@ -287,26 +289,28 @@ def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: 
     that no run reaches both. `holds`: what is tested counts as true only where the test holds, ``isinstance(model,
     DDP)``."""
     arms = {branch: _arm(module, branch, first) for branch in _branches(module, first)}
-    common = next((branch for branch in _branches(module, second) if branch in arms), None)
+    common = next((branch for branch in _branches(module, second) if branch in arms), None) if arms else None
     if common is not None:
         found = {arm or ("then" if holds else "") for arm in (arms[common], _arm(module, common, second))}
         if found == {"then", "else"}:
             return True
     needed = dict(conditions(module, first))
-    return any(needed.get(test, outcome) != outcome for test, outcome in conditions(module, second))
+    return bool(needed) and any(needed.get(test, outcome) != outcome for test, outcome in conditions(module, second))
 
 
 def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
     """Whether the same test sends a run to the one or to the other, in one `if` or in two."""
-    there = arms(module, second)
-    same = any(there.get(test, arm) != arm for test, arm in arms(module, first).items())
+    here = arms(module, first)
+    there = arms(module, second) if here else here
+    same = any(there.get(test, arm) != arm for test, arm in here.items())
     return same or exclusive(module, first, second)
 
 
 def chosen_apart(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
     """Whether two places need one setting, by its name, to be two things: ``if strategy == "ddp"`` and
     ``if self.strategy == "fsdp"``."""
-    here, there = _choices(module, first), _choices(module, second)
+    here = _choices(module, first)
+    there = _choices(module, second) if here else here
     return any(there.get(name, value) != value for name, value in here.items())
 
 

@@ -19,13 +19,11 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
 from ddp_lint.source.closures import Closures
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.positions import Positions
+from ddp_lint.source.positions import Place, Positions
 from ddp_lint.source.scopes import Binding, Scopes
-from ddp_lint.source.tree import children, dotted, subtree
+from ddp_lint.source.tree import calls_as_run, children, dotted, subtree
 
 if TYPE_CHECKING:
-    from libcst.metadata import CodeRange
-
     from ddp_lint.project import Project
     from ddp_lint.project.facts import ModuleFacts
     from ddp_lint.project.project_names import Listed
@@ -141,6 +139,16 @@ class Module:
         """The nodes with meaning directly below a node of the tree, in source order."""
         return self._below.get(node, ())
 
+    def inside(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        """The `descendants` of a node of the tree: those that follow it, up to its last one."""
+        last, below = node, self._below
+        while last in below:
+            last = below[last][-1]
+        if last is node:
+            return []
+        start = self.order[node] + 1 if node is not self.tree else 0
+        return self._structure[0][start + 1 : self.order[last] + 2]  # the tree itself is the first, without a number
+
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """From the parent outwards to the module."""
         up = self._parents.get(node)
@@ -176,6 +184,21 @@ class Module:
         return {}
 
     @functools.cached_property
+    def without_gradient(self) -> dict[cst.CSTNode, bool]:
+        """Whether gradients are off in a block, as far as `tensors.contexts` was asked."""
+        return {}
+
+    def calls_as_run(self, function: cst.FunctionDef) -> list[cst.Call]:
+        """The calls of a function in the order in which they run, found once for all rules."""
+        if function not in self._calls_as_run:
+            self._calls_as_run[function] = calls_as_run(function.body)
+        return self._calls_as_run[function]
+
+    @functools.cached_property
+    def _calls_as_run(self) -> dict[cst.FunctionDef, list[cst.Call]]:
+        return {}
+
+    @functools.cached_property
     def for_first(self) -> dict[tuple[cst.BaseExpression, bool], bool]:
         """Whether an outcome of a test keeps what follows to one rank, as far as `launch.ranks` was asked."""
         return {}
@@ -186,7 +209,11 @@ class Module:
 
     def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
         """The nearest enclosing class, also from inside one of its methods."""
-        return next((a for a in self.ancestors(node) if type(a) is cst.ClassDef), None)
+        parents = self._parents
+        up = parents.get(node)
+        while up is not None and type(up) is not cst.ClassDef:
+            up = parents.get(up)
+        return up
 
     # ---- names
 
@@ -366,19 +393,13 @@ class Module:
     def _positions(self) -> Positions:
         return Positions(self.tree, self._text)
 
-    def _position(self, node: cst.CSTNode) -> tuple[CodeRange, int]:
-        return self._positions.range(node, self.ancestors(node))
+    def _place(self, node: cst.CSTNode) -> Place:
+        return self._positions.place(node, self.ancestors(node))
 
     def span(self, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Span:
         """The span of a node, or from `node` to the end of `end`. Positions are computed on first use."""
-        (first, above), (last, above_last) = self._position(node), self._position(end or node)
-        return Span(
-            self.file.path,
-            self._line(first.start.line + above),
-            first.start.column + 1,
-            self._line(last.end.line + above_last),
-            last.end.column + 1,
-        )
+        first, last = self._place(node), self._place(end or node)
+        return Span(self.file.path, self._line(first[0]), first[1] + 1, self._line(last[2]), last[3] + 1)
 
     def _line(self, line: int) -> int:
         return self._line_map[line - 1] if self._line_map else line

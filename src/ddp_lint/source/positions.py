@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata.position_provider import PositionProvidingCodegenState
 
 T = TypeVar("T")
 
+#: Where a node starts and ends: line, column, line, column.
+Place = tuple[int, int, int, int]
 #: LibCST uses some ten frames for one level of nesting; what is deeper than 1,000 levels is not parsed at all.
 _FRAMES = 20_000
 _STACK_BYTES = 512 * 1024 * 1024
@@ -29,15 +31,16 @@ class Positions:
     def __init__(self, tree: cst.Module, text: str) -> None:
         self._tree = tree
         self._text = text
-        self._known: dict[cst.CSTNode, tuple[CodeRange, int]] = {}
+        #: Each node with the places of what was written with it, and the lines to add to them.
+        self._known: dict[cst.CSTNode, tuple[dict[cst.CSTNode, Place], int]] = {}
 
-    def range(self, node: cst.CSTNode, around: Iterable[cst.CSTNode]) -> tuple[CodeRange, int]:
-        """The range of a node, and the lines to add to it. `around`: what the node is in, the innermost first."""
-        found = self._known.get(node)
-        if found is None:
+    def place(self, node: cst.CSTNode, around: Iterable[cst.CSTNode]) -> Place:
+        """Where a node is. `around`: what it is in, the innermost first."""
+        if node not in self._known:
             self._learn([node, *around])
-            found = self._known[node]
-        return found
+        places, shift = self._known[node]
+        line, column, end_line, end_column = places[node]
+        return line + shift, column, end_line + shift, end_column
 
     def _learn(self, chain: list[cst.CSTNode]) -> None:
         """`chain`: a node with what it is in, up to the module."""
@@ -45,12 +48,12 @@ class Positions:
         statement = chain[place] if place is not None else None
         first = self._first_lines.get(statement) if statement is not None else None
         if place is None or statement is None or first is None:
-            ranges, shift = positions_of(self._tree), 0
+            places, shift = places_in(self._tree, self._tree), 0
         else:
             indents = [up.indent for up in chain[place + 1 :] if isinstance(up, (cst.IndentedBlock, cst.Match))]
-            ranges = positions_of(_alone(self._tree, statement, indents))
-            shift = first - ranges[statement].start.line
-        self._known.update((node, (place, shift)) for node, place in ranges.items())
+            places = places_in(self._tree, statement, indents)
+            shift = first - places[statement][0]
+        self._known.update(dict.fromkeys(places, (places, shift)))
 
     @functools.cached_property
     def _first_lines(self) -> dict[cst.CSTNode, int]:
@@ -94,31 +97,73 @@ def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
     return part if isinstance(part, (list, tuple)) else [part] if part is not None else []
 
 
-def _alone(tree: cst.Module, statement: cst.CSTNode, indents: Iterable[str | None]) -> cst.Module:
-    """A tree of nothing but one statement, as deep as the blocks are that it is in, the innermost first."""
-    for indent in indents:
-        statement = cst.If(cst.Name("_"), cst.IndentedBlock([statement], indent=indent))  # type: ignore[list-item]
-    return tree.with_changes(body=[statement], header=[], footer=[])
-
-
-def positions_of(tree: cst.Module) -> dict[cst.CSTNode, CodeRange]:
-    """The positions of all nodes of a tree, in lines and columns of its code."""
+def places_in(tree: cst.Module, node: cst.CSTNode, indents: Sequence[str | None] = ()) -> dict[cst.CSTNode, Place]:
+    """Where a statement of a tree, or all of it, and all nodes in it are, in lines and columns of its code alone. It is
+    as deep as the blocks are that it is in; `indents`: theirs, the innermost first."""
     try:
-        return _positions(tree)
+        return _places_in(tree, node, indents)
     except RecursionError:
-        return _with_room(lambda: _positions(tree))
+        return _with_room(lambda: _places_in(tree, node, indents))
 
 
-def _positions(tree: cst.Module) -> dict[cst.CSTNode, CodeRange]:
-    return dict(_Wrapper(tree, unsafe_skip_copy=True).resolve(PositionProvider))
+def _places_in(tree: cst.Module, node: cst.CSTNode, indents: Sequence[str | None]) -> dict[cst.CSTNode, Place]:
+    state = _State(tree.default_indent, tree.default_newline, provider=None)
+    state.indent_tokens = [tree.default_indent if indent is None else indent for indent in reversed(indents)]
+    node._codegen(state)
+    return state.places
 
 
-class _Wrapper(MetadataWrapper):
-    """LibCST goes through the tree also where no provider has to see it, which takes as long as to find positions."""
+class _State(PositionProvidingCodegenState):
+    """What LibCST notes where it writes code to find positions, without the code, and without an object for each
+    place."""
 
-    def visit_batched(self, visitors: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
-        visitors = list(visitors)
-        return super().visit_batched(visitors, *args, **kwargs) if visitors else self.module
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: LibCST asks whether there are any, as a module without code has one newline.
+        self.tokens = [""]
+        self.places: dict[cst.CSTNode, Place] = {}
+        self._starts: list[tuple[int, int]] = []
+
+    def add_token(self, value: str) -> None:
+        if "\n" in value or "\r" in value:
+            self._update_position(value)
+        else:
+            self.column += len(value)
+
+    def add_indent_tokens(self) -> None:
+        for token in self.indent_tokens:
+            self.add_token(token)
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        self._starts.append((self.line, self.column))
+
+    def after_codegen(self, node: cst.CSTNode) -> None:
+        start = self._starts.pop()
+        if node not in self.places:
+            self.places[node] = (*start, self.line, self.column)
+
+    def record_syntactic_position(  # type: ignore[override]
+        self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
+    ) -> _Inside:
+        return _Inside(self, node, start_node, end_node)
+
+
+class _Inside:
+    """Writing what counts as the place of a node: without the whitespace around it."""
+
+    __slots__ = ("_first", "_last", "_node", "_start", "_state")
+
+    def __init__(self, state: _State, node: cst.CSTNode, first: cst.CSTNode | None, last: cst.CSTNode | None) -> None:
+        self._state, self._node, self._first, self._last = state, node, first, last
+
+    def __enter__(self) -> None:
+        self._start = self._state.line, self._state.column
+
+    def __exit__(self, *error: object) -> None:
+        state, places = self._state, self._state.places
+        start = self._start if self._first is None else places[self._first][:2]
+        end = (state.line, state.column) if self._last is None else places[self._last][2:]
+        places[self._node] = (*start, *end)
 
 
 def _with_room(compute: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from ddp_lint.source.module import Module
-from ddp_lint.source.tree import DEFINITIONS, children, descendants, dotted, method_of, names_in
+from ddp_lint.source.tree import descendants, dotted, method_of, names_in
 
 
 def enclosing(
@@ -94,19 +94,6 @@ def is_false(node: cst.CSTNode | None) -> bool:
 def calls_in(node: cst.CSTNode) -> Iterator[cst.Call]:
     """The calls of a block, without those of nested definitions."""
     return (n for n in descendants(node, into_definitions=False) if type(n) is cst.Call)
-
-
-def calls_as_run(node: cst.CSTNode) -> list[cst.Call]:
-    """The same in the order in which they run: what is given to a call, or called before it, ends before it."""
-    found: list[cst.Call] = []
-    stack = children(node)
-    while stack:  # from the last to the first, a node before what is in it
-        item = stack.pop()
-        if type(item) is cst.Call:
-            found.append(item)
-        if type(item) not in DEFINITIONS:
-            stack += children(item)
-    return found[::-1]
 
 
 def methods(scope: cst.CSTNode, name: str) -> Iterator[cst.Call]:

@@ -120,6 +120,20 @@ def names_in(node: cst.CSTNode) -> set[str]:
 DEFINITIONS = {cst.FunctionDef, cst.ClassDef, cst.Lambda}
 
 
+def calls_as_run(node: cst.CSTNode) -> list[cst.Call]:
+    """The calls of a block, without those of nested definitions, in the order in which they run: what is given to a
+    call, or called before it, ends before it."""
+    found: list[cst.Call] = []
+    stack = children(node)
+    while stack:  # from the last to the first, a node before what is in it
+        item = stack.pop()
+        if type(item) is cst.Call:
+            found.append(item)
+        if type(item) not in DEFINITIONS:
+            stack += children(item)
+    return found[::-1]
+
+
 def dotted(node: cst.CSTNode | None) -> str:
     """`a.b.c` for a chain of names and attributes, else ''."""
     parts: list[str] = []

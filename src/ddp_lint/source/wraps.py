@@ -263,13 +263,11 @@ class Wraps:
         function = self._module.function_of(at)
         if function is None or function is not self._module.function_of(wrap.call):
             return False
-        around = {id(up) for up in self._module.ancestors(at)}
-        return any(
-            self._module.order[wrap.call] < self._module.order[value] < self._module.order[at]
-            and name not in names_in(value)
-            and id(self._block_of(value)) in around
-            for value in self._module.assignments(name, at)
-        )
+        order = self._module.order
+        start, end = order[wrap.call], order[at]
+        between = [value for value in self._module.assignments(name, at) if start < order[value] < end]
+        around = {id(up) for up in self._module.ancestors(at)} if between else set()
+        return any(name not in names_in(value) and id(self._block_of(value)) in around for value in between)
 
     def _block_of(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return next((up for up in self._module.ancestors(node) if isinstance(up, (cst.BaseSuite, cst.Module))), None)
@@ -356,7 +354,8 @@ class Wraps:
     def _is_flagged_apart(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether another `if` of the same flag keeps `at` apart from the wrap: ``if distributed:``. What else a test
         asks may have another answer behind the wrap, and so has a flag that is set anew."""
-        here, there = arms(self._module, wrap.call), arms(self._module, at)
+        here = arms(self._module, wrap.call)
+        there = arms(self._module, at) if here else here
         flags = (test for test, arm in here.items() if there.get(test, arm) != arm and _is_dotted(test))
         return any(not self._is_bound_between(flag, wrap.call, at) for flag in flags)
 

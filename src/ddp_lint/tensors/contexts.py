@@ -30,12 +30,21 @@ def without_gradient(module: Module, node: cst.CSTNode) -> bool:
     function = module.function_of(node)
     if function is not None and _switched_off(module, function, node):
         return True
-    for up in (node, *module.ancestors(node)):
-        if isinstance(up, cst.With) and any(turns_off_gradient(module, item.item) for item in up.items):
-            return True
-        if isinstance(up, cst.FunctionDef) and any(turns_off_gradient(module, d.decorator) for d in up.decorators):
-            return True
-    return False
+    known, blocks, off = module.without_gradient, [], False
+    up: cst.CSTNode | None = node
+    while up is not None and not off:
+        if type(up) is cst.IndentedBlock:
+            if up in known:
+                off = known[up]
+                break
+            blocks.append(up)
+        elif type(up) is cst.With:
+            off = any(turns_off_gradient(module, item.item) for item in up.items)
+        elif type(up) is cst.FunctionDef:
+            off = any(turns_off_gradient(module, each.decorator) for each in up.decorators)
+        up = module.parent(up)
+    known.update(dict.fromkeys(blocks, off))
+    return off
 
 
 def turns_off_gradient(module: Module, expression: cst.BaseExpression) -> bool:

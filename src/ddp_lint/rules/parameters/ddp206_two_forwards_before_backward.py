@@ -16,9 +16,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import chosen_apart, exclusive
 from ddp_lint.source.imports import dotted_ast, of_self
-from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.syntax import calls_below
-from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
@@ -136,7 +134,7 @@ class TwoForwardsBeforeBackward(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         open_calls: dict[str, cst.Call] = {}  # DDP models called with a graph that waits for its backward
-        for call in calls_as_run(node.body):
+        for call in self.module.calls_as_run(node):
             name = dotted(call.func)
             if is_backward(call):
                 self._report_pending(open_calls)
@@ -175,7 +173,7 @@ class TwoForwardsBeforeBackward(Rule):
 
     def _is_detached(self, node: cst.CSTNode) -> bool:
         """Whether an expression is part of one whose result has no gradients: ``loss(output, y).detach()``."""
-        for each in (node, *self.module.ancestors(node)):
+        for each in itertools.chain((node,), self.module.ancestors(node)):
             after = self.module.parent(each)
             if isinstance(after, cst.Attribute) and after.value is each and after.attr.value in _DETACHING:
                 return True
@@ -200,8 +198,8 @@ class TwoForwardsBeforeBackward(Rule):
         """The names in a function, each where it is, in source order."""
         if function not in self._names:
             found = self._names[function] = collections.defaultdict(list)
-            for node in descendants(function):
-                if isinstance(node, cst.Name):
+            for node in self.module.inside(function):
+                if type(node) is cst.Name:
                     found[node.value].append(node)
         return self._names[function]
 

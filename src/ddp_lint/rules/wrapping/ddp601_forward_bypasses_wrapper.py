@@ -19,7 +19,6 @@ from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
-from ddp_lint.source.queries import calls_as_run
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.contexts import without_gradient
@@ -242,7 +241,7 @@ class ForwardBypassesWrapper(Rule):
 
     def _order_of(self, function: cst.FunctionDef) -> _Order:
         if function not in self._orders:
-            calls = calls_as_run(function.body)
+            calls = self.module.calls_as_run(function)
             backwards = [place for place, call in enumerate(calls) if is_backward(call)]
             self._orders[function] = _Order(calls, {call: place for place, call in enumerate(calls)}, backwards, {})
         return self._orders[function]

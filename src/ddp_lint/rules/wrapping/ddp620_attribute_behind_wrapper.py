@@ -199,7 +199,8 @@ class AttributeBehindWrapper(Rule):
             if type(node) is cst.Call and (added := _added(node)) is not None:
                 self._sets(*added, node)
         self._set_by_bases: dict[tuple[cst.ClassDef, str], frozenset[str]] = {}
-        self._found: dict[tuple[cst.CSTNode | None, str], list[_Asked]] = {}
+        #: By the function and the name of the wrapper: the first place of each attribute.
+        self._found: dict[tuple[cst.CSTNode | None, str], dict[str, _Asked]] = {}
         self._wrapped = {wrap.outer for wrap in self.module.wraps.all if wrap.kind == "ddp"}
         self._prepared: dict[cst.Call, bool] = {}
         #: Where the file takes a module out of its wrapper, by the name of that one.
@@ -216,6 +217,8 @@ class AttributeBehindWrapper(Rule):
         #: By the first binding of a name: all uses of the name in one scope see the same ones.
         self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
         self._of_one_rank: dict[cst.CSTNode, bool] = {}
+        #: By what wrapped a model: what that is in, the tests of the `if`s among it with the arm, and their names.
+        self._above: dict[cst.CSTNode, tuple[frozenset[cst.CSTNode], dict[str, str], frozenset[str]]] = {}
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value
@@ -227,9 +230,8 @@ class AttributeBehindWrapper(Rule):
         made = made or self._unwrapped_beside(node.value, name) or self._prepared_below(node.value, name)
         if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
             return
-        asked = self._found.setdefault((self.module.function_of(node), name), [])
-        if all(attribute != other.attribute for other in asked):
-            asked.append(_Asked(node, name, attribute, *made))
+        asked = self._found.setdefault((self.module.function_of(node), name), {})
+        asked.setdefault(attribute, _Asked(node, name, attribute, *made))
 
     def _sets(self, holder: str, attribute: str, node: cst.CSTNode) -> None:
         if holder != "self":
@@ -272,7 +274,8 @@ class AttributeBehindWrapper(Rule):
         return self._set_by_bases[owner, name]
 
     def finish(self) -> None:
-        for first, *others in self._found.values():
+        for asked in self._found.values():
+            first, *others = asked.values()
             self._report(first, others)
 
     def _report(self, asked: _Asked, others: list[_Asked]) -> None:
@@ -440,9 +443,12 @@ class AttributeBehindWrapper(Rule):
         caught."""
         if ruled_out(self.module, made[0], use) or self._has_one_gpu(use):
             return True
-        there, wrapped_under = set(self.module.ancestors(made[0])), arms(self.module, made[0])
-        here = arms(self.module, use)
-        conditions = {name for up in there if isinstance(up, cst.If) for name in _names(up.test)}
+        if made[0] not in self._above:
+            there = frozenset(self.module.ancestors(made[0]))
+            asked = frozenset(name for up in there if isinstance(up, cst.If) for name in _names(up.test))
+            self._above[made[0]] = there, arms(self.module, made[0]), asked
+        there, wrapped_under, conditions = self._above[made[0]]
+        here = arms(self.module, use) if wrapped_under else {}
         for up in self.module.ancestors(use):
             if isinstance(up, cst.Try) and up.handlers:
                 return True

@@ -23,7 +23,8 @@ from ddp_lint.tensors.contexts import without_gradient
 
 _CONDITIONAL = (cst.If, cst.Else, cst.ExceptHandler, cst.MatchCase, cst.IfExp, cst.Lambda, cst.While)
 _LEAVES = (cst.Return, cst.Raise, cst.Continue, cst.Break)
-_REDUCING = frozenset({"all_reduce", "reduce_scatter_tensor", "all_gather"})
+#: Names of what averages gradients by hand, or leaves it out.
+_BY_HAND = frozenset({"no_sync", "all_reduce", "reduce_scatter_tensor", "all_gather"})
 _STEPPING = frozenset({"zero_grad", "step"})
 _OPTIMIZING = frozenset({*_STEPPING, "update", "unscale_", "backward", "scale", "manual_backward"})
 
@@ -129,7 +130,7 @@ class SecondBackwardAfterForward(Rule):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         calls = list(calls_in(node.body))
-        if not any(map(is_backward, calls)) or _by_hand(node):
+        if not any(map(is_backward, calls)) or self._by_hand(node):
             return
         forwards: dict[str, list[tuple[cst.Call, Wrap]]] = {}
         for call in calls:
@@ -144,6 +145,11 @@ class SecondBackwardAfterForward(Rule):
             reached = backwards_of(self.module, [call for call, _ in made], ends)
             inside = [call for call in reached if call in order.places and argument(call, None, "inputs") is None]
             self._check(model, made[0][1], order, sorted(inside, key=order.places.__getitem__))
+
+    def _by_hand(self, function: cst.FunctionDef) -> bool:
+        """The function decides itself when gradients are averaged."""
+        words = {word for word in _BY_HAND if self.module.file.holds(word)}
+        return bool(words) and any(type(n) is cst.Name and n.value in words for n in self.module.inside(function))
 
     def _detached(self, call: cst.Call, wrap: Wrap) -> Iterator[cst.Arg]:
         """The arguments of a forward of which the model inside uses nothing but what it detaches."""
@@ -265,10 +271,3 @@ def _is_always_detached(name: str, function: ast.AST) -> bool:
             part = part.value
         detached += isinstance(part, ast.Name) and part.id == name
     return 0 < uses == detached
-
-
-def _by_hand(function: cst.FunctionDef) -> bool:
-    """The function decides itself when gradients are averaged."""
-    return any(
-        isinstance(n, cst.Name) and (n.value == "no_sync" or n.value in _REDUCING) for n in descendants(function)
-    )

@@ -11,7 +11,7 @@ import libcst as cst
 
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.accumulation import is_backward
-from ddp_lint.source.tree import called, children, descendants, subtree
+from ddp_lint.source.tree import called, children, descendants
 from ddp_lint.tensors.contexts import without_gradient
 
 #: Names of which a statement may mention one that are looked up one by one; with more, all statements are gone through.
@@ -74,7 +74,7 @@ class _Rest(NamedTuple):
 class _Block:
     """The names that the statements of a block mention, looked for once for all values that are followed through it."""
 
-    def __init__(self, suite: cst.BaseSuite) -> None:
+    def __init__(self, module: Module, suite: cst.BaseSuite) -> None:
         self.statements = suite.body
         self.places = {statement: place for place, statement in enumerate(suite.body)}
         #: What is known of the rest of the block from a place on, by the names that hold a value there.
@@ -82,7 +82,7 @@ class _Block:
         self._names: list[frozenset[str]] = []
         self._mentions: dict[str, list[int]] = {}
         for place, statement in enumerate(suite.body):
-            names = frozenset(node.value for node in subtree(statement) if isinstance(node, cst.Name))
+            names = frozenset(node.value for node in module.inside(statement) if type(node) is cst.Name)
             self._names.append(names)
             for name in names:
                 self._mentions.setdefault(name, []).append(place)
@@ -138,7 +138,7 @@ class _Flow:
     def suite(self, suite: cst.BaseSuite) -> None:
         block = self._module.blocks.get(suite)
         if block is None:
-            block = self._module.blocks[suite] = _Block(suite)
+            block = self._module.blocks[suite] = _Block(self._module, suite)
         inside = sorted(block.places[each] for each in self._around.get(suite, ()))
         last = inside[-1] if inside else -1
         at, end = 0, len(block.statements)
