@@ -70,13 +70,12 @@ def is_reached_from(project: Project, program: ModuleFacts, facts: ModuleFacts, 
     """Whether one program, a file that is started, may come to what a line of a file is in. True where that is not
     seen."""
     start, path = project.find(program.name), project.find(facts.name)
-    if start is None or path is None or _bodies(project) is None:
-        return True
-    return (project.inside(path), body_at(facts.tree, line)) in _reached(project, project.inside(start))
+    reached = _reached(project, project.inside(start)) if start is not None else frozenset[Body]()
+    return not reached or path is None or (project.inside(path), body_at(facts.tree, line)) in reached
 
 
 def _reached(project: Project, program: str = "") -> frozenset[Body]:
-    """The bodies that all programs of the project come to, or the one in a file."""
+    """The bodies that all programs of the project come to, or the one in a file; none where that is not seen."""
     return project.remember(("reached bodies", program), lambda: _walked(project, program))
 
 
