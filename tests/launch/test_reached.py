@@ -148,3 +148,12 @@ def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
     line = LOSSES.split("\n").index("    return x.sum()") + 1
     assert is_reached_from(project, show, losses, line)
     assert not is_reached_from(project, train, losses, line)
+
+
+def test_a_program_that_is_no_module_of_the_walk(tmp_path: pathlib.Path) -> None:
+    """Tests are started by others: what they come to is not asked for."""
+    project = _project(tmp_path, {"tests/run.py": f"import losses{START}losses.total(1)\n", "losses.py": LOSSES})
+    run, losses = project.facts_of(tmp_path / "tests" / "run.py"), project.facts_of(tmp_path / "losses.py")
+    assert run is not None
+    assert losses is not None
+    assert is_reached_from(project, run, losses, 9)

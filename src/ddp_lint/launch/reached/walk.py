@@ -82,7 +82,7 @@ def _reached(project: Project, program: str = "") -> frozenset[Body]:
 def _walked(project: Project, program: str) -> frozenset[Body]:
     bodies = _bodies(project)
     texts = [words_of_settings(project), calls_of_notebooks(project), calls_of_texts(project)]
-    if bodies is None or None in texts:
+    if bodies is None or None in texts or (program and program not in bodies.modules):
         return frozenset()
     named = frozenset[str]().union(*(words or () for words in texts))
     by_settings = any(map(project.holding, _BY_SETTINGS))
