@@ -18,7 +18,7 @@ _BY_UV = re.compile(r"(?m)^\[+tool\.uv\b")
 _BUILT = re.compile(r"(?m)^\[(?:build-system\]|tool\.(?:setuptools|hatch|poetry|flit|pdm)\b)|^package *= *true\b")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 #: What code looks like that calls a function or gets hold of it: ``train(``, ``pkg.train``, ``pkg:train``.
-_CALLED = re.compile(r"[A-Za-z_]\w*(?=\()|(?<=[.:])[A-Za-z_]\w*")
+_CALLED = re.compile(r"\b[A-Za-z_]\w*(?=\()|(?<=[.:])[A-Za-z_]\w*")
 _IMPORTING = re.compile(r"\bimport\b[^\n]*")
 
 

@@ -158,7 +158,7 @@ class Bodies:
         while stack:
             for base in self._bases[stack.pop()]:
                 if isinstance(base, str):
-                    if base.partition("[")[0] not in _PLAIN:
+                    if base not in _PLAIN:
                         return True
                 elif base not in seen:
                     seen.add(base)

@@ -8,14 +8,17 @@ around them. Nothing is resolved here: a table depends on the text of its file a
 from __future__ import annotations
 
 import ast
+import bisect
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 from typing import TypeGuard
 
 from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, below, decorators, main_guards, statements
+from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements
 
 #: The names of the bodies of a module, and of what it does when it is started.
 MODULE, PROGRAM = "", "__main__"
@@ -34,6 +37,8 @@ _TEMPLATE = re.compile(r"(\w*)(?:\{\w*\}|%s)(\w*)")
 _PART = re.compile(r"[\w.]+")
 #: A longer string is a text.
 _LONGEST = 120
+#: A base or a decorator that is no name.
+_UNNAMED = "?"
 _BLOCKS = ("body", "orelse", "finalbody")
 
 
@@ -102,14 +107,40 @@ def names_of(text: str) -> FileNames | None:
 
 def body_at(tree: ast.Module, line: int) -> str:
     """The name of the body that a line of a file is in."""
+    firsts, spans = _spans(tree)
+    place = bisect.bisect_right(firsts, line) - 1
+    # A method lies in its class, which begins before it.
+    while place >= 0:
+        last, name, around = spans[place]
+        if line <= last:
+            return name
+        place = around
+    return MODULE
+
+
+@kept_by_node(32)
+def _spans(tree: ast.Module) -> tuple[list[int], list[tuple[int, str, int]]]:
+    """The first lines of the bodies of a file, in order, and of each the last line, the name, and the place of the body
+    around it, -1 for none."""
+    found: list[tuple[int, int, str]] = []
     for guard in main_guards(tree):
-        if not guard.orelse and guard.lineno <= line <= (guard.end_lineno or guard.lineno):
-            return PROGRAM
-    outer = next((n for n in _definitions(tree) if _spans(n, line)), None)
-    if not isinstance(outer, ast.ClassDef):
-        return outer.name if outer is not None else MODULE
-    method = next((n for n in outer.body if isinstance(n, FunctionNode) and _spans(n, line)), None)
-    return f"{outer.name}.{method.name}" if method is not None else outer.name
+        if not guard.orelse:
+            found.append((guard.lineno, guard.end_lineno or guard.lineno, PROGRAM))
+    for node in _definitions(tree):
+        found.append((first_line(node), node.end_lineno or node.lineno, node.name))
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(method, FunctionNode):
+                last = method.end_lineno or method.lineno
+                found.append((first_line(method), last, f"{node.name}.{method.name}"))
+    found.sort(key=lambda each: (each[0], -each[1]))
+    spans: list[tuple[int, str, int]] = []
+    open_at: list[int] = []
+    for first, last, name in found:
+        while open_at and spans[open_at[-1]][0] < first:
+            open_at.pop()
+        spans.append((last, name, open_at[-1] if open_at else -1))
+        open_at.append(len(spans) - 1)
+    return [first for first, _, _ in found], spans
 
 
 def _definitions(tree: ast.Module) -> list[FunctionNode | ast.ClassDef]:
@@ -123,11 +154,6 @@ def _definitions(tree: ast.Module) -> list[FunctionNode | ast.ClassDef]:
         else:
             stack += [inner for inner in below(node) if isinstance(inner, (ast.stmt, ast.excepthandler))]
     return found
-
-
-def _spans(node: FunctionNode | ast.ClassDef, line: int) -> bool:
-    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-    return first <= line <= (node.end_lineno or node.lineno)
 
 
 class _Reader:
@@ -153,36 +179,30 @@ class _Reader:
             if target not in targets:
                 targets.append(target)
 
-    def _statements(self, nodes: list[ast.stmt], body: str, guards: set[int]) -> None:
+    def _statements(self, nodes: Iterable[ast.AST], body: str, guards: set[int]) -> None:
         """The statements of a module: what it does itself, and its definitions, also below a condition."""
-        for node in nodes:
+        stack = [(node, body) for node in nodes]
+        while stack:
+            node, around = stack.pop()
             if isinstance(node, FunctionNode):
-                self._function(node, node.name, body)
+                self._function(node, node.name, around)
             elif isinstance(node, ast.ClassDef):
-                self._class(node, body)
+                self._class(node, around)
             elif id(node) in guards and isinstance(node, ast.If):
-                self._statements(node.body, PROGRAM, set())
                 self._body(PROGRAM)
-            elif any(getattr(node, block, None) for block in _BLOCKS):
-                self._table.acts |= body == MODULE and isinstance(node, (ast.For, ast.While, ast.With))
-                self._below(node, body, guards)
+                stack += [(inner, PROGRAM) for inner in node.body]
+            elif isinstance(node, (ast.excepthandler, ast.match_case)) or any(getattr(node, b, None) for b in _BLOCKS):
+                self._table.acts |= around == MODULE and isinstance(node, (ast.For, ast.While, ast.With))
+                stack += [(inner, around) for inner in below(node)]
             else:
-                self._table.acts |= body == MODULE and _acts(node)
-                self._read(node, self._body(body))
-
-    def _below(self, node: ast.AST, body: str, guards: set[int]) -> None:
-        for inner in below(node):
-            if isinstance(inner, ast.stmt):
-                self._statements([inner], body, guards)
-            elif isinstance(inner, (ast.excepthandler, ast.match_case)):
-                self._below(inner, body, guards)
-            else:
-                self._read(inner, self._body(body))
+                self._table.acts |= around == MODULE and _acts(node)
+                self._read(node, self._body(around))
 
     def _class(self, node: ast.ClassDef, around: str) -> None:
         body = self._body(node.name)
         self._decorated(node, node.name, around)
-        self._table.bases.setdefault(node.name, []).extend(dotted_ast(base) or ast.unparse(base) for base in node.bases)
+        bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+        self._table.bases.setdefault(node.name, []).extend(dotted_ast(base) or _UNNAMED for base in bases)
         for part in (*node.bases, *node.keywords):
             self._read(part, body)
         for inner in node.body:
@@ -201,9 +221,7 @@ class _Reader:
             self._read(statement, body, own)
 
     def _decorated(self, node: FunctionNode | ast.ClassDef, name: str, around: str) -> None:
-        self._table.decorators.setdefault(name, set()).update(
-            dotted_ast(each) or ast.unparse(each) for each in decorators(node)
-        )
+        self._table.decorators.setdefault(name, set()).update(dotted_ast(each) or _UNNAMED for each in decorators(node))
         for decorator in node.decorator_list:
             self._read(decorator, self._body(around))
 
@@ -316,6 +334,6 @@ def _own_variables(function: FunctionNode) -> frozenset[str]:
     return frozenset(found - shared - {"self", "cls"})
 
 
-def _acts(node: ast.stmt) -> bool:
+def _acts(node: ast.AST) -> bool:
     """Whether a statement of a module is a call for what it does."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
