@@ -70,7 +70,7 @@ def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
     left = (
         bool(programs)
         and facts not in programs
-        and not any(_comes_to(project, program, facts, line) for program in (*programs, facts))
+        and not any(is_reached_from(project, program, facts, line) for program in (*programs, facts))
     )
     return left and not is_unused(project, facts, line)  # what nothing calls is another matter
 
@@ -98,12 +98,7 @@ def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[
     if line is not None and _is_in_guard(facts, line):
         return (facts,)
     programs = _programs_above(facts, project)
-    return tuple(each for each in programs if line is None or _comes_to(project, each, facts, line))
-
-
-def _comes_to(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
-    """Whether a program comes to the function, class or method that a line of a file is in."""
-    return is_reached_from(project, program, facts, line)
+    return tuple(each for each in programs if line is None or is_reached_from(project, each, facts, line))
 
 
 def _is_in_guard(facts: ModuleFacts, line: int) -> bool:

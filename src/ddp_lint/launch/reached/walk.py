@@ -87,7 +87,7 @@ def _walked(project: Project, program: str) -> frozenset[Body]:
     named = frozenset[str]().union(*(words or () for words in texts))
     by_settings = any(map(project.holding, _BY_SETTINGS))
     with project.recording(apart=True):  # where modules lie follows from the names of the files
-        started = list(bodies.programs(named))
+        started = project.remember(("started bodies",), lambda: list(bodies.programs(named)))
         if program:
             started = [(program, MODULE), *(each for each in started if each[0] == program)]
         return _Walk(bodies, named, by_settings=by_settings).reached(started) if started else frozenset()
