@@ -195,6 +195,10 @@ class RanksWriteOneFile(Rule):
     program while the others wait for it in a barrier. Code that only programs without a group come to,
     where others of the project make one.
 
+    Only with `--preview`: files that all ranks write (`torch.save`, `open(path, "w")`). On public code nobody had read,
+    four in ten of these were false, as programs of one process write them, too; of folders, removals and downloads
+    one in five.
+
     ## How to confirm
 
     `ddp-lint verify train.py`: a rank raises `FileExistsError`, or ranks write one path with no collective between
@@ -615,9 +619,11 @@ class RanksWriteOneFile(Rule):
         if outcome is _Outcome.MADE and path is not None and is_made_before(self.module, call, path):
             return
         does, help_ = _OUTCOMES[outcome]
+        # Of files that all ranks write, four in ten first readings were false: programs of one process write them, too.
         self.report(
             call,
             f"every rank {does} this path at the same time: {outcome.value}",
+            confidence=Confidence.LOW if outcome is _Outcome.WRITTEN else None,
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
