@@ -123,7 +123,7 @@ def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
     if not sites or any(site.facts is not module.facts for site in sites):
         return ()
     lines = {(site.span.line, site.span.column) for site in sites}
-    found = [c for c in module.of_type(cst.Call) if dotted(c.func).rpartition(".")[2] == name]
+    found = [c for c in module.calls_named(name) if dotted(c.func)]
     found = [c for c in found if (module.span(c).line, module.span(c).column) in lines]
     return found if len(found) == len(lines) else ()
 
