@@ -20,8 +20,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-#: Characters of a full line: a file with fewer lines that are longer counts by its characters.
-_LINE = 80
+#: Characters of a line on average, by which a file of longer lines than full ones counts.
+_LINE, _FULL_LINE = 40, 80
 #: CPU seconds below which a ratio above the limit may be noise: it is measured again at twice the size.
 _SHORT = 2.0
 Make = Callable[[pathlib.Path, int], None]
@@ -1176,15 +1176,16 @@ def _tiny(folder: pathlib.Path, n: int) -> None:
 
 
 def _size_of_lines(make: Make, size: int, lines: int) -> int:
-    """The size at which an input has that many lines, or as much text as that many full ones have; 0 if it does not grow
-    in proportion to its size."""
+    """The size at which an input has that many lines, or as much text as that many have where its lines are longer than
+    full ones; 0 if it does not grow in proportion to its size."""
 
     def share(n: int) -> float:
         folder = pathlib.Path(tempfile.mkdtemp())
         try:
             make(folder, n)
             texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-            return max(sum(text.count(b"\n") for text in texts), sum(map(len, texts)) / _LINE) / lines
+            ends, length = sum(text.count(b"\n") for text in texts), sum(map(len, texts))
+            return (length / _LINE if length > _FULL_LINE * ends else ends) / lines
         finally:
             _remove(folder)
 
