@@ -138,7 +138,7 @@ def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
 
 
 #: What `ast` has a node of the same place for; of a name, where it is read or bound by itself.
-_READ = (cst.Call, cst.Attribute, cst.Name, cst.BaseSmallStatement)
+_READ = (cst.Call, cst.Attribute, cst.Name, cst.BaseSmallStatement, cst.SimpleStatementLine)
 #: What a compound statement has before its blocks, of which both trees have the same parts.
 _HEADS: dict[type[cst.CSTNode], tuple[str, ...]] = {
     cst.If: ("test",), cst.While: ("test",), cst.For: ("target", "iter"), cst.With: ("items",)
@@ -147,8 +147,8 @@ _Pairs = dict[cst.CSTNode, Place]
 
 
 def _places_of(statement: cst.CSTNode, parsed: Sequence[ast.stmt], lines: Sequence[str]) -> _Pairs:
-    """The places of the calls, attributes and names of a statement, without the blocks in it, and of the parts of a
-    simple one."""
+    """The places of the calls, attributes and names of a statement, without the blocks in it; of a simple one, its own
+    and those of its parts."""
     fields = _HEADS.get(type(statement))
     simple = isinstance(statement, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
     if not simple and fields is None:
@@ -165,7 +165,10 @@ def _places_of(statement: cst.CSTNode, parsed: Sequence[ast.stmt], lines: Sequen
     pairs += ((a, b) for kind in nodes for a, b in zip(nodes[kind], others[kind], strict=True))
     if not all(map(str.isascii, lines[parsed[0].lineno - 1 : _end(parsed[-1])[0]])):
         return {}  # `ast` counts bytes
-    return {node: (other.lineno, other.col_offset, *_end(other)) for node, other in pairs}
+    found = {node: (other.lineno, other.col_offset, *_end(other)) for node, other in pairs}
+    if simple:
+        found[statement] = (parsed[0].lineno, parsed[0].col_offset, *_end(parsed[-1]))
+    return found
 
 
 def _kinds_of(roots: Sequence[cst.CSTNode]) -> dict[str, list[cst.CSTNode]]:
