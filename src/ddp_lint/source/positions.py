@@ -138,7 +138,11 @@ def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
 
 
 #: What `ast` has a node of the same place for; of a name, where it is read or bound by itself.
-_READ = (cst.Call, cst.Attribute, cst.Name, cst.BaseSmallStatement, cst.SimpleStatementLine)
+_ALIKE = {
+    cst.Attribute: "Attribute", cst.BinaryOperation: "BinOp", cst.Call: "Call", cst.Comparison: "Compare",
+    cst.Name: "Name", cst.Subscript: "Subscript", cst.UnaryOperation: "UnaryOp",
+}  # fmt: skip
+_READ = (*_ALIKE, cst.BaseSmallStatement, cst.SimpleStatementLine)
 #: What a compound statement has before its blocks, of which both trees have the same parts.
 _HEADS: dict[type[cst.CSTNode], tuple[str, ...]] = {
     cst.If: ("test",), cst.While: ("test",), cst.For: ("target", "iter"), cst.With: ("items",)
@@ -147,7 +151,7 @@ _Pairs = dict[cst.CSTNode, Place]
 
 
 def _places_of(statement: cst.CSTNode, parsed: Sequence[ast.stmt], lines: Sequence[str]) -> _Pairs:
-    """The places of the calls, attributes and names of a statement, without the blocks in it; of a simple one, its own
+    """The places of the expressions `_ALIKE` of a statement, without the blocks in it; of a simple one, its own
     and those of its parts."""
     fields = _HEADS.get(type(statement))
     simple = isinstance(statement, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
@@ -172,22 +176,16 @@ def _places_of(statement: cst.CSTNode, parsed: Sequence[ast.stmt], lines: Sequen
 
 
 def _kinds_of(roots: Sequence[cst.CSTNode]) -> dict[str, list[cst.CSTNode]]:
-    """The calls, attributes and names below some nodes, in source order."""
-    found: dict[str, list[cst.CSTNode]] = {"Call": [], "Attribute": [], "Name": []}
+    """The expressions `_ALIKE` below some nodes, in source order."""
+    found: dict[str, list[cst.CSTNode]] = {name: [] for name in _ALIKE.values()}
     stack = [*reversed(roots)]
     while stack:
         node = stack.pop()
         kind = type(node)
-        if kind is cst.Name:
-            found["Name"].append(node)
-            continue
+        if kind in _ALIKE:
+            found[_ALIKE[kind]].append(node)
         below = children(node)
-        if kind is cst.Attribute:
-            found["Attribute"].append(node)
-            below = below[:1]
-        elif kind is cst.Call:
-            found["Call"].append(node)
-        elif kind is cst.Arg:
+        if kind is cst.Attribute or kind is cst.Arg:
             below = below[:1]
         elif kind is cst.Param:
             below = below[1:]
@@ -199,7 +197,7 @@ def _kinds_of(roots: Sequence[cst.CSTNode]) -> dict[str, list[cst.CSTNode]]:
 
 def _kinds_of_ast(roots: Sequence[ast.AST]) -> dict[str, list[ast.expr]] | None:
     """The same of `ast`; None where there are strings in which it may not know the places of expressions."""
-    found: dict[str, list[ast.expr]] = {"Call": [], "Attribute": [], "Name": []}
+    found: dict[str, list[ast.expr]] = {name: [] for name in _ALIKE.values()}
     stack = list(roots)
     while stack:
         node = stack.pop()
