@@ -22,7 +22,6 @@ _MANY_INNER, _MANY_KEYWORDS, _MANY_PATTERNS = 2_000, 4_000, 1_000
 #: So many keywords, or patterns in one pattern, are left together.
 _TOGETHER = 8
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
-_OWN = (ast.Yield, ast.YieldFrom, ast.Await)
 _INNER_KINDS = frozenset({ast.Lambda, *_COMPREHENSIONS})
 
 
@@ -57,18 +56,35 @@ def without_many(tree: ast.Module) -> ast.Module:
 class _Parts(ast.NodeTransformer):
     def __init__(self, *, many_inner: bool) -> None:
         self._many_inner = many_inner
+        #: How many nodes were met that need a function of their own.
+        self._own = 0
+        #: The names of the keywords that were met, without those that a tuple has by now.
+        self._keywords: list[str] = []
+
+    def visit_Yield(self, node: ast.Yield | ast.YieldFrom | ast.Await) -> ast.AST:
+        self._own += 1
+        return self.generic_visit(node)
+
+    visit_YieldFrom = visit_Await = visit_Yield  # noqa: N815
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        self._keywords += [node.arg] if node.arg is not None else []
+        return self.generic_visit(node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        self.generic_visit(node)
-        if not self._many_inner or any(isinstance(below, _OWN) for below in walk(node.body)):
+        self.visit(node.args)
+        own, before = self._own, len(self._keywords)
+        node.body = self.visit(node.body)
+        if not self._many_inner or self._own > own:
             return node
         given = node.args
         names = [arg.arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
         names += [arg.arg for arg in (given.vararg, given.kwarg) if arg is not None]
         defaults = [*given.defaults, *(default for default in given.kw_defaults if default is not None)]
-        return _together(node, [node.body, *defaults], names)
+        return self._together(node, [node.body, *defaults], names, before)
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> ast.AST:
+        before = len(self._keywords)
         self.generic_visit(node)
         simple = all(
             isinstance(target, (ast.Name, ast.Tuple, ast.List, ast.Starred))
@@ -79,9 +95,18 @@ class _Parts(ast.NodeTransformer):
             return node
         made = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         targets = [n.id for part in node.generators for n in walk(part.target) if isinstance(n, ast.Name)]
-        return _together(node, [*made, *(e for part in node.generators for e in (part.iter, *part.ifs))], targets)
+        used = [*made, *(e for part in node.generators for e in (part.iter, *part.ifs))]
+        return self._together(node, used, targets, before)
 
     visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension  # noqa: N815
+
+    def _together(self, node: ast.expr, used: list[ast.expr], names: list[str], before: int) -> ast.expr:
+        """What is used, and names, in the place of an expression; the names of keywords as well, which count in
+        functions alone. `before`: how many of them were met before it."""
+        keywords = self._keywords[before:]
+        del self._keywords[before:]
+        parts = [*used, *(_at(node, ast.Name(name, ast.Load())) for name in (*names, *keywords))]
+        return _at(node, ast.Tuple(parts, ast.Load()))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -128,14 +153,6 @@ def _bound_by(pattern: ast.pattern) -> str | None:
     if isinstance(pattern, ast.MatchMapping):
         return pattern.rest
     return pattern.name if isinstance(pattern, (ast.MatchAs, ast.MatchStar)) else None
-
-
-def _together(node: ast.expr, used: list[ast.expr], names: list[str]) -> ast.expr:
-    """What is used, and names, in the place of an expression; the names of keywords as well, which count in functions
-    alone."""
-    keywords = [k.arg for each in used for k in walk(each) if isinstance(k, ast.keyword) and k.arg is not None]
-    parts = [*used, *(_at(node, ast.Name(name, ast.Load())) for name in (*names, *keywords))]
-    return _at(node, ast.Tuple(parts, ast.Load()))
 
 
 __all__ = ["may_have_many", "without_many"]
