@@ -33,7 +33,10 @@ SHARDED_MODE = re.compile(r"deepsp|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE
 _FAR_BACK = 300
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+# Neither is changed once it is made, by the hundred thousand: a frozen dataclass takes three times as long to make.
+
+
+@dataclasses.dataclass(eq=False, slots=True)
 class Step:
     """A choice that a rank made on its way, linked to the one before."""
 
@@ -43,6 +46,8 @@ class Step:
     before: Step | None
     #: Number of events that both ranks had in common when the choice was made.
     matched: int
+    #: Whether this choice, or one before it, is open.
+    opens: bool = False
 
     def backwards(self) -> Iterator[Step]:
         step: Step | None = self
@@ -51,7 +56,7 @@ class Step:
             step = step.before
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Side:
     """One rank on its walk: where it is, in which world, what it chose itself, how it came there."""
 
@@ -733,7 +738,8 @@ class Comparison:
     def _choose(side: Side, chosen: bool, matched: int) -> Side:
         node = side.node
         assert isinstance(node, Choice)
-        trail = Step(node.condition, chosen, node.span, side.trail, matched)
+        opens = node.condition.open or (side.trail is not None and side.trail.opens)
+        trail = Step(node.condition, chosen, node.span, side.trail, matched, opens)
         return Side(node.yes if chosen else node.no, side.world, side.own, trail)
 
     def _ends_in_error(self, world: int | None = None) -> list[bool]:
@@ -913,6 +919,8 @@ class Comparison:
         # The choice is near the end, trails are long.
         rest = itertools.islice(two.trail.backwards(), _FAR_BACK) if two.trail else iter(())
         for step in itertools.islice(one.trail.backwards(), _FAR_BACK) if one.trail else ():
+            if by_rank is not None and not step.opens:
+                break
             while id(step.condition) not in others and (before := next(rest, None)) is not None:
                 others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))

@@ -81,7 +81,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 class _Index:
     """The nodes of a file, which many questions go through, in the order of `walk`; those of a type apart."""
 
-    __slots__ = ("calls", "nodes", "statements", "version")
+    __slots__ = ("blocks", "calls", "nodes", "statements", "version")
 
     def __init__(self, tree: ast.AST, version: int) -> None:
         self.version = version
@@ -89,6 +89,8 @@ class _Index:
         self.nodes = list(_walk(tree))[1:]
         self.calls = [node for node in self.nodes if node.__class__ is ast.Call]
         self.statements = list(_statements(tree))[1:]
+        #: The statements that a line is in, by the line: many questions are asked of a place.
+        self.blocks: dict[int, list[Block]] = {}
 
 
 def _index_of(tree: ast.AST) -> _Index | None:
@@ -175,6 +177,15 @@ def last_line(node: ast.AST) -> int:
 
 def blocks_at(root: ast.AST, line: int) -> list[Block]:
     """The statements below a node that a line is in, with their handlers and cases, the outermost first."""
+    known = _index_of(root) if root.__class__ is ast.Module else None
+    if known is None:
+        return _blocks_at(root, line)
+    if line not in known.blocks:
+        known.blocks[line] = _blocks_at(root, line)
+    return list(known.blocks[line])
+
+
+def _blocks_at(root: ast.AST, line: int) -> list[Block]:
     found: list[Block] = []
     inside: ast.AST | None = root
     while inside is not None:

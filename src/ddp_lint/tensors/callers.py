@@ -65,7 +65,7 @@ def calls_in_file(module: Module, function: cst.FunctionDef) -> Sequence[cst.Cal
     if not sites or any(site.facts is not module.facts for site in sites):
         return ()
     lines = {(site.span.line, site.span.column) for site in sites}
-    found = (c for c in module.of_type(cst.Call) if dotted(c.func).rpartition(".")[2] == function.name.value)
+    found = (c for c in module.calls_named(function.name.value) if dotted(c.func))
     calls = [c for c in found if (module.span(c).line, module.span(c).column) in lines]
     return calls if len(calls) == len(lines) else ()
 

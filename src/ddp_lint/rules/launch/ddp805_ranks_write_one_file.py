@@ -393,7 +393,7 @@ class RanksWriteOneFile(Rule):
     def _calls_of(self, function: cst.FunctionDef) -> list[cst.Call]:
         owner = self.module.class_of(function)
         name = f"self.{function.name.value}" if owner is not None else function.name.value
-        found = [call for call in self.module.of_type(cst.Call) if dotted(call.func) == name]
+        found = [call for call in self.module.calls_named(function.name.value) if dotted(call.func) == name]
         return [c for c in found if self.module.class_of(c) is owner or owner is None]
 
     def _trains(self, function: cst.FunctionDef | None) -> bool:
@@ -408,7 +408,7 @@ class RanksWriteOneFile(Rule):
     @functools.cached_property
     def _training(self) -> frozenset[tuple[str, cst.ClassDef | None]]:
         """The functions of the file that have a backward, as their callers write them, each method with its class."""
-        found = (self.module.function_of(c) for c in self.module.of_type(cst.Call) if called(c) == "backward")
+        found = (self.module.function_of(c) for c in self.module.calls_named("backward"))
         named = ((f.name.value, self.module.class_of(f)) for f in dict.fromkeys(found) if f is not None)
         return frozenset((f"self.{name}" if owner is not None else name, owner) for name, owner in named)
 

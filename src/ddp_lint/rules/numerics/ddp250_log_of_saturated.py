@@ -392,7 +392,7 @@ class LogOfSaturated(Rule):
         sites = call_sites(self.module, function) if function is not None else ()
         if function is None or not sites:
             return False
-        calls = [call for call in self.module.of_type(cst.Call) if called(call) == function.name.value]
+        calls = self.module.calls_named(function.name.value)
         evaluates = len(calls) == len(sites) and all(evaluation_only(self.module, call) for call in calls)
         return evaluates or all(called_without_gradient(site) or _is_given_data(site) for site in sites)
 
