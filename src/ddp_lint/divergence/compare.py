@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.event_graph import (
@@ -69,6 +69,11 @@ class Side:
         return Side(node, self.world, self.own, self.trail)
 
 
+def _holds_more(made: _Made, seen: Iterable[_Made]) -> bool:
+    """Has one of the two sides made a choice that it made on none of the ways that are followed already?"""
+    return any(not own <= frozenset().union(*(ways[side] for ways in seen)) for side, own in enumerate(made))
+
+
 def _have_one_number(condition: Condition, here: list[int]) -> bool:
     """Have all ranks that come to the choice the same number, from which it follows: those with the local rank 0, in
     ``if local_rank == 0: stopper.step(); if stopper.stop: break``?"""
@@ -100,6 +105,8 @@ class Difference:
 
 #: Where two ranks first met in calls of the same name at different places.
 Drift = tuple[Side, Side]
+#: What each of two sides has chosen.
+_Made = tuple[frozenset[tuple[Hashable, bool]], ...]
 #: Two places that are compared, with the number of events that matched before them.
 _Pair = tuple[Side, Side, int, Drift | None]
 
@@ -113,7 +120,8 @@ class Comparison:
 
     #: Pairs of nodes that one function's comparison may visit.
     BOUND = 60_000
-    #: Ways to one pair of nodes that differ in what they have chosen, which are all followed.
+    #: Ways to one pair of nodes that differ in what they have chosen, which are all followed; of the others, those with
+    #: a choice that none of these has made.
     WAYS = 8
 
     def __init__(self, graph: EventGraph, projection: Projection) -> None:
@@ -121,7 +129,7 @@ class Comparison:
         self._projection = projection
         self._steps = 0
         #: Pairs of places that were reached, each with the choices that led there and are tested again.
-        self._seen: dict[Hashable, set[Hashable]] = {}
+        self._seen: dict[Hashable, set[_Made]] = {}
         #: The shared choices below each node, one bit of a number for each choice: thousands are put together quickly.
         self._asked_below: list[int] = []
         self._bits: dict[Hashable, int] = {}
@@ -482,7 +490,7 @@ class Comparison:
             frozenset(item for item in side.own.items() if below & bits.get(item[0], 0)) for side in (one, two)
         )
         seen = self._seen.setdefault(key, set())
-        if made in seen or len(seen) >= self.WAYS:
+        if made in seen or (len(seen) >= self.WAYS and not _holds_more(made, seen)):
             return False
         seen.add(made)
         return True

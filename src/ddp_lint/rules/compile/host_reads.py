@@ -125,6 +125,23 @@ def avoidable(module: Module, node: cst.BaseExpression, function: cst.FunctionDe
     return all(_could_be_tensor(module, use, function) for use in uses)
 
 
+def used_in_one_branch(module: Module, node: cst.BaseExpression, function: cst.FunctionDef) -> bool:
+    """Whether a value is read before a test, and what is done with it is all in one arm of that test: a forward that
+    takes the other arm waits for nothing."""
+    around = set(module.ancestors(node))
+    arms = [_arms_around(module, use) - around for use in _uses(module, node, function, frozenset())]
+    return bool(arms) and bool(set.intersection(*arms))
+
+
+def _arms_around(module: Module, node: cst.CSTNode) -> set[cst.CSTNode]:
+    """The arms of tests that a place is in."""
+    return {
+        up
+        for up in module.ancestors(node)
+        if isinstance(branch := module.parent(up), cst.If) and up is not branch.test
+    }
+
+
 def _uses(
     module: Module, node: cst.BaseExpression, function: cst.FunctionDef, followed: frozenset[str]
 ) -> Iterator[cst.CSTNode]:
