@@ -241,7 +241,7 @@ class _Walk:
             self._add_methods(inside, owner, name)
             self._mention(others.split(".") if others else ())
             return
-        found = list(self._bodies.meanings(inside, first, rest))
+        found = self._bodies.meanings(inside, first, rest)
         for file, name in found:
             self._add_meaning(file, name)
         # What a variable holds, of the function or of a module, may be an object of any class.
@@ -300,7 +300,7 @@ class _Walk:
             for file, each in itertools.chain(*family.values()):
                 self._add_if_made(file, each)
         else:
-            known = list(self._bodies.meanings(inside, first, rest)) if first != "self" else []
+            known = self._bodies.meanings(inside, first, rest) if first != "self" else ()
             for file, name in known:
                 if not name:
                     self._add_all(file)
