@@ -157,3 +157,15 @@ def test_a_program_that_is_no_module_of_the_walk(tmp_path: pathlib.Path) -> None
     assert run is not None
     assert losses is not None
     assert is_reached_from(project, run, losses, 9)
+
+
+def test_a_name_that_modules_import_from_each_other_in_circles(tmp_path: pathlib.Path) -> None:
+    """Each module has one meaning of the name, however many ways lead there."""
+    names = [f"part{number}" for number in range(8)]
+    files = {
+        f"{name}.py": "".join(f"from {other} import total\n" for other in names if other != name) for name in names
+    }
+    files |= {"train.py": f"from part0 import total{START}total(1)\n", "losses.py": LOSSES}
+    files["part7.py"] += "from losses import total\n"
+    project = _project(tmp_path, files)
+    assert not _is_left(project, "losses.py", "    return x.sum()")

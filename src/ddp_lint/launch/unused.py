@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS
 from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.texts import called_in_texts, is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
@@ -26,10 +27,6 @@ _FILES = 25
 _WORD_FILES = 200
 #: How code finds a definition by a name that it has as a string.
 _BY_NAME = ("getattr(", "__dict__", "globals(", "eval(", "sys.modules")
-#: Words of projects whose settings name classes and functions of any module.
-_BY_SETTINGS = ("_target_", "locate(", "hydra")
-#: These as words, not in ``transform_target_pose`` or ``allocate(``.
-_SETTINGS = re.compile(r"(?<!\w)(_target_(?!\w)|locate\()|hydra")
 #: Calls that import a module of any name, and what finds any name in it, in the same file or in one that gets it.
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
@@ -562,10 +559,10 @@ def _looks_up(project: Project) -> str:
     """Whether code of the project looks in modules of any name for what has a name that is "given" to it, or one that
     it makes up, "composed"; '' for none."""
     importing = [project.text(path) or "" for word in _IMPORTS for path in project.holding(word)]
-    settings = (project.text(path) or "" for word in _BY_SETTINGS for path in project.holding(word))
+    settings = (project.text(path) or "" for word in SETTINGS_WORDS for path in project.holding(word))
     if any(map(_COMPOSED_NAME.search, importing)):
         return "composed"
-    return "given" if any(map(_SETTINGS.search, settings)) or any(map(_ANY_NAME.search, importing)) else ""
+    return "given" if any(map(BY_SETTINGS.search, settings)) or any(map(_ANY_NAME.search, importing)) else ""
 
 
 def _looking_up(project: Project, facts: ModuleFacts) -> frozenset[str]:

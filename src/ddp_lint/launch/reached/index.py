@@ -19,6 +19,8 @@ from ddp_lint.source.imports import absolute_target
 
 #: A body: its file, and its name there.
 Body: TypeAlias = tuple[str, str]
+#: What a name may be: files of the project, each with the name in it, "" for the module itself.
+Meanings: TypeAlias = tuple[tuple[str, str], ...]
 #: Imports that are followed from one name to the next.
 _HOPS = 12
 #: Letters of the name of a file that a word of another meaning hardly has.
@@ -75,6 +77,7 @@ class Bodies:
                 if owner:
                     self.methods_of[inside, owner].append(body)
         self._targets: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._meanings: dict[tuple[str, str, str], Meanings] = {}
         self._bases = {each: list(self._bases_of(*each)) for each in self._classes()}
         self.family_of = self._families()
         self.methods = collections.defaultdict[int, dict[str, list[Body]]](dict)
@@ -172,37 +175,43 @@ class Bodies:
 
     # ---- names
 
-    def meanings(self, inside: str, first: str, rest: str, hops: int = _HOPS) -> Iterator[tuple[str, str]]:
+    def meanings(self, inside: str, first: str, rest: str) -> Meanings:
         """What a name in a file is, with what follows it: files of the project, each with the name in it ("" for the
         module itself)."""
+        key = (inside, first, rest)
+        if key not in self._meanings:
+            self._meanings[key] = self._meant(*key, _HOPS, {})
+        return self._meanings[key]
+
+    def _meant(self, inside: str, first: str, rest: str, hops: int, seen: dict[tuple[str, str], Meanings]) -> Meanings:
+        """`seen`: what names are that were met on the way, as modules import from each other in circles."""
         names = self.modules[inside].names
         whole = f"{first}.{rest}" if rest else first
-        if first in names.bodies and first != PROGRAM:
-            yield inside, whole
-        if not hops:
-            return
+        known = seen.get((inside, whole))
+        if known is not None or not hops:
+            return known or ()
+        seen[inside, whole] = ()
+        found = [(inside, whole)] if first in names.bodies and first != PROGRAM else []
         resolved = [
             (file, name)
             for target in (names.imported_as.get(first, ()) if first != "*" else ())
             for file, name in self._resolved(inside, f"{target}.{rest}" if rest else target)
         ]
         for file, name in resolved:
-            yield from self._passed_on(file, name, hops - 1)
+            # A name of a module, or what the module has imported by that name from another one of the project.
+            head, _, others = name.partition(".")
+            if not head or head in self.modules[file].names.bodies:
+                found.append((file, name))
+            else:
+                found += self._meant(file, head, others, hops - 1, seen) or self._anywhere(file, name)
         # A name from elsewhere may be what is taken where that is not installed.
         if first not in names.bodies and not resolved:
             for target in names.imported_as.get("*", ()):
                 for file, _ in self._resolved(inside, target):
                     if file != inside:
-                        yield from self.meanings(file, first, rest, hops - 1)
-
-    def _passed_on(self, file: str, name: str, hops: int) -> Iterator[tuple[str, str]]:
-        """A name of a module, or what the module has imported by that name from another one of the project."""
-        head, _, rest = name.partition(".")
-        if not head or head in self.modules[file].names.bodies:
-            yield file, name
-        else:
-            found = list(self.meanings(file, head, rest, hops))
-            yield from found or self._anywhere(file, name)
+                        found += self._meant(file, first, rest, hops - 1, seen)
+        seen[inside, whole] = tuple(dict.fromkeys(found))
+        return seen[inside, whole]
 
     def _anywhere(self, file: str, name: str) -> Iterator[tuple[str, str]]:
         """Of a name that a module has from nowhere that is seen: the module, and all definitions that have the name."""

@@ -28,6 +28,14 @@ OWN_MODULE, ANY_OBJECT = "globals()", "getattr()"
 _IMPORTS = frozenset(
     {"import_module", "__import__", "run_module", "run_path", "spec_from_file_location", "iter_modules"}
 )
+#: Words of files in which another package finds modules and classes of the project by names in settings or commands,
+#: and what they are there, not ``v_target_old`` or ``allocate(``.
+SETTINGS_WORDS = (
+    *("_target_", "locate(", "hydra", "class_path", "LightningCLI", "jsonargparse", "custom_imports", "user_dir"),
+)
+BY_SETTINGS = re.compile(
+    r"(?<!\w)(?:(?:_target_|class_path|custom_imports|user_dir)(?!\w)|locate\()|hydra|LightningCLI|jsonargparse"
+)
 #: Calls, and attributes, by which a module finds what it has itself.
 _OF_ITSELF = frozenset({"globals", "eval", "exec", "locals", "vars", "Fire"})
 #: Strings that name something: ``models.resnet``, ``resnet50``, ``pkg.module:function``.
@@ -50,7 +58,8 @@ class Names:
     ``make().step``. `strings`: constants that may name a definition or a module, as they are. `composed`: what names
     that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, "" for anything. `imports`: what it imports,
     relative with its dots, ``a.*`` for a star. `looked_up`: where it takes something by a name that the code does not
-    have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules by such names.
+    have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules by such names, or the file of the
+    module has another package do it.
     """
 
     dotted: set[str] = dataclasses.field(default_factory=set)
@@ -102,6 +111,7 @@ def names_of(text: str) -> FileNames | None:
         return None
     found = FileNames()
     _Reader(found).read(tree)
+    found.bodies[MODULE].imports_computed |= BY_SETTINGS.search(text) is not None
     return found
 
 

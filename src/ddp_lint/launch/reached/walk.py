@@ -35,17 +35,6 @@ from ddp_lint.source.file import place_kind
 _FILES = 600
 #: Letters of a part of a name by which a name that is put together is found.
 _PART = 3
-#: What shows that a package outside of the project finds modules and classes of it by names in settings or commands.
-_BY_SETTINGS = (
-    "_target_",
-    "hydra",
-    "class_path",
-    "LightningCLI",
-    "jsonargparse",
-    "custom_imports",
-    "user_dir",
-    "locate",
-)
 #: Methods that torch and other packages call by their names on any object, or that Python does.
 _CALLED = re.compile(
     r"__\w+__|_(?!get_name|named_)[a-z]\w*_(hook|impl|dict)|on_\w+|configure_\w+|\w+_(step|dataloader|hook|begin|end)"
@@ -93,12 +82,11 @@ def _walked(project: Project, program: str) -> frozenset[Body]:
     if bodies is None or None in texts or (program and program not in bodies.modules):
         return frozenset()
     named = frozenset[str]().union(*(words or () for words in texts))
-    by_settings = any(map(project.holding, _BY_SETTINGS))
     with project.recording(apart=True):  # where modules lie follows from the names of the files
         started = project.remember(("started bodies",), lambda: list(bodies.programs(named)))
         if program:
             started = [(program, MODULE), *(each for each in started if each[0] == program)]
-        return _Walk(bodies, named, by_settings=by_settings).reached(started) if started else frozenset()
+        return _Walk(bodies, named).reached(started) if started else frozenset()
 
 
 def _bodies(project: Project) -> Bodies | None:
@@ -124,15 +112,14 @@ def _names(project: Project, inside: str) -> FileNames | None:
 
 
 class _Walk:
-    """One walk over the bodies of a project. `named`: what files of settings name, and what texts and notebooks call.
-    `by_settings`: another package finds what the project has by names in settings."""
+    """One walk over the bodies of a project. `named`: what files of settings name, and what texts and notebooks call."""
 
-    def __init__(self, bodies: Bodies, named: frozenset[str], *, by_settings: bool) -> None:
+    def __init__(self, bodies: Bodies, named: frozenset[str]) -> None:
         self._bodies = bodies
         self._modules = bodies.modules
         self._outside = named
         #: Modules are imported by names that the code does not have.
-        self._all_modules = by_settings
+        self._all_modules = False
         #: Something is looked up by a name that the code does not have, in an object of any kind.
         self._by_names = False
         self._found = set[Body]()
@@ -249,7 +236,7 @@ class _Walk:
             self._add_methods(inside, owner, name)
             self._mention(others.split(".") if others else ())
             return
-        found = list(self._bodies.meanings(inside, first, rest))
+        found = self._bodies.meanings(inside, first, rest)
         for file, name in found:
             self._add_meaning(file, name)
         # What a variable holds, of the function or of a module, may be an object of any class.
@@ -308,7 +295,7 @@ class _Walk:
             for file, each in itertools.chain(*family.values()):
                 self._add_if_made(file, each)
         else:
-            known = list(self._bodies.meanings(inside, first, rest)) if first != "self" else []
+            known = self._bodies.meanings(inside, first, rest) if first != "self" else ()
             for file, name in known:
                 if not name:
                     self._add_all(file)
