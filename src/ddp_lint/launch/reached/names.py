@@ -58,8 +58,8 @@ class Names:
     ``make().step``. `strings`: constants that may name a definition or a module, as they are. `composed`: what names
     that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, "" for anything. `imports`: what it imports,
     relative with its dots, ``a.*`` for a star. `looked_up`: where it takes something by a name that the code does not
-    have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules by such names, or the file of the
-    module has another package do it.
+    have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules by such names, or the file of
+    the module has another package do it.
     """
 
     dotted: set[str] = dataclasses.field(default_factory=set)

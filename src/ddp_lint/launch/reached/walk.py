@@ -112,7 +112,7 @@ def _names(project: Project, inside: str) -> FileNames | None:
 
 
 class _Walk:
-    """One walk over the bodies of a project. `named`: what files of settings name, and what texts and notebooks call."""
+    """One walk over a project. `named`: what files of settings name, and what texts and notebooks call."""
 
     def __init__(self, bodies: Bodies, named: frozenset[str]) -> None:
         self._bodies = bodies
