@@ -70,7 +70,9 @@ x = (f(a) if g(b) else h(c))(d)[1:2].e
 y = not -a < (b + c) * d <= a.b.c(x, *y, key=(z), **w) and [f(v) for v in g(u) if h(v)]
 print(f"{f(x)!r} {a.b}", f(x)); (f(x)); a.b = c[0], d.e = (
     f)(x)
+w = "a" 'b', b"c"["d"], ("e" + f("g"))
 é = f("é"); z = f(é).g
+v = lambda a=-b[0], /, c=-d[1], *, e=(f < g): h
 run(lambda q, k=f(1), *a, m=g(2), **w: h(q, k)); del a.b, c
 async def go(a: B.C = f(1), *, d=g(2)) -> E:
     await f(a).b

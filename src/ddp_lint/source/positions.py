@@ -140,7 +140,7 @@ def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
 #: What `ast` has a node of the same place for; of a name, where it is read or bound by itself.
 _ALIKE = {
     cst.Attribute: "Attribute", cst.BinaryOperation: "BinOp", cst.Call: "Call", cst.Comparison: "Compare",
-    cst.Name: "Name", cst.Subscript: "Subscript", cst.UnaryOperation: "UnaryOp",
+    cst.Name: "Name", cst.SimpleString: "Constant", cst.Subscript: "Subscript", cst.UnaryOperation: "UnaryOp",
 }  # fmt: skip
 _READ = (*_ALIKE, cst.BaseSmallStatement, cst.SimpleStatementLine)
 #: What a compound statement has before its blocks, of which both trees have the same parts.
@@ -158,15 +158,18 @@ def _places_of(statement: cst.CSTNode, parsed: Sequence[ast.stmt], lines: Sequen
     if not simple and fields is None:
         return {}
     own: list[cst.CSTNode] = [part for name in fields or ("body",) for part in _part(statement, name)]
+    if any(isinstance(part, cst.TypeAlias) for part in own):  # its value comes before its parameters
+        return {}
     roots: Sequence[ast.AST] = parsed
     if fields is not None:
         values = (getattr(parsed[0], name, None) for name in fields)
         roots = [n for each in values for n in (each if isinstance(each, list) else [each]) if isinstance(n, ast.AST)]
     nodes, others = _kinds_of(own), _kinds_of_ast(roots)
-    if others is None or any(list(map(_named, nodes[kind])) != list(map(_named, others[kind])) for kind in nodes):
+    if others is None:
         return {}
+    alike = [kind for kind in nodes if list(map(_named, nodes[kind])) == list(map(_named, others[kind]))]
     pairs: list[tuple[cst.CSTNode, ast.expr | ast.stmt]] = [*zip(own, parsed, strict=True)] if simple else []
-    pairs += ((a, b) for kind in nodes for a, b in zip(nodes[kind], others[kind], strict=True))
+    pairs += ((a, b) for kind in alike for a, b in zip(nodes[kind], others[kind], strict=True))
     if not all(map(str.isascii, lines[parsed[0].lineno - 1 : _end(parsed[-1])[0]])):
         return {}  # `ast` counts bytes
     found = {node: (other.lineno, other.col_offset, *_end(other)) for node, other in pairs}
@@ -191,6 +194,9 @@ def _kinds_of(roots: Sequence[cst.CSTNode]) -> dict[str, list[cst.CSTNode]]:
             below = below[1:]
         elif kind is cst.IfExp:
             below = [below[1], below[0], below[2]]
+        elif isinstance(node, cst.Parameters):  # LibCST has those that a call gives by place alone at the end
+            first = {*node.posonly_params}
+            below = [*node.posonly_params, *(each for each in below if each not in first)]
         stack += reversed(below)
     return found
 
@@ -202,7 +208,9 @@ def _kinds_of_ast(roots: Sequence[ast.AST]) -> dict[str, list[ast.expr]] | None:
     while stack:
         node = stack.pop()
         kind = type(node).__name__
-        if kind in found and isinstance(node, ast.expr):
+        if isinstance(node, ast.Constant):
+            found[kind] += [node] if isinstance(node.value, (str, bytes)) else []  # several in a row are one here
+        elif kind in found and isinstance(node, ast.expr):
             found[kind].append(node)
         elif kind in ("JoinedStr", "TemplateStr"):
             return None
