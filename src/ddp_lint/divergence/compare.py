@@ -382,10 +382,12 @@ class Comparison:
 
     def of_crossings(self) -> Iterator[Difference]:
         """Arms of a rank test that move the same two tensors with calls of one name, the other way round."""
-        events = [node.event.span for node in self._graph.nodes if isinstance(node, EventNode)]
         lines = collections.defaultdict[str, list[int]](list)
-        for span in sorted(events):
-            lines[span.place].append(span.line)
+        for node in self._graph.nodes:
+            if isinstance(node, EventNode):
+                lines[node.event.span.place].append(node.event.span.line)
+        for each in lines.values():
+            each.sort()
         for node in self._graph.nodes:
             if not isinstance(node, Choice) or node.condition.open or not self._may_part(node.condition):
                 continue

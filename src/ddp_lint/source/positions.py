@@ -41,7 +41,7 @@ class Positions:
         self._known: dict[cst.CSTNode, tuple[dict[cst.CSTNode, Place], int]] = {}
         #: The places of nodes by `ast`, and the statements for which it was asked.
         self._read: dict[cst.CSTNode, Place] = {}
-        self._looked_at: set[cst.CSTNode] = set()
+        self._looked_at: set[tuple[cst.CSTNode, str]] = set()
 
     def place(self, node: cst.CSTNode, around: Iterable[cst.CSTNode]) -> Place:
         """Where a node is. `around`: what it is in, the innermost first."""
@@ -60,15 +60,19 @@ class Positions:
         takes. None for nodes and statements of other types, and where the two trees do not fit."""
         node = chain[0]
         found = self._read.get(node)
-        if found is not None or not isinstance(node, _READ):
+        kind = _ALIKE.get(type(node), "")
+        if found is not None or not (kind or isinstance(node, _SIMPLE)):
             return found
         statement = next((each for each in chain if each in self._numbers), None)
-        if statement is None or statement in self._looked_at:
+        if statement is None or (statement, kind) in self._looked_at:
             return None
-        self._looked_at.add(statement)
+        self._looked_at.add((statement, kind))
         number = self._numbers[statement]
         parsed = self._parsed[number : number + max(_count(statement), 1)]
-        self._read.update(_places_of(statement, parsed, self._lines))
+        ends = parsed[0].lineno - 1, _end(parsed[-1])[0]
+        if all(map(str.isascii, self._lines[slice(*ends)])):  # `ast` counts bytes
+            pairs = _pairs(statement, parsed, kind) if kind else _parts(statement, parsed)
+            self._read |= {each: (other.lineno, other.col_offset, *_end(last)) for each, other, last in pairs}
         return self._read.get(node)
 
     def _learn(self, chain: list[cst.CSTNode]) -> None:
@@ -140,75 +144,80 @@ def _part(node: cst.CSTNode, name: str) -> Sequence[cst.CSTNode]:
 #: What `ast` has a node of the same place for; of a name, where it is read or bound by itself.
 _ALIKE = {
     cst.Attribute: "Attribute", cst.BinaryOperation: "BinOp", cst.Call: "Call", cst.Comparison: "Compare",
-    cst.Name: "Name", cst.Subscript: "Subscript", cst.UnaryOperation: "UnaryOp",
+    cst.Name: "Name", cst.SimpleString: "Constant", cst.Subscript: "Subscript", cst.UnaryOperation: "UnaryOp",
 }  # fmt: skip
-_READ = (*_ALIKE, cst.BaseSmallStatement, cst.SimpleStatementLine)
+_SIMPLE = (cst.BaseSmallStatement, cst.SimpleStatementLine)
 #: What a compound statement has before its blocks, of which both trees have the same parts.
 _HEADS: dict[type[cst.CSTNode], tuple[str, ...]] = {
     cst.If: ("test",), cst.While: ("test",), cst.For: ("target", "iter"), cst.With: ("items",)
 }  # fmt: skip
-_Pairs = dict[cst.CSTNode, Place]
+#: A node with what begins and what ends where it does.
+_Pair = tuple[cst.CSTNode, ast.expr | ast.stmt, ast.expr | ast.stmt]
 
 
-def _places_of(statement: cst.CSTNode, parsed: Sequence[ast.stmt], lines: Sequence[str]) -> _Pairs:
-    """The places of the expressions `_ALIKE` of a statement, without the blocks in it; of a simple one, its own
-    and those of its parts."""
+def _parts(statement: cst.CSTNode, parsed: list[ast.stmt]) -> list[_Pair]:
+    """A line of simple statements, and its parts."""
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return []
+    parts: list[_Pair] = [(part, each, each) for part, each in zip(statement.body, parsed, strict=True)]
+    return [(statement, parsed[0], parsed[-1]), *parts]
+
+
+def _pairs(statement: cst.CSTNode, parsed: list[ast.stmt], kind: str) -> list[_Pair]:
+    """The expressions of a kind (of `_ALIKE`) of a statement, without the blocks in it."""
     fields = _HEADS.get(type(statement))
-    simple = isinstance(statement, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
-    if not simple and fields is None:
-        return {}
+    if fields is None and not isinstance(statement, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+        return []
     own: list[cst.CSTNode] = [part for name in fields or ("body",) for part in _part(statement, name)]
+    if any(isinstance(part, cst.TypeAlias) for part in own):  # its value comes before its parameters
+        return []
     roots: Sequence[ast.AST] = parsed
     if fields is not None:
         values = (getattr(parsed[0], name, None) for name in fields)
         roots = [n for each in values for n in (each if isinstance(each, list) else [each]) if isinstance(n, ast.AST)]
-    nodes, others = _kinds_of(own), _kinds_of_ast(roots)
-    if others is None or any(list(map(_named, nodes[kind])) != list(map(_named, others[kind])) for kind in nodes):
-        return {}
-    pairs: list[tuple[cst.CSTNode, ast.expr | ast.stmt]] = [*zip(own, parsed, strict=True)] if simple else []
-    pairs += ((a, b) for kind in nodes for a, b in zip(nodes[kind], others[kind], strict=True))
-    if not all(map(str.isascii, lines[parsed[0].lineno - 1 : _end(parsed[-1])[0]])):
-        return {}  # `ast` counts bytes
-    found = {node: (other.lineno, other.col_offset, *_end(other)) for node, other in pairs}
-    if simple:
-        found[statement] = (parsed[0].lineno, parsed[0].col_offset, *_end(parsed[-1]))
-    return found
+    nodes, others = _of_kind(own, kind), _of_kind_by_ast(roots, kind)
+    if others is None or list(map(_named, nodes)) != list(map(_named, others)):
+        return []
+    return [(node, other, other) for node, other in zip(nodes, others, strict=True)]
 
 
-def _kinds_of(roots: Sequence[cst.CSTNode]) -> dict[str, list[cst.CSTNode]]:
-    """The expressions `_ALIKE` below some nodes, in source order."""
-    found: dict[str, list[cst.CSTNode]] = {name: [] for name in _ALIKE.values()}
+def _of_kind(roots: Sequence[cst.CSTNode], kind: str) -> list[cst.CSTNode]:
+    """The expressions of a kind below some nodes, in source order."""
+    found: list[cst.CSTNode] = []
     stack = [*reversed(roots)]
     while stack:
         node = stack.pop()
-        kind = type(node)
-        if kind in _ALIKE:
-            found[_ALIKE[kind]].append(node)
-        below = children(node)
-        if kind is cst.Attribute or kind is cst.Arg:
-            below = below[:1]
-        elif kind is cst.Param:
-            below = below[1:]
-        elif kind is cst.IfExp:
-            below = [below[1], below[0], below[2]]
-        stack += reversed(below)
+        if _ALIKE.get(type(node)) == kind:
+            found.append(node)
+        inside = children(node)
+        if isinstance(node, (cst.Attribute, cst.Arg)):
+            inside = inside[:1]
+        elif isinstance(node, cst.Param):
+            inside = inside[1:]
+        elif isinstance(node, cst.IfExp):
+            inside = [inside[1], inside[0], inside[2]]
+        elif isinstance(node, cst.Parameters):  # LibCST has those that a call gives by place alone at the end
+            first = {*node.posonly_params}
+            inside = [*node.posonly_params, *(each for each in inside if each not in first)]
+        stack += reversed(inside)
     return found
 
 
-def _kinds_of_ast(roots: Sequence[ast.AST]) -> dict[str, list[ast.expr]] | None:
+def _of_kind_by_ast(roots: Sequence[ast.AST], kind: str) -> list[ast.expr] | None:
     """The same of `ast`; None where there are strings in which it may not know the places of expressions."""
-    found: dict[str, list[ast.expr]] = {name: [] for name in _ALIKE.values()}
+    found: list[ast.expr] = []
     stack = list(roots)
     while stack:
         node = stack.pop()
-        kind = type(node).__name__
-        if kind in found and isinstance(node, ast.expr):
-            found[kind].append(node)
-        elif kind in ("JoinedStr", "TemplateStr"):
+        name = node.__class__.__name__
+        if name in ("JoinedStr", "TemplateStr"):
             return None
+        if name == kind and isinstance(node, ast.expr):
+            # Of strings that stand in a row it has one.
+            wanted = not isinstance(node, ast.Constant) or isinstance(node.value, (str, bytes))
+            found += [node] if wanted else []
         stack += below(node)
-    for nodes in found.values():
-        nodes.sort(key=_outer_first)
+    found.sort(key=_outer_first)
     return found
 
 

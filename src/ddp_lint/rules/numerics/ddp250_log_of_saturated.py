@@ -399,12 +399,12 @@ class LogOfSaturated(Rule):
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
         """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row; not of a mask that is
         kept above 0: ``torch.max(1 - taken, eps)``."""
-        if self._is_kept_above(self._behind_name(operand)):
-            return False
         added = isinstance(up := self.module.parent(node), cst.BinaryOperation) and isinstance(up.operator, cst.Add)
+        if not added or "mask" not in words_of(dotted(operand).rpartition(".")[2]):
+            return False
         function = self.module.function_of(node)
         softmax = function is not None and any("softmax" in called(call) for call in calls_in(function.body))
-        return added and softmax and "mask" in words_of(dotted(operand).rpartition(".")[2])
+        return softmax and not self._is_kept_above(self._behind_name(operand))
 
     def _is_kept_above(self, value: cst.BaseExpression) -> bool:
         if isinstance(value, cst.BinaryOperation):
