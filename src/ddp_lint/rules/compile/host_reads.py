@@ -136,9 +136,7 @@ def used_in_one_branch(module: Module, node: cst.BaseExpression, function: cst.F
 def _arms_around(module: Module, node: cst.CSTNode) -> set[cst.CSTNode]:
     """The arms of tests that a place is in."""
     return {
-        up
-        for up in module.ancestors(node)
-        if isinstance(branch := module.parent(up), cst.If) and up is not branch.test
+        up for up in module.ancestors(node) if isinstance(branch := module.parent(up), cst.If) and up is not branch.test
     }
 
 
