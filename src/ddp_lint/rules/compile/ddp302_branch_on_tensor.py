@@ -216,11 +216,12 @@ def _fills_by(condition: cst.BaseExpression, branch: cst.CSTNode | None) -> bool
         return False
     is_method = isinstance(condition.func, cst.Attribute) and not condition.args
     name = dotted(condition.func).rpartition(".")[0] if is_method else dotted(condition.args[0].value)
-    fills = (n for n in descendants(branch.body) if isinstance(n, cst.Call) and called(n) in _FILLING)
+    calls = (n for n in descendants(branch.body) if isinstance(n, cst.Call) and called(n) in _FILLING)
+    fills = (call for call in calls if len(call.args) > 1)  # `torch.where` of one looks for places
     return bool(name) and any(name in names_in(argument) for call in fills for argument in call.args)
 
 
-#: Operations that take a mask and leave what it does not hold.
+#: Operations that take a mask and values for what it holds.
 _FILLING = frozenset({"masked_fill", "masked_fill_", "where"})
 
 

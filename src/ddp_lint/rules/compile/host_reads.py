@@ -21,6 +21,7 @@ from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.classes import ModuleClass
+from ddp_lint.tensors.contexts import inside_graphs
 from ddp_lint.tensors.operations import is_log
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
@@ -125,19 +126,10 @@ def avoidable(module: Module, node: cst.BaseExpression, function: cst.FunctionDe
     return all(_could_be_tensor(module, use, function) for use in uses)
 
 
-def used_in_one_branch(module: Module, node: cst.BaseExpression, function: cst.FunctionDef) -> bool:
-    """Whether a value is read before a test, and what is done with it is all in one arm of that test: a forward that
-    takes the other arm waits for nothing."""
-    around = set(module.ancestors(node))
-    arms = [_arms_around(module, use) - around for use in _uses(module, node, function, frozenset())]
-    return bool(arms) and bool(set.intersection(*arms))
-
-
-def _arms_around(module: Module, node: cst.CSTNode) -> set[cst.CSTNode]:
-    """The arms of tests that a place is in."""
-    return {
-        up for up in module.ancestors(node) if isinstance(branch := module.parent(up), cst.If) and up is not branch.test
-    }
+def wanted_by_compiler(module: Module, node: cst.BaseExpression, function: cst.FunctionDef) -> bool:
+    """Whether compiled code alone uses a value, and all code reads it: elsewhere a forward waits for nothing."""
+    uses = list(_uses(module, node, function, frozenset()))
+    return bool(uses) and not inside_graphs(module, node) and all(inside_graphs(module, use) for use in uses)
 
 
 def _uses(
