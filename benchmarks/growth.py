@@ -371,7 +371,7 @@ def lines_of_strings(n: int) -> str:
     return f'{_TORCH}TEXT = """\n' + "dist.barrier() # noqa\n" * n + '"""\n'
 
 
-@text(200_000)
+@text(100_000)
 def comments(n: int) -> str:
     return _TORCH + "# dist.barrier() and torch.log(softmax)\n" * n + "x = 1\n"
 

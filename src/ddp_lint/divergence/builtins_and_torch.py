@@ -153,7 +153,10 @@ def _written(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     for place, argument in arguments.nodes.items():
         if isinstance(place, int) and not arguments.starred:
             write(frame, arguments.positional[place], argument)
-    return (_kept if getattr(node.func, "id", "") == "str" else _shapeless)(frame, node, arguments)
+    name = getattr(node.func, "id", "")
+    if name == "print":  # gives None, and may have long texts
+        return unknown(frame.key(node))
+    return (_kept if name == "str" else _shapeless)(frame, node, arguments)
 
 
 def _nothing(*_: object) -> object:

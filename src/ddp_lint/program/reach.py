@@ -136,6 +136,7 @@ class _Graph:
         #: By class, and by the names of classes, as many may have one: the most frequent queries.
         self._by_name: dict[str, dict[str, list[int]]] = {}
         self._by_import: dict[tuple[str, int], list[int]] = {}
+        self._top_of: dict[str, tuple[dict[int, list[int]], dict[str, list[int]]]] = {}
         self._shared: list[list[int]] = []
         #: By a set of classes in sight of many functions: the methods of all of them, and the words that show them.
         self._by_classes: dict[frozenset[str], dict[str, list[int]]] = {}
@@ -318,11 +319,30 @@ class _Graph:
         found = self._by_import.get((name, file))
         if found is None:
             parts = self._imported_parts[file]
-            anywhere, places = name in parts or "*" in parts, self._place_parts
-            functions = [(function, self._file_of[function]) for function in self._top[name]]
-            meant = [f for f, place in functions if anywhere or place == file or not parts.isdisjoint(places[place])]
+            if name in parts or "*" in parts:
+                meant = list(self._top[name])
+            else:
+                by_file, by_part = self._tops_of(name)
+                imported = (function for part in parts if part in by_part for function in by_part[part])
+                meant = sorted({*by_file.get(file, ()), *imported})
             found = self._by_import[name, file] = self._as_one(meant)
         return found
+
+    def _tops_of(self, name: str) -> tuple[dict[int, list[int]], dict[str, list[int]]]:
+        """The functions of a name, which each of thousands of files may have, by their files, and by the parts of where
+        these are."""
+        if name not in self._top_of:
+            by_file, by_part = (
+                collections.defaultdict[int, list[int]](list),
+                collections.defaultdict[str, list[int]](list),
+            )
+            for function in self._top[name]:
+                file = self._file_of[function]
+                by_file[file].append(function)
+                for part in self._place_parts[file]:
+                    by_part[part].append(function)
+            self._top_of[name] = dict(by_file), dict(by_part)
+        return self._top_of[name]
 
     def _of_name(self, class_: str, names: frozenset[str]) -> Iterator[int]:
         """The methods of these names that an object of a class of this name has."""
