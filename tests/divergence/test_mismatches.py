@@ -4440,6 +4440,26 @@ def test_an_exit_after_many_shared_choices(asked: str, tmp_path: pathlib.Path) -
     check(tmp_path, f"\n        def f(args, x):\n{before}{leaving}{marked}")
 
 
+def test_a_loop_may_end_before_the_time_is_up(tmp_path: pathlib.Path) -> None:
+    """One rank meets the deadline in its last round, another one does not; a loop without an end comes to it."""
+    check(
+        tmp_path,
+        """
+        def f(x, epochs, deadline):
+            for _ in range(epochs):
+                if time.time() > deadline:
+                    dist.all_reduce(x)  # !data-condition
+                    return
+
+        def g(x, deadline):
+            while True:
+                if time.time() > deadline:
+                    dist.all_reduce(x)
+                    return
+        """,
+    )
+
+
 def test_calls_of_one_kind_under_one_branch_are_one_mismatch_that_shows_them(tmp_path: pathlib.Path) -> None:
     source = """
         def f(x):

@@ -534,7 +534,7 @@ class Comparison:
             return False
         if self._started_again(loop):
             return True
-        if not loop.endless and self._depends_on_data(side, loop):
+        if not loop.endless and self._may_pass_by_all(side, loop):
             return False
         if not self._has_more_rounds(loop):
             return True
@@ -547,10 +547,11 @@ class Comparison:
         last = self._last_in(loop, side)
         return last is not None and last.by_rank and not last.open
 
-    def _depends_on_data(self, side: Side, loop: Loop) -> bool:
-        """Did the rank pass by the events because of its own batches, of which perhaps none leads to them?"""
+    def _may_pass_by_all(self, side: Side, loop: Loop) -> bool:
+        """Did the rank pass by the events because of its own batches, of which perhaps none leads to them, or of its
+        own clock, by which the loop may be over before the time is up?"""
         last = self._last_in(loop, side)
-        return last is not None and last.varies is not None and last.varies.cause == "data"
+        return last is not None and last.varies is not None and last.varies.cause in ("data", "clock")
 
     @staticmethod
     def _last_in(loop: Loop, side: Side) -> Condition | None:
