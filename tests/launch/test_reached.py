@@ -100,6 +100,16 @@ def test_a_function(tmp_path: pathlib.Path, program: str, is_left: bool) -> None
          "{start}Own()", False),
         ("from parts.losses import Head\n\n\nclass Other:\n    def __init__(self):\n        self.restore(1)"
          "{start}Head(Other())", True),  # a method of that class alone, which it lacks
+        ("from parts.losses import Head{start}print(isinstance(other, (Head, int)), other.restore(1))", True),  # none
+        ("from parts.losses import Head{start}Head.restore(None, 1)", False),  # it needs no object
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        pass"
+         "{start}Own().restore()", True),  # no object has that of the base
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        super().restore(1)"
+         "{start}Own().restore()", False),
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        of = super()\n"
+         "        of.restore(1){start}Own().restore()", False),
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        pass\n\n\n"
+         "class Plain(Head):\n    pass{start}Own().restore(Plain())", False),
     ],
 )  # fmt: skip
 def test_a_method(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:

@@ -79,6 +79,7 @@ class Bodies:
         self._targets: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._meanings: dict[tuple[str, str, str], Meanings] = {}
         self._bases = {each: list(self._bases_of(*each)) for each in self._classes()}
+        self._had: dict[Body, dict[str, set[Body]]] = {}
         self.family_of = self._families()
         self.methods = collections.defaultdict[int, dict[str, list[Body]]](dict)
         for (inside, owner), family in self.family_of.items():
@@ -135,6 +136,33 @@ class Bodies:
             yield from known
             if not known:
                 yield from (target + dot + rest for target in names.imported_as.get(first, [first]))
+
+    def inherited_by(self, each: Body) -> list[Body]:
+        """The classes of the project that a class inherits from directly."""
+        return [base for base in self._bases[each] if not isinstance(base, str)]
+
+    def had_by(self, each: Body) -> dict[str, set[Body]]:
+        """The methods that an object of a class has, by their names: its own, and those that it inherits. Of several
+        bases each counts."""
+        stack = [each] if each not in self._had else []
+        begun = set[Body]()
+        while stack:
+            owner = stack[-1]
+            above = [base for base in self.inherited_by(owner) if base not in self._had and base not in begun]
+            if owner not in begun:
+                begun.add(owner)
+                stack += above
+                if above:
+                    continue
+            stack.pop()
+            found = {body.rpartition(".")[2]: {(owner[0], body)} for body in self.methods_of[owner]}
+            own = set(found)
+            for base in self.inherited_by(owner):
+                for name, bodies in self._had.get(base, {}).items():
+                    if name not in own:
+                        found.setdefault(name, set()).update(bodies)
+            self._had[owner] = found
+        return self._had[each]
 
     def _families(self) -> dict[Body, int]:
         """For each class a number that it shares with those that it inherits from, and with those that inherit from

@@ -21,6 +21,7 @@ from ddp_lint.launch.reached.names import (
     MODULE,
     OWN_MODULE,
     PROGRAM,
+    SUPER,
     FileNames,
     Names,
     body_at,
@@ -104,7 +105,7 @@ def _names(project: Project, inside: str) -> FileNames | None:
 
 
 class _Walk:
-    """One walk over the bodies of a project. `named`: what files of settings name, and what texts and notebooks call."""
+    """One walk over the bodies of a project. `named`: what settings name, and what texts and notebooks call."""
 
     def __init__(self, bodies: Bodies, named: frozenset[str]) -> None:
         self._bodies = bodies
@@ -118,8 +119,11 @@ class _Walk:
         self._queue: list[Body] = []
         #: What bodies that are reached mention: attributes, strings, parts of names that they put together.
         self._attributes, self._strings, self._composed = set[str](), set[str](), set[str]()
-        #: By family of classes: the methods that are called on its objects.
-        self._asked = collections.defaultdict[int, set[str]](set)
+        #: Classes of which objects are made, and the methods that these have.
+        self._made, self._had = set[Body](), set[Body]()
+        #: By family of classes: the methods that are called on its objects, and those that methods call as a base has
+        #: them ("" for any).
+        self._asked, self._of_base = (collections.defaultdict[int, set[str]](set) for _ in range(2))
 
     def reached(self, started: Iterable[Body]) -> frozenset[Body]:
         for inside, body in started:
@@ -131,7 +135,15 @@ class _Walk:
         return frozenset(self._found)
 
     def _add(self, inside: str, body: str) -> None:
-        if (inside, body) not in self._found and body in self._modules[inside].names.bodies:
+        """A body that is run; of a class, objects may be made."""
+        if body in self._modules[inside].names.bodies:
+            self._enter(inside, body)
+            if body in self._modules[inside].names.bases and (inside, body) not in self._made:
+                self._make(inside, body)
+
+    def _enter(self, inside: str, body: str) -> None:
+        """A body that is run, of a class no more than that: another one inherits from it."""
+        if (inside, body) not in self._found:
             self._found.add((inside, body))
             self._queue.append((inside, body))
 
@@ -200,14 +212,14 @@ class _Walk:
             self._look_up(inside, owner, of)
         self._all_modules |= names.imports_computed
         if body in self._modules[inside].names.bases:
-            self._add_class(inside, body)
+            self._inherit(inside, body)
 
     def _mention(self, attributes: Iterable[str]) -> None:
         """An attribute of some object: any method of that name."""
         for name in set(attributes) - self._attributes:
             self._attributes.add(name)
             for file, method in self._bodies.with_method[name]:
-                self._add_if_made(file, method)
+                self._add_if_had(file, method)
 
     def _follow_strings(self, names: Names) -> None:
         for text in names.strings:
@@ -228,6 +240,9 @@ class _Walk:
             self._add_methods(inside, owner, name)
             self._mention(others.split(".") if others else ())
             return
+        if first == SUPER and owner:
+            self._add_of_base(inside, owner, rest)
+            return
         found = self._bodies.meanings(inside, first, rest)
         for file, name in found:
             self._add_meaning(file, name)
@@ -241,25 +256,35 @@ class _Walk:
         self._add_module(file)
         if not head:
             return
-        self._add(file, head)
-        if rest:
-            method, _, others = rest.partition(".")
-            if head in self._modules[file].names.bases:
-                self._add_methods(file, head, method)
-            else:
-                self._mention([method])
-            self._mention(others.split(".") if others else ())
+        method, _, others = rest.partition(".")
+        if rest and head in self._modules[file].names.bases:
+            self._add_on_class(file, head, method)
+        else:
+            self._add(file, head)
+            self._mention([method] if rest else ())
+        self._mention(others.split(".") if others else ())
 
-    def _add_class(self, inside: str, owner: str) -> None:
+    def _inherit(self, inside: str, owner: str) -> None:
+        """What a class comes to as it is defined: those that it inherits from, methods that a decorator keeps, and what
+        methods of those that inherit from it have called."""
+        for file, base in self._bodies.inherited_by((inside, owner)):
+            self._enter(file, base)
+        names, called = self._modules[inside].names, self._of_base[self._bodies.family_of[inside, owner]]
+        for body in self._bodies.methods_of[inside, owner]:
+            kept = all(self._bodies.keeps_name(inside, each) for each in names.decorators.get(body, set()))
+            if not kept or "" in called or body.rpartition(".")[2] in called:
+                self._add(inside, body)
+
+    def _make(self, inside: str, owner: str) -> None:
         """The methods of a class that are called without the code of the project naming them on one of its objects."""
+        self._made.add((inside, owner))
         foreign = self._bodies.has_foreign_base((inside, owner))
         asked = self._asked[self._bodies.family_of[inside, owner]]
-        names = self._modules[inside].names
-        for body in self._bodies.methods_of[inside, owner]:
-            name = body.rpartition(".")[2]
-            kept = all(self._bodies.keeps_name(inside, each) for each in names.decorators.get(body, set()))
-            if foreign or not kept or _CALLED.fullmatch(name) or name in self._attributes or name in asked:
-                self._add(inside, body)
+        for name, methods in self._bodies.had_by((inside, owner)).items():
+            self._had |= methods
+            if foreign or _CALLED.fullmatch(name) or name in self._attributes or name in asked:
+                for method in methods:
+                    self._add(*method)
 
     def _add_methods(self, inside: str, owner: str, name: str) -> None:
         """A method that is called on an object of a class: that of the class, of those that it inherits from and of
@@ -268,11 +293,33 @@ class _Walk:
         if family is None or name in self._asked[family]:
             return
         self._asked[family].add(name)
-        for file, each in self._bodies.methods[family].get(name, ()):
-            self._add_if_made(file, each)
+        for method in self._bodies.methods[family].get(name, ()):
+            self._add_if_had(*method)
 
-    def _add_if_made(self, inside: str, method: str) -> None:
-        if (inside, method.rpartition(".")[0]) in self._found:
+    def _add_of_base(self, inside: str, owner: str, name: str) -> None:
+        """A method that one of a class calls as a class has it that the object's own inherits from; "" for any."""
+        family = self._bodies.family_of.get((inside, owner))
+        if family is None or name in self._of_base[family]:
+            return
+        self._of_base[family].add(name)
+        methods = self._bodies.methods[family]
+        for file, method in methods.get(name, ()) if name else itertools.chain(*methods.values()):
+            if (file, method.rpartition(".")[0]) in self._found:
+                self._add(file, method)
+
+    def _add_on_class(self, inside: str, owner: str, name: str) -> None:
+        """What is taken from a class itself: a function needs no object of it."""
+        found = self._bodies.had_by((inside, owner)).get(name, set())
+        kinds = (self._modules[file].names.decorators.get(method, set()) for file, method in found)
+        if not found or any(kind - {"staticmethod"} for kind in kinds):
+            self._add(inside, owner)
+            self._add_methods(inside, owner, name)
+        self._enter(inside, owner)
+        for method in found:
+            self._add(*method)
+
+    def _add_if_had(self, inside: str, method: str) -> None:
+        if (inside, method) in self._had:
             self._add(inside, method)
 
     def _look_up(self, inside: str, owner: str, of: str) -> None:
@@ -285,7 +332,7 @@ class _Walk:
         elif of in ("self", "cls") and owner:
             family = self._bodies.methods.get(self._bodies.family_of.get((inside, owner), -1), {})
             for file, each in itertools.chain(*family.values()):
-                self._add_if_made(file, each)
+                self._add_if_had(file, each)
         else:
             known = self._bodies.meanings(inside, first, rest) if first != "self" else ()
             for file, name in known:
@@ -311,4 +358,4 @@ class _Walk:
 
     def _add_all_of_class(self, inside: str, owner: str) -> None:
         for body in self._bodies.methods_of[inside, owner]:
-            self._add_if_made(inside, body)
+            self._add_if_had(inside, body)
