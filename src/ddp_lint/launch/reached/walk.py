@@ -291,12 +291,11 @@ class _Walk:
             for part in (text, parts[-1]):
                 _added(self._strings, part, bits)
             self._mention(parts[-1:], bits)
-            if len(parts) > 1 or names.imports_computed:
-                for count in range(len(parts), 0, -1):
-                    if parts[count - 1] in self._bodies.stems and (len(parts) > 1 or len(parts[0]) >= TELLING):
-                        for file in self._bodies.stems[parts[count - 1]]:
-                            self._add_module(file, bits)
-                        break
+            if len(parts) > 1 or (names.imports_computed and len(text) >= TELLING):
+                counts = range(len(parts), 0, -1)
+                files = next(filter(None, (self._bodies.named_by(parts, count) for count in counts)), [])
+                for file in files:
+                    self._add_module(file, bits)
 
     def _follow_name(self, inside: str, owner: str, dotted: str, bits: int) -> None:
         first, _, rest = dotted.partition(".")
