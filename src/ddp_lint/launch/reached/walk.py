@@ -220,7 +220,7 @@ class _Walk:
             # Whoever imports it by a computed name may do anything with what it has.
             new = self._all_modules & ~self._found.get((inside, MODULE), 0)
             self._add_module(inside, new)
-            for body in module.names.bodies if new else ():
+            for body in module.names.bodies.keys() - {PROGRAM} if new else ():
                 self._add(inside, body, new)
         named = dict.fromkeys(self._outside & self._bodies.with_name.keys(), self._every)
         for name in self._strings.keys() & self._bodies.with_name.keys():
