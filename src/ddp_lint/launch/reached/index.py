@@ -31,7 +31,7 @@ _KEEPS_NAME = re.compile(
     r"|[\w.]+\.(setter|getter|deleter)"
 )
 #: Classes whose methods are called by their names by nothing but the project, but for those that any package calls.
-_PLAIN = frozenset(
+PLAIN = frozenset(
     {"object", "Exception", "dict", "list", "str", "int", "float", "tuple", "torch.nn.Module", "torch.nn.Sequential"}
     | {"abc.ABC", "enum.Enum", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "torch.autograd.Function"}
     | {f"torch.utils.data.{name}" for name in ("Dataset", "IterableDataset", "Sampler")}
@@ -189,7 +189,7 @@ class Bodies:
         while stack:
             for base in self._bases[stack.pop()]:
                 if isinstance(base, str):
-                    if base not in _PLAIN:
+                    if base not in PLAIN:
                         return True
                 elif base not in seen:
                     seen.add(base)

@@ -302,7 +302,7 @@ def _looks_up(call: ast.Call, body: Names) -> None:
     name = last_part(call.func)
     if name in _IMPORTS and not (call.args and isinstance(call.args[0], ast.Constant)):
         body.imports_computed = True
-    elif name == "getattr" and len(call.args) > 1 and not isinstance(call.args[1], ast.Constant):
+    elif name == "getattr" and len(call.args) > 1 and not _is_value(call):
         of, attribute = dotted_ast(call.args[0]), call.args[1]
         body.looked_up.add(of or ANY_OBJECT)
         # The name itself is a string somewhere, or put together from some.
@@ -314,6 +314,12 @@ def _looks_up(call: ast.Call, body: Names) -> None:
             body.looked_up.add(ANY_OBJECT)
     elif name == "Fire":
         body.looked_up.add(OWN_MODULE)
+
+
+def _is_value(call: ast.Call) -> bool:
+    """Whether `getattr` has the name of what it takes, or takes no function: ``getattr(self, kind, 0)``."""
+    default = call.args[2] if len(call.args) > 2 else ast.Constant(None)
+    return isinstance(call.args[1], ast.Constant) or (isinstance(default, ast.Constant) and default.value is not None)
 
 
 def _is_part(value: object) -> TypeGuard[str]:
