@@ -179,3 +179,30 @@ def test_a_name_that_modules_import_from_each_other_in_circles(tmp_path: pathlib
     files["part7.py"] += "from losses import total\n"
     project = _project(tmp_path, files)
     assert not _is_left(project, "losses.py", "    return x.sum()")
+
+
+@pytest.mark.parametrize(
+    ("program", "is_left"),
+    [
+        ("open('confs.json')", True),
+        ("open('models/confs.bin')", True),
+        ("print('parts.confs')", False),
+        ("print('parts/confs.py')", False),
+        ("print('parts.confs.scale')", False),
+        ("print('parts.confs.other')", True),  # it has no such name
+        ("import boto3\n    boto3.confs.scale()", True),  # an attribute of another package
+        ("from other.parts.confs import scale", False),  # the project in a folder of another name
+        ("from other.models.confs import scale", True),
+        ("print(v_target_old.allocate(1))", True),
+        ("print(hydra.main)", False),  # by names in settings
+    ],
+)
+def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
+    files = {
+        "train.py": f"from parts.losses import used{START}used(1)\n",
+        "parts/__init__.py": "",
+        "parts/losses.py": LOSSES,
+        "parts/confs.py": "from parts.losses import total\n\nscale = total(1)\n",
+        "show.py": f"{START}{program}\n",
+    }
+    assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left

@@ -192,14 +192,20 @@ def _showing(project: Project, shown: Shown) -> frozenset[str]:
             continue
         for line, name in _lines_of_ranks(facts, project, shown):
             coming = found.of(found.bits.get((inside, body_at(facts.tree, line)), 0)) - showing
-            showing |= {file for file in coming if not (name and _is_fixed_in(project, file, facts, line, name))}
+            showing |= {file for file in coming if not _is_idle_in(project, file, facts, line, name)}
     return frozenset(showing)
 
 
-def _is_fixed_in(project: Project, program: str, facts: ModuleFacts, line: int, name: str) -> bool:
-    """Whether a name at a line is a parameter that a program, by its file, gives numbers alone."""
+def _is_idle_in(project: Project, program: str, facts: ModuleFacts, line: int, name: str) -> bool:
+    """Whether a line of a program, by its file, shows no ranks there: a name at it is a parameter that is given numbers
+    alone, or nothing uses the function around, which whoever starts the file might call."""
     started = project.facts_of(pathlib.Path(project.absolute(program)))
-    return started is not None and is_fixed(project, facts, line, name, _modules(project, started))
+    if started is None:
+        return False
+    among = _modules(project, started)
+    if name and is_fixed(project, facts, line, name, among):
+        return True
+    return started is facts and is_unused_at(project, facts, line, among, facts.name)
 
 
 def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> bool:
