@@ -100,6 +100,16 @@ def test_a_function(tmp_path: pathlib.Path, program: str, is_left: bool) -> None
          "{start}Own()", False),
         ("from parts.losses import Head\n\n\nclass Other:\n    def __init__(self):\n        self.restore(1)"
          "{start}Head(Other())", True),  # a method of that class alone, which it lacks
+        ("from parts.losses import Head{start}print(isinstance(other, (Head, int)), other.restore(1))", True),  # none
+        ("from parts.losses import Head{start}Head.restore(None, 1)", False),  # it needs no object
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        pass"
+         "{start}Own().restore()", True),  # no object has that of the base
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        super().restore(1)"
+         "{start}Own().restore()", False),
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        of = super()\n"
+         "        of.restore(1){start}Own().restore()", False),
+        ("from parts.losses import Head\n\n\nclass Own(Head):\n    def restore(self):\n        pass\n\n\n"
+         "class Plain(Head):\n    pass{start}Own().restore(Plain())", False),
     ],
 )  # fmt: skip
 def test_a_method(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
@@ -169,3 +179,30 @@ def test_a_name_that_modules_import_from_each_other_in_circles(tmp_path: pathlib
     files["part7.py"] += "from losses import total\n"
     project = _project(tmp_path, files)
     assert not _is_left(project, "losses.py", "    return x.sum()")
+
+
+@pytest.mark.parametrize(
+    ("program", "is_left"),
+    [
+        ("open('confs.json')", True),
+        ("open('models/confs.bin')", True),
+        ("print('parts.confs')", False),
+        ("print('parts/confs.py')", False),
+        ("print('parts.confs.scale')", False),
+        ("print('parts.confs.other')", True),  # it has no such name
+        ("import boto3\n    boto3.confs.scale()", True),  # an attribute of another package
+        ("from other.parts.confs import scale", False),  # the project in a folder of another name
+        ("from other.models.confs import scale", True),
+        ("print(v_target_old.allocate(1))", True),
+        ("print(hydra.main)", False),  # by names in settings
+    ],
+)
+def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
+    files = {
+        "train.py": f"from parts.losses import used{START}used(1)\n",
+        "parts/__init__.py": "",
+        "parts/losses.py": LOSSES,
+        "parts/confs.py": "from parts.losses import total\n\nscale = total(1)\n",
+        "show.py": f"{START}{program}\n",
+    }
+    assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import pathlib
 import re
 from collections.abc import Callable, Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.fixed_ranks import is_fixed
 from ddp_lint.launch.joining import joining_functions, lines_off, makes_group
-from ddp_lint.launch.reached.walk import is_reached_from
+from ddp_lint.launch.reached.names import MODULE, body_at
+from ddp_lint.launch.reached.walk import is_reached_from, reached
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
@@ -97,6 +99,14 @@ def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[
     """The programs that come to a file, or to a line of it."""
     if line is not None and _is_in_guard(facts, line):
         return (facts,)
+    path, found = project.find(facts.name), reached(project)
+    if path is not None:
+        body = body_at(facts.tree, line) if line is not None else MODULE
+        files = found.of(found.bits.get((project.inside(path), body), 0))
+        known = [project.facts_of(pathlib.Path(project.absolute(file))) for file in sorted(files)]
+        seen = tuple(each for each in known if each is not None and each.name)
+        if seen and len(seen) == len(known):
+            return seen
     programs = _programs_above(facts, project)
     return tuple(each for each in programs if line is None or is_reached_from(project, each, facts, line))
 
@@ -170,8 +180,37 @@ def _is_started_alone(project: Project, program: ModuleFacts, shown: Shown) -> b
 
 def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool:
     """Whether nothing that a program comes to makes a group, starts ranks or is told its rank by a launcher."""
+    inside = program.source.inside
+    if inside in reached(project).programs:
+        return inside not in project.remember(("programs that show ranks",), lambda: _showing(project, shown))
     key = ("shows nothing of ranks", program.name)
     return project.remember(key, lambda: _is_without_signs(project, program, shown))
+
+
+def _showing(project: Project, shown: Shown) -> frozenset[str]:
+    """The files of the programs that come to what makes a group, starts ranks or is told its rank by a launcher."""
+    found, showing = reached(project), set[str]()
+    for inside in [file for file, body in found.bits if body == MODULE]:
+        facts = project.facts_of(pathlib.Path(project.absolute(inside)))
+        if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
+            showing |= found.of(found.bits[inside, MODULE])
+            continue
+        for line, name in _lines_of_ranks(facts, project, shown):
+            coming = found.of(found.bits.get((inside, body_at(facts.tree, line)), 0)) - showing
+            showing |= {file for file in coming if not _is_idle_in(project, file, facts, line, name)}
+    return frozenset(showing)
+
+
+def _is_idle_in(project: Project, program: str, facts: ModuleFacts, line: int, name: str) -> bool:
+    """Whether a line of a program, by its file, shows no ranks there: a name at it is a parameter that is given numbers
+    alone, or nothing uses the function around, which whoever starts the file might call."""
+    started = project.facts_of(pathlib.Path(project.absolute(program)))
+    if started is None:
+        return False
+    among = _modules(project, started)
+    if name and is_fixed(project, facts, line, name, among):
+        return True
+    return started is facts and is_unused_at(project, facts, line, among, facts.name)
 
 
 def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> bool:
@@ -180,15 +219,20 @@ def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> b
         facts = project.facts(name)
         if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
             return False
-        seen = functools.partial(_lines, facts, project, shown)
-        lines = project.remember(("lines of ranks",), seen, facts.kept)
         if any(
             not is_unused_at(project, facts, line, among, program.name)
             and not (name and is_fixed(project, facts, line, name, among))
-            for line, name in lines
+            for line, name in _lines_of_ranks(facts, project, shown)
         ):
             return False
     return True
+
+
+def _lines_of_ranks(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[tuple[int, str]]:
+    found: frozenset[tuple[int, str]] = project.remember(
+        ("lines of ranks",), functools.partial(_lines, facts, project, shown), facts.kept
+    )
+    return found
 
 
 def _lines(facts: ModuleFacts, project: Project, shown: Shown) -> frozenset[tuple[int, str]]:

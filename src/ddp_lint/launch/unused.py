@@ -11,15 +11,17 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from ddp_lint.launch.reached.index import PLAIN, TELLING
 from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS
+from ddp_lint.launch.reached.walk import is_never_reached_from_programs
 from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.texts import called_in_texts, is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
-from ddp_lint.project.parts import calls_on_self, kept_by_node
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_within
-from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, decorators, main_guards, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, decorators, main_guards, walk
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
 _FILES = 25
@@ -31,7 +33,6 @@ _BY_NAME = ("getattr(", "__dict__", "globals(", "eval(", "sys.modules")
 _IMPORTS = ("import_module(", "__import__(")
 _ANY_NAME = re.compile(r"getattr\(\s*[^,]+,(?!\s*[\"'])|__dict__|\bvars\(|\breturn [\w.]*(import_module|__import__)\(")
 _COMPUTED_IMPORT = re.compile(r"(?<!\w)(?:import_module|__import__)\((?!\s*[\"'][\w.]+[\"']\s*[,)])")
-_OWN_METHOD = re.compile(r"getattr\(\s*self\s*,\s*(?:f[\"']|[^,()\n]*[+%]|\w+\s*\)\s*\()")
 #: Of those the names that are no more than part of what some text has: ``getattr(module, f"{name}Loss")``.
 _COMPOSED_NAME = re.compile(r"getattr\(\s*[^,]+,\s*(?:f[\"']|[^,()\n]*[(+%])")
 _GETS = re.compile(r"getattr\(\s*(\w+)")
@@ -49,28 +50,9 @@ _SETS_UP = re.compile(
     r"torch\.(?:manual_seed|set_\w+|use_deterministic_algorithms|cuda\.manual_seed(?:_all)?)|(?:numpy\.)?random\.seed"
     r"|warnings\.\w+|logging\.\w+|matplotlib\.use|sys\.(?:setrecursionlimit|path\.\w+)"
 )
-#: Letters of the name of a file that a word of another meaning hardly has.
-_TELLING = 5
-
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: Classes of which a method with a name of its own is called by nothing but the project.
-_PLAIN = frozenset(
-    {"torch.nn.Module", "object", "abc.ABC", "typing.Generic", "typing.Protocol"}
-    | {f"torch.utils.data.{name}" for name in ("Dataset", "IterableDataset")}
-)
 #: Decorators after which a method is called as before.
 _CONTEXTS = re.compile(r"torch\.(no_grad|inference_mode|enable_grad|autocast|(cuda\.)?amp\.autocast)|staticmethod")
-#: Methods that call each other which are gone through.
-_METHODS = 5
-#: Methods that only the class itself is to call, of which torch has some, too.
-_PRIVATE = re.compile(
-    r"_(?!apply|load_from|save_to|call_impl|get_name|named_|replicate|slow_|wrapped|register)[a-z]\w*"
-)
-#: Methods that torch or a framework calls itself.
-_HOOKS = re.compile(
-    r"_.*|(on|configure|extra|load|save|get|set|state|compute)_.*|\w+_(step|dataloader|state|dict|begin|end|hook)"
-    r"|forward|backward|reset_parameters|setup|teardown|step|fit|train|predict|transform|close|collate|process|run"
-)
 
 
 def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
@@ -81,7 +63,7 @@ def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
         return False
     if _is_replaced(facts, definition) or is_left_file(project, facts) or _is_left_inside(facts, line):
         return True
-    return _is_left(project, facts, definition.name, frozenset()) or _is_left_method(project, facts, line)
+    return _is_left(project, facts, definition.name, frozenset())
 
 
 def _is_left_inside(facts: ModuleFacts, line: int) -> bool:
@@ -145,7 +127,7 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
         path = project.find(facts.name)
         if path is None or path.suffix != ".py" or path.stem != stem or facts.source.is_test:
             return False
-        if facts.file.holds("__main__") or not _only_sets_up(facts) or len(stem) < _TELLING:
+        if facts.file.holds("__main__") or not _only_sets_up(facts) or len(stem) < TELLING:
             return False
         if any(_mentions_word(project, other, stem) for other in project.holding(stem) if other != path):
             return False
@@ -216,99 +198,14 @@ def is_unused_at(
     return bool(name) and _is_left(project, facts, name, frozenset(), among, program)
 
 
-def _is_left_method(project: Project, facts: ModuleFacts, line: int) -> bool:
-    """Whether a method at a line, which no framework calls by its name, is mentioned by nothing but itself."""
-    owner, method = facts.method_at(line) or (None, None)
-    if owner is None or method is None or _is_given_away(facts, method) or _may_be_hook(method.name):
-        return False
-    if is_installed(project) or not is_plain(project, f"{facts.name}.{owner.name}") or not is_in_use(project, facts):
-        return False
-    if _finds_own_methods(project, f"{facts.name}.{owner.name}"):
-        return False
-    return _is_never_called(project, facts, owner, method, frozenset())
-
-
-def _is_never_called(
-    project: Project, facts: ModuleFacts, owner: ast.ClassDef, method: FunctionNode, above: frozenset[str]
-) -> bool:
-    """Whether a method is mentioned by nothing, or by methods of its class alone that are not called either; `above`:
-    those that are being looked at."""
-    name = method.name
-    if project.remember(("method left", name), lambda: _is_defined_only(project, facts, name), facts.kept):
-        return True
-    users = _users_on_self(project, facts, owner, name) if len(above) < _METHODS else frozenset()
-    own = [n for n in owner.body if isinstance(n, FunctionNode) and n.name in users - above]
-    return bool(users) and not any(
-        _is_given_away(facts, each)
-        or _may_be_hook(each.name)
-        or not _is_never_called(project, facts, owner, each, above | {name})
-        for each in own
-    )
-
-
-def _may_be_hook(name: str) -> bool:
-    return _HOOKS.fullmatch(name) is not None and _PRIVATE.fullmatch(name) is None
-
-
-def _users_on_self(project: Project, facts: ModuleFacts, owner: ast.ClassDef, name: str) -> frozenset[str]:
-    """The methods of a class that call one on their object, where nothing else in the project has the name; none where
-    something has."""
-    holding = project.holding(name)
-    if len(holding) != 1 or named_in_texts(project, name):
-        return frozenset()
-    users = {n.name: n for n in owner.body if isinstance(n, FunctionNode) and name in calls_on_self(owner, n)}
-    inside = sum(dotted_ast(n.func) == f"self.{name}" for each in users.values() for n in calls_below(each))
-    mentioned = len(re.findall(rf"(?<!\bdef )\b{name}\b", facts.file.code))
-    return frozenset(users) if inside == mentioned else frozenset()
-
-
 def _is_given_away(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
     """Whether a decorator gets a definition that may keep it, as a registry does: ``@torch.no_grad()`` does not."""
     return not all(_CONTEXTS.fullmatch(facts.qualified(each)) for each in decorators(definition))
 
 
-def _finds_own_methods(project: Project, name: str) -> bool:
-    """Whether a class, or one that it inherits from, finds its methods by names that it computes:
-    ``getattr(self, f"evaluate_{kind}")``."""
-    homes = {found[0].name: found[0] for each in project.lineage(name) if (found := project.split(each)) is not None}
-    return any(home.file.shows(_OWN_METHOD) for home in homes.values())
-
-
-def _is_defined_only(project: Project, facts: ModuleFacts, name: str) -> bool:
-    """Whether the code of the project has a name where methods of that name are defined alone, as of copies of a class,
-    and no text of it has it. One commented out is none."""
-    paths = project.holding(name)
-    if len(paths) > _FILES or named_in_texts(project, name) or facts.file.holds("Fire"):
-        return False
-    files = [user for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
-    return not any(_has_method(project, user, name) for user in files)
-
-
-def _has_method(project: Project, facts: ModuleFacts, name: str) -> bool:
-    """Whether a file mentions what may be a method of a name. A plain name in the body of a function is none: that is a
-    variable, or a function at the top of a file."""
-    code = facts.file.code
-    if not re.search(rf"(?<!\bdef )\b{name}\b", code):
-        return False
-    attributes = (use.node for use in uses(facts, name) if isinstance(use.node, ast.Attribute))
-    if not all(_is_of_module(project, project.meaning(facts, node)) for node in attributes):
-        return True
-    plain = {id(n) for f in walk(facts.tree) if isinstance(f, FunctionNode) for part in f.body for n in walk(part)}
-    word = re.compile(rf"\b{name}\b")
-    for node in walk(facts.tree):
-        if isinstance(node, ast.Name) and node.id == name and id(node) not in plain:
-            return True
-        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-        if word.search(text) and len(text.split()) == 1:  # prose names no method: "the checkpoint to load"
-            return True
-        if isinstance(node, ast.alias) and name in (node.name, node.asname):
-            return True
-    return False
-
-
 def is_plain(project: Project, name: str) -> bool:
     """Whether a class and all that it inherits from are of the project, or call no methods by their names."""
-    return all(each in _PLAIN or project.split(each) for each in project.lineage(name))
+    return all(each in PLAIN or project.split(each) for each in project.lineage(name))
 
 
 def _is_left(
@@ -431,7 +328,7 @@ def _mentioning(
 ) -> set[str]:
     """The definitions of a file that mention a name, also as a string where that counts (`by_text`); "" for what is in
     none. A list of what a module offers mentions what it does not use, nor does a module that is `imported` do what
-    its ``if __name__ == "__main__":`` holds, or a method that nothing calls; and ``logging.enable`` is not the
+    its ``if __name__ == "__main__":`` holds, or what no program comes to; and ``logging.enable`` is not the
     ``enable`` of another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
@@ -440,7 +337,7 @@ def _mentioning(
     lines |= known.strings.get(name, set()) if by_text else set()
     idle = [*known.offers, *(known.started if imported else ())]
     lines = {line for line in lines if not any(line in each for each in idle)}
-    return {known.around(line) for line in lines if not _is_left_method(project, facts, line)}
+    return {known.around(line) for line in lines if not is_never_reached_from_programs(project, facts, line)}
 
 
 def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> bool:
@@ -464,14 +361,6 @@ def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attri
     meaning = project.meaning(facts, node)
     found = project.definition(meaning)
     return _is_foreign(project, meaning) if found is None else found[1] is not definition
-
-
-def _is_of_module(project: Project, meaning: str) -> bool:
-    """Whether a name leads to what a module has, of another package or a function of the project's: to no method."""
-    found = project.split(meaning) if meaning else None
-    if found is None or not found[1] or "." in found[1]:
-        return _is_foreign(project, meaning)
-    return isinstance(found[0].definitions.get(found[1]), FunctionNode)
 
 
 def _is_foreign(project: Project, meaning: str) -> bool:

@@ -14,10 +14,8 @@ from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace,
 from ddp_lint.launch.alone import shown_alone
 from ddp_lint.launch.failing import fails_before
 from ddp_lint.launch.importable import cannot_be_imported, is_put_together
-from ddp_lint.launch.overridden import is_overridden
 from ddp_lint.launch.ranks import as_one_process
 from ddp_lint.launch.reached.walk import is_never_reached_from_programs
-from ddp_lint.launch.unmade import is_never_made
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
@@ -179,10 +177,7 @@ class Rule(Documented):
         line = self._span_of(where).line
         if is_left_file(project, facts) or fails_before(project, facts, line):
             return True
-        if any(
-            asks(project, facts, line)
-            for asks in (is_unused, is_never_made, is_overridden, is_never_reached_from_programs)
-        ):
+        if is_unused(project, facts, line) or is_never_reached_from_programs(project, facts, line):
             return True
         if not isinstance(where, cst.CSTNode):
             return False

@@ -31,7 +31,7 @@ _KEEPS_NAME = re.compile(
     r"|[\w.]+\.(setter|getter|deleter)"
 )
 #: Classes whose methods are called by their names by nothing but the project, but for those that any package calls.
-_PLAIN = frozenset(
+PLAIN = frozenset(
     {"object", "Exception", "dict", "list", "str", "int", "float", "tuple", "torch.nn.Module", "torch.nn.Sequential"}
     | {"abc.ABC", "enum.Enum", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "torch.autograd.Function"}
     | {f"torch.utils.data.{name}" for name in ("Dataset", "IterableDataset", "Sampler")}
@@ -76,9 +76,10 @@ class Bodies:
                 (self.with_method if owner else self.with_name)[last].append((inside, body))
                 if owner:
                     self.methods_of[inside, owner].append(body)
-        self._targets: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._targets: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
         self._meanings: dict[tuple[str, str, str], Meanings] = {}
         self._bases = {each: list(self._bases_of(*each)) for each in self._classes()}
+        self._had: dict[Body, dict[str, set[Body]]] = {}
         self.family_of = self._families()
         self.methods = collections.defaultdict[int, dict[str, list[Body]]](dict)
         for (inside, owner), family in self.family_of.items():
@@ -136,6 +137,33 @@ class Bodies:
             if not known:
                 yield from (target + dot + rest for target in names.imported_as.get(first, [first]))
 
+    def inherited_by(self, each: Body) -> list[Body]:
+        """The classes of the project that a class inherits from directly."""
+        return [base for base in self._bases[each] if not isinstance(base, str)]
+
+    def had_by(self, each: Body) -> dict[str, set[Body]]:
+        """The methods that an object of a class has, by their names: its own, and those that it inherits. Of several
+        bases each counts."""
+        stack = [each] if each not in self._had else []
+        begun = set[Body]()
+        while stack:
+            owner = stack[-1]
+            above = [base for base in self.inherited_by(owner) if base not in self._had and base not in begun]
+            if owner not in begun:
+                begun.add(owner)
+                stack += above
+                if above:
+                    continue
+            stack.pop()
+            found = {body.rpartition(".")[2]: {(owner[0], body)} for body in self.methods_of[owner]}
+            own = set(found)
+            for base in self.inherited_by(owner):
+                for name, bodies in self._had.get(base, {}).items():
+                    if name not in own:
+                        found.setdefault(name, set()).update(bodies)
+            self._had[owner] = found
+        return self._had[each]
+
     def _families(self) -> dict[Body, int]:
         """For each class a number that it shares with those that it inherits from, and with those that inherit from
         it."""
@@ -161,7 +189,7 @@ class Bodies:
         while stack:
             for base in self._bases[stack.pop()]:
                 if isinstance(base, str):
-                    if base not in _PLAIN:
+                    if base not in PLAIN:
                         return True
                 elif base not in seen:
                     seen.add(base)
@@ -195,7 +223,7 @@ class Bodies:
         resolved = [
             (file, name)
             for target in (names.imported_as.get(first, ()) if first != "*" else ())
-            for file, name in self._resolved(inside, f"{target}.{rest}" if rest else target)
+            for file, name in self._resolved(inside, target, rest)
         ]
         for file, name in resolved:
             # A name of a module, or what the module has imported by that name from another one of the project.
@@ -230,15 +258,16 @@ class Bodies:
         """The files that importing a target runs, but for the packages around them."""
         return (file for file, _ in self._resolved(inside, target))
 
-    def _resolved(self, inside: str, target: str) -> list[tuple[str, str]]:
-        """The files that a target of an import may be of, each with the rest of the name."""
+    def _resolved(self, inside: str, target: str, rest: str = "") -> list[tuple[str, str]]:
+        """The files that a target of an import may be of, with what follows it, each with the rest of the name."""
         target = target.removesuffix(".*")
-        key = (inside, target)
+        key = (inside, target, rest)
         if key not in self._targets:
-            self._targets[key] = list(dict.fromkeys(self._resolve(inside, target)))
+            self._targets[key] = list(dict.fromkeys(self._resolve(inside, target, rest)))
         return self._targets[key]
 
-    def _resolve(self, inside: str, target: str) -> Iterator[tuple[str, str]]:
+    def _resolve(self, inside: str, imported: str, rest: str) -> Iterator[tuple[str, str]]:
+        target = f"{imported}.{rest}" if rest else imported
         module = self.modules[inside]
         if target.startswith("."):
             names = {absolute_target(target, module.name, module.is_package)}
@@ -247,20 +276,22 @@ class Bodies:
             names = {self._project.locate(target, module.path, script) for script in (started, False)}
         known = False
         for name in names:
-            head, rest = name, ""
+            head, behind = name, ""
             while head:
                 path = self._project.find(head)
                 file = self._project.inside(path) if path is not None else ""
                 if file in self.modules:
                     known = True
-                    yield file, rest
-                    yield from self._bound_by_package(head, file, rest)
+                    yield file, behind
+                    yield from self._bound_by_package(head, file, behind)
                     break
                 head, _, last = head.rpartition(".")
-                rest = f"{last}.{rest}" if rest else last
+                behind = f"{last}.{behind}" if behind else last
         first = target.partition(".")[0]
         if not known and first and first not in _FOREIGN:
-            yield from self._by_stem(target)
+            # What follows an import is no part of where the module lies: ``boto3.session``.
+            found = ((file, [*filter(None, (name, rest))]) for file, name in self._by_stem(imported))
+            yield from ((file, ".".join(parts)) for file, parts in found)
 
     def _bound_by_package(self, name: str, file: str, rest: str) -> Iterator[tuple[str, str]]:
         """What the package of a module has by the name of the module: ``from .LARS import LARS`` in its `__init__`."""
@@ -269,12 +300,37 @@ class Bodies:
         if package in self.modules and package != file and last in self.modules[package].names.imported_as:
             yield package, f"{last}.{rest}" if rest else last
 
+    def named_by(self, parts: list[str], count: int) -> list[str]:
+        """The files that a string may name by some of its parts, the first of them: ``models.resnet.resnet50``, not
+        ``config.json``. They have what follows, and lie in a folder that is called like the part before."""
+        folder, behind = parts[count - 2] if count > 1 else "", parts[count : count + 1]
+        return [
+            file
+            for file in self.stems.get(parts[count - 1], ())
+            if (not folder or not posixpath.dirname(file) or _is_in(file, folder)) and self._has(file, behind)
+        ]
+
+    def _has(self, inside: str, names: list[str]) -> bool:
+        """Whether a module has names, or may have any from another one."""
+        own = self.modules[inside].names
+        return "*" in own.imported_as or all(
+            n in own.bodies or n in own.assigned or n in own.imported_as for n in names
+        )
+
     def _by_stem(self, target: str) -> Iterator[tuple[str, str]]:
-        """Modules that are called like a part of a target whose place is not seen: the project may be put in a folder
-        of another name."""
+        """Modules that are called like a part of a target whose place is not seen, and lie in a folder that is called
+        like the part before, but for the first: the project may be put in a folder of another name."""
         parts = target.split(".")
         for count in range(len(parts), 1, -1):
-            if len(parts[count - 1]) >= TELLING and parts[count - 1] in self.stems:
-                for file in self.stems[parts[count - 1]]:
+            last, folder = parts[count - 1], parts[count - 2] if count > 2 else ""
+            files = [file for file in self.stems.get(last, ()) if not folder or _is_in(file, folder)]
+            if len(last) >= TELLING and files:
+                for file in files:
                     yield file, ".".join(parts[count:])
                 return
+
+
+def _is_in(file: str, folder: str) -> bool:
+    """Whether a module, or the package that a file is of, lies in a folder of a name."""
+    around = posixpath.dirname(file.removesuffix("/__init__.py"))
+    return posixpath.basename(around) == folder

@@ -24,6 +24,10 @@ from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, 
 MODULE, PROGRAM = "", "__main__"
 #: What a body looks things up in by names that are not in the code: its own module, and an object of any kind.
 OWN_MODULE, ANY_OBJECT = "globals()", "getattr()"
+#: The first part of what a method takes from the classes that its own inherits from: ``super().step``.
+SUPER = "super"
+#: Calls that ask whether something is an object of a class, and make none.
+_ASKS = frozenset({"isinstance", "issubclass"})
 #: Calls that import a module by its name.
 _IMPORTS = frozenset(
     {"import_module", "__import__", "run_module", "run_path", "spec_from_file_location", "iter_modules"}
@@ -54,12 +58,12 @@ _BLOCKS = ("body", "orelse", "finalbody")
 class Names:
     """What one body names.
 
-    `dotted`: chains of names, as `losses.total` and `self.step`. `attributes`: those of values that are no names,
-    ``make().step``. `strings`: constants that may name a definition or a module, as they are. `composed`: what names
-    that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, "" for anything. `imports`: what it imports,
-    relative with its dots, ``a.*`` for a star. `looked_up`: where it takes something by a name that the code does not
-    have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules by such names, or the file of
-    the module has another package do it.
+    `dotted`: chains of names, as `losses.total`, `self.step`, and `super.step` of a base. `attributes`: those of values
+    that are no names, ``make().step``. `strings`: constants that may name a definition or a module, as they are.
+    `composed`: what names that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, "" for anything.
+    `imports`: what it imports, relative with its dots, ``a.*`` for a star. `looked_up`: where it takes something by a
+    name that the code does not have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules
+    by such names, or the file of the module has another package do it.
     """
 
     dotted: set[str] = dataclasses.field(default_factory=set)
@@ -211,9 +215,10 @@ class _Reader:
     def _class(self, node: ast.ClassDef, around: str) -> None:
         body = self._body(node.name)
         self._decorated(node, node.name, around)
-        bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+        bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         self._table.bases.setdefault(node.name, []).extend(dotted_ast(base) or _UNNAMED for base in bases)
-        for part in (*node.bases, *node.keywords):
+        # A base is named by the table of bases alone: inheriting from a class makes no object of it.
+        for part in (*(base for base in bases if not dotted_ast(base)), *node.keywords):
             self._read(part, body)
         for inner in node.body:
             if isinstance(inner, FunctionNode):
@@ -261,6 +266,9 @@ class _Reader:
                 body.imports.update(target for _, target in _bound(each))
             elif isinstance(each, ast.Call):
                 _looks_up(each, body)
+                if last_part(each.func) in _ASKS and len(each.args) > 1:
+                    stack += [each.args[0], *_not_named(each.args[1])]
+                    continue
             stack += below(each)
 
 
@@ -276,10 +284,17 @@ def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str]) -> list[ast
     if isinstance(value, ast.Name) and value.id not in own:
         body.dotted.add(".".join([value.id, *reversed(parts)]))
         return []
-    if isinstance(value, ast.Call) and last_part(value.func) == "super":
-        body.dotted.add(f"self.{parts.pop()}")
+    of_base = isinstance(value, ast.Call) and last_part(value.func) == "super"
+    if of_base:
+        body.dotted.add(f"{SUPER}.{parts.pop()}")
     body.attributes.update(parts)
-    return [] if isinstance(value, ast.Name) else [value]
+    return [] if of_base or isinstance(value, ast.Name) else [value]
+
+
+def _not_named(classes: ast.expr) -> list[ast.expr]:
+    """What is no name, of the classes that a call asks for: ``(Head, *others())``."""
+    parts = classes.elts if isinstance(classes, ast.Tuple) else [classes]
+    return [part for part in parts if not dotted_ast(part)]
 
 
 def _looks_up(call: ast.Call, body: Names) -> None:
@@ -287,7 +302,7 @@ def _looks_up(call: ast.Call, body: Names) -> None:
     name = last_part(call.func)
     if name in _IMPORTS and not (call.args and isinstance(call.args[0], ast.Constant)):
         body.imports_computed = True
-    elif name == "getattr" and len(call.args) > 1 and not isinstance(call.args[1], ast.Constant):
+    elif name == "getattr" and len(call.args) > 1 and not _is_value(call):
         of, attribute = dotted_ast(call.args[0]), call.args[1]
         body.looked_up.add(of or ANY_OBJECT)
         # The name itself is a string somewhere, or put together from some.
@@ -299,6 +314,12 @@ def _looks_up(call: ast.Call, body: Names) -> None:
             body.looked_up.add(ANY_OBJECT)
     elif name == "Fire":
         body.looked_up.add(OWN_MODULE)
+
+
+def _is_value(call: ast.Call) -> bool:
+    """Whether `getattr` has the name of what it takes, or takes no function: ``getattr(self, kind, 0)``."""
+    default = call.args[2] if len(call.args) > 2 else ast.Constant(None)
+    return isinstance(call.args[1], ast.Constant) or (isinstance(default, ast.Constant) and default.value is not None)
 
 
 def _is_part(value: object) -> TypeGuard[str]:

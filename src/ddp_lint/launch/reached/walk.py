@@ -9,11 +9,14 @@ does not have (in settings and commands, computed ones) lead to all that they ma
 from __future__ import annotations
 
 import collections
+import dataclasses
+import functools
 import itertools
 import pathlib
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeAlias, TypeVar
 
 from ddp_lint.launch.reached.index import TELLING, Bodies, Body
 from ddp_lint.launch.reached.names import (
@@ -21,6 +24,7 @@ from ddp_lint.launch.reached.names import (
     MODULE,
     OWN_MODULE,
     PROGRAM,
+    SUPER,
     FileNames,
     Names,
     body_at,
@@ -31,6 +35,9 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.file import place_kind
 
+_T = TypeVar("_T", bound=Hashable)
+#: For whom something is found: the programs that come to it, as bits.
+_Bits: TypeAlias = dict[_T, int]
 #: Files of a project that are read: in a larger one all counts as reached.
 _FILES = 600
 #: Letters of a part of a name by which a name that is put together is found.
@@ -41,6 +48,24 @@ _CALLED = re.compile(
     r"|forward|backward|setup_context|step|train|eval|fit|predict|transform|collate|process|run|setup|teardown|close|write"
     r"|flush|read|update|compute|reset|reset_parameters|extra_repr|state_dict|load_state_dict|parameters|to|cuda|apply|_apply"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """The files that are started, and for each body which of them come to it, as bits: the first file is the lowest.
+    The bit above is that of all of them together: a module that one of them imports by its name is not what another
+    one may import by a computed name."""
+
+    programs: tuple[str, ...] = ()
+    bits: Mapping[Body, int] = dataclasses.field(default_factory=dict)
+
+    def of(self, bits: int) -> frozenset[str]:
+        """The files that bits stand for."""
+        return frozenset(file for place, file in enumerate(self.programs) if bits >> place & 1)
+
+    def has(self, body: Body) -> bool:
+        """Whether all of them together come to a body."""
+        return bool(self.bits.get(body, 0) >> len(self.programs))
 
 
 def is_never_reached_from_programs(project: Project, facts: ModuleFacts, line: int) -> bool:
@@ -58,35 +83,43 @@ def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
     path = project.find(facts.name)
     if path is None or is_installed(project):
         return False
-    inside, reached = project.inside(path), _reached(project)
+    inside, found = project.inside(path), reached(project)
     # Of a module that no program imports, the users are not seen.
-    return (inside, MODULE) in reached and (inside, body) not in reached
+    return found.has((inside, MODULE)) and not found.has((inside, body))
 
 
 def is_reached_from(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
     """Whether one program, a file that is started, may come to what a line of a file is in. True where that is not
     seen."""
     start, path = project.find(program.name), project.find(facts.name)
-    reached = _reached(project, project.inside(start)) if start is not None else frozenset[Body]()
-    return not reached or path is None or (project.inside(path), body_at(facts.tree, line)) in reached
+    if start is None or path is None:
+        return True
+    file, body = project.inside(start), (project.inside(path), body_at(facts.tree, line))
+    found = reached(project)
+    if file not in found.programs:  # nothing else shows that it is started
+        found = project.remember(("reached bodies", file), lambda: _walked(project, file))
+    return not found.programs or file in found.of(found.bits.get(body, 0))
 
 
-def _reached(project: Project, program: str = "") -> frozenset[Body]:
-    """The bodies that all programs of the project come to, or the one in a file; none where that is not seen."""
-    return project.remember(("reached bodies", program), lambda: _walked(project, program))
+def reached(project: Project) -> Reached:
+    """What the programs of the project come to; nothing where they are not seen."""
+    return project.remember(("reached bodies",), lambda: _walked(project, ""))
 
 
-def _walked(project: Project, program: str) -> frozenset[Body]:
+def _walked(project: Project, program: str) -> Reached:
+    """What all programs come to, or one file, which nothing else shows to be one."""
     bodies = _bodies(project)
     texts = [words_of_settings(project), calls_of_notebooks(project), calls_of_texts(project)]
     if bodies is None or None in texts or (program and program not in bodies.modules):
-        return frozenset()
+        return Reached()
     named = frozenset[str]().union(*(words or () for words in texts))
     with project.recording(apart=True):  # where modules lie follows from the names of the files
-        started = project.remember(("started bodies",), lambda: list(bodies.programs(named)))
-        if program:
-            started = [(program, MODULE), *(each for each in started if each[0] == program)]
-        return _Walk(bodies, named).reached(started) if started else frozenset()
+        started = [(program, MODULE)] if program else list(bodies.programs(named))
+        programs = tuple(dict.fromkeys(file for file, _ in started))
+        own = {file: 1 << place for place, file in enumerate(programs)}
+        together = 1 << len(programs)
+        walk = _Walk(bodies, named, together * 2 - 1)
+        return Reached(programs, walk.reached((file, body, own[file] | together) for file, body in started))
 
 
 def _bodies(project: Project) -> Bodies | None:
@@ -111,212 +144,286 @@ def _names(project: Project, inside: str) -> FileNames | None:
         return names_of(project.text(pathlib.Path(path)) or "")
 
 
-class _Walk:
-    """One walk over a project. `named`: what files of settings name, and what texts and notebooks call."""
+def _added(found: _Bits[_T], key: _T, bits: int) -> int:
+    """Add bits to what something has; those that it lacked."""
+    had = found.get(key, 0)
+    new = bits & ~had
+    if new:
+        found[key] = had | new
+    return new
 
-    def __init__(self, bodies: Bodies, named: frozenset[str]) -> None:
+
+class _Walk:
+    """One walk over the bodies of a project, for all programs at once: what is found is found for some of them, whose
+    bits it has. `named`: what settings name, and what texts and notebooks call. `every`: the bits of all programs."""
+
+    def __init__(self, bodies: Bodies, named: frozenset[str], every: int) -> None:
         self._bodies = bodies
         self._modules = bodies.modules
         self._outside = named
+        self._every = every
         #: Modules are imported by names that the code does not have.
-        self._all_modules = False
+        self._all_modules = 0
         #: Something is looked up by a name that the code does not have, in an object of any kind.
-        self._by_names = False
-        self._found = set[Body]()
-        self._queue: list[Body] = []
+        self._by_names = 0
+        self._found: _Bits[Body] = {}
+        #: What is to be followed, for which programs.
+        self._queue = collections.OrderedDict[Body, int]()
         #: What bodies that are reached mention: attributes, strings, parts of names that they put together.
-        self._attributes, self._strings, self._composed = set[str](), set[str](), set[str]()
-        #: By family of classes: the methods that are called on its objects.
-        self._asked = collections.defaultdict[int, set[str]](set)
+        self._attributes: _Bits[str] = {}
+        self._strings: _Bits[str] = {}
+        self._composed: _Bits[str] = {}
+        #: Classes of which objects are made, and the methods that these have.
+        self._made: _Bits[Body] = {}
+        self._had: _Bits[Body] = {}
+        #: By family of classes: the methods that are called on its objects, and those that methods call as a base has
+        #: them ("" for any).
+        self._asked: dict[int, _Bits[str]] = collections.defaultdict(dict)
+        self._of_base: dict[int, _Bits[str]] = collections.defaultdict(dict)
 
-    def reached(self, started: Iterable[Body]) -> frozenset[Body]:
-        for inside, body in started:
-            self._add_module(inside)
-            self._add(inside, body)
+    def reached(self, started: Iterable[tuple[str, str, int]]) -> _Bits[Body]:
+        for inside, body, bits in started:
+            self._add_module(inside, bits)
+            self._add(inside, body, bits)
         while self._queue or self._add_others():
             while self._queue:
-                self._follow(*self._queue.pop())
-        return frozenset(self._found)
+                (inside, body), bits = self._queue.popitem(last=False)
+                self._follow(inside, body, bits)
+        return self._found
 
-    def _add(self, inside: str, body: str) -> None:
-        if (inside, body) not in self._found and body in self._modules[inside].names.bodies:
-            self._found.add((inside, body))
-            self._queue.append((inside, body))
+    def _add(self, inside: str, body: str, bits: int) -> None:
+        """A body that is run; of a class, objects may be made."""
+        if bits and body in self._modules[inside].names.bodies:
+            self._enter(inside, body, bits)
+            if body in self._modules[inside].names.bases:
+                self._make(inside, body, bits)
 
-    def _add_module(self, inside: str) -> None:
+    def _enter(self, inside: str, body: str, bits: int) -> None:
+        """A body that is run, of a class no more than that: another one inherits from it."""
+        new = _added(self._found, (inside, body), bits)
+        if new:
+            self._queue[inside, body] = self._queue.get((inside, body), 0) | new
+
+    def _add_module(self, inside: str, bits: int) -> None:
         """A module that is imported runs its statements, and those of the packages around it; what a registry gets by
         a decorator is found there by whoever asks it."""
-        if (inside, MODULE) in self._found:
+        new = bits & ~self._found.get((inside, MODULE), 0)
+        if not new:
             return
-        self._add(inside, MODULE)
+        self._enter(inside, MODULE, new)
         names = self._modules[inside].names
         for name, given in names.decorators.items():
             if "." not in name and not all(self._bodies.keeps_name(inside, each) for each in given):
-                self._add(inside, name)
+                self._add(inside, name, new)
         folder = posixpath.dirname(inside)
         while folder:
             package = f"{folder}/__init__.py"
             if package in self._modules:
-                self._add_module(package)
+                self._add_module(package, new)
             folder = posixpath.dirname(folder)
 
     def _add_others(self) -> bool:
         """Add what names that the code does not have may lead to, once all else is found."""
-        before = len(self._found)
         for inside, module in self._modules.items() if self._all_modules else ():
             # Whoever imports it by a computed name may do anything with what it has.
-            if (inside, MODULE) not in self._found:
-                self._add_module(inside)
-                for body in module.names.bodies:
-                    self._add(inside, body)
-        named = self._strings | self._outside
+            new = self._all_modules & ~self._found.get((inside, MODULE), 0)
+            self._add_module(inside, new)
+            for body in module.names.bodies.keys() - {PROGRAM} if new else ():
+                self._add(inside, body, new)
+        named = dict.fromkeys(self._outside & self._bodies.with_name.keys(), self._every)
+        for name in self._strings.keys() & self._bodies.with_name.keys():
+            _added(named, name, self._strings[name])
         if self._all_modules:
-            named |= self._attributes | self._composed_of(self._bodies.with_name)
-        for name in named & self._bodies.with_name.keys():
+            for name in self._attributes.keys() & self._bodies.with_name.keys():
+                _added(named, name, self._attributes[name] & self._all_modules)
+            for name, bits in self._composed_of(self._bodies.with_name).items():
+                _added(named, name, bits & self._all_modules)
+        for name, bits in named.items():
             for inside, body in self._bodies.with_name[name]:
-                if (inside, MODULE) in self._found:
-                    self._add(inside, body)
+                self._add(inside, body, bits & self._found.get((inside, MODULE), 0))
         if self._by_names:
-            self._mention(self._composed_of(self._bodies.with_method))
-        return len(self._found) > before
+            for name, bits in self._composed_of(self._bodies.with_method).items():
+                self._mention([name], bits & self._by_names)
+        return bool(self._queue)
 
-    def _composed_of(self, names: Iterable[str]) -> set[str]:
+    def _composed_of(self, names: Iterable[str]) -> _Bits[str]:
         """Those of some names that the code may put together: of a part that it has, or by changing the case of a
         string."""
         parts = [part for part in self._composed if len(part) >= _PART]
         either = re.compile("|".join(map(re.escape, parts))) if parts else None
-        found = {name for name in names if either is not None and either.search(name)}
+        found: _Bits[str] = {}
+        for name in names:
+            if either is not None and either.search(name):
+                ends = range(_PART, len(name) + 1)
+                pieces = {name[start:end] for end in ends for start in range(end - _PART + 1)}
+                found[name] = functools.reduce(int.__or__, (self._composed.get(piece, 0) for piece in pieces))
         if "" in self._composed:
-            strings = {text.lower() for text in (*self._strings, *self._outside)}
-            found |= {name for name in names if name.lower() in strings}
+            strings = {text.lower(): self._every for text in self._outside}
+            for text, bits in self._strings.items():
+                _added(strings, text.lower(), bits)
+            for name in names:
+                _added(found, name, self._composed[""] & strings.get(name.lower(), 0))
         return found
 
     # ---- one body
 
-    def _follow(self, inside: str, body: str) -> None:
+    def _follow(self, inside: str, body: str, bits: int) -> None:
         names = self._modules[inside].names.bodies[body]
         owner = body.rpartition(".")[0]
         for target in names.imports:
             for file in self._bodies.files_of(inside, target):
-                self._add_module(file)
+                self._add_module(file, bits)
         for dotted in names.dotted:
-            self._follow_name(inside, owner, dotted)
-        self._mention(names.attributes)
-        self._follow_strings(names)
-        self._composed |= names.composed
+            self._follow_name(inside, owner, dotted, bits)
+        self._mention(names.attributes, bits)
+        self._follow_strings(names, bits)
+        for part in names.composed:
+            _added(self._composed, part, bits)
         for of in names.looked_up:
-            self._look_up(inside, owner, of)
-        self._all_modules |= names.imports_computed
+            self._look_up(inside, owner, of, bits)
+        if names.imports_computed:
+            self._all_modules |= bits
         if body in self._modules[inside].names.bases:
-            self._add_class(inside, body)
+            self._inherit(inside, body, bits)
 
-    def _mention(self, attributes: Iterable[str]) -> None:
+    def _mention(self, attributes: Iterable[str], bits: int) -> None:
         """An attribute of some object: any method of that name."""
-        for name in set(attributes) - self._attributes:
-            self._attributes.add(name)
-            for file, method in self._bodies.with_method[name]:
-                self._add_if_made(file, method)
+        for name in attributes:
+            new = _added(self._attributes, name, bits)
+            for method in self._bodies.with_method.get(name, ()) if new else ():
+                self._add_if_had(*method, new)
 
-    def _follow_strings(self, names: Names) -> None:
+    def _follow_strings(self, names: Names, bits: int) -> None:
         for text in names.strings:
             parts = re.split(r"[.:/]", text.removesuffix(".py"))
-            self._strings.update((text, parts[-1]))
-            self._mention(parts[-1:])
-            if len(parts) > 1 or names.imports_computed:
-                for count in range(len(parts), 0, -1):
-                    if parts[count - 1] in self._bodies.stems and (len(parts) > 1 or len(parts[0]) >= TELLING):
-                        for file in self._bodies.stems[parts[count - 1]]:
-                            self._add_module(file)
-                        break
+            for part in (text, parts[-1]):
+                _added(self._strings, part, bits)
+            self._mention(parts[-1:], bits)
+            if len(parts) > 1 or (names.imports_computed and len(text) >= TELLING):
+                counts = range(len(parts), 0, -1)
+                files = next(filter(None, (self._bodies.named_by(parts, count) for count in counts)), [])
+                for file in files:
+                    self._add_module(file, bits)
 
-    def _follow_name(self, inside: str, owner: str, dotted: str) -> None:
+    def _follow_name(self, inside: str, owner: str, dotted: str, bits: int) -> None:
         first, _, rest = dotted.partition(".")
         if first in ("self", "cls") and owner:
             name, _, others = rest.partition(".")
-            self._add_methods(inside, owner, name)
-            self._mention(others.split(".") if others else ())
+            if name:
+                self._add_methods(inside, owner, name, bits)
+            self._mention(others.split(".") if others else (), bits)
+            return
+        if first == SUPER and owner:
+            self._add_of_base(inside, owner, rest, bits)
             return
         found = self._bodies.meanings(inside, first, rest)
         for file, name in found:
-            self._add_meaning(file, name)
+            self._add_meaning(file, name, bits)
         # What a variable holds, of the function or of a module, may be an object of any class.
         if rest and not any(name for _, name in found) and not self._bodies.is_foreign(inside, first):
-            self._mention(rest.split("."))
+            self._mention(rest.split("."), bits)
 
-    def _add_meaning(self, file: str, name: str) -> None:
+    def _add_meaning(self, file: str, name: str, bits: int) -> None:
         """What a name of a module is, with what follows it: ``Trainer.load``, ``make.cache``."""
         head, _, rest = name.partition(".")
-        self._add_module(file)
+        self._add_module(file, bits)
         if not head:
             return
-        self._add(file, head)
-        if rest:
-            method, _, others = rest.partition(".")
-            if head in self._modules[file].names.bases:
-                self._add_methods(file, head, method)
-            else:
-                self._mention([method])
-            self._mention(others.split(".") if others else ())
+        method, _, others = rest.partition(".")
+        if rest and head in self._modules[file].names.bases:
+            self._add_on_class(file, head, method, bits)
+        else:
+            self._add(file, head, bits)
+            self._mention([method] if rest else (), bits)
+        self._mention(others.split(".") if others else (), bits)
 
-    def _add_class(self, inside: str, owner: str) -> None:
+    def _inherit(self, inside: str, owner: str, bits: int) -> None:
+        """What a class comes to as it is defined: those that it inherits from, methods that a decorator keeps, and what
+        methods of those that inherit from it have called."""
+        for file, base in self._bodies.inherited_by((inside, owner)):
+            self._enter(file, base, bits)
+        names, called = self._modules[inside].names, self._of_base[self._bodies.family_of[inside, owner]]
+        for body in self._bodies.methods_of[inside, owner]:
+            kept = all(self._bodies.keeps_name(inside, each) for each in names.decorators.get(body, set()))
+            asked = called.get("", 0) | called.get(body.rpartition(".")[2], 0)
+            self._add(inside, body, bits & asked if kept else bits)
+
+    def _make(self, inside: str, owner: str, bits: int) -> None:
         """The methods of a class that are called without the code of the project naming them on one of its objects."""
+        new = _added(self._made, (inside, owner), bits)
+        if not new:
+            return
         foreign = self._bodies.has_foreign_base((inside, owner))
         asked = self._asked[self._bodies.family_of[inside, owner]]
-        names = self._modules[inside].names
-        for body in self._bodies.methods_of[inside, owner]:
-            name = body.rpartition(".")[2]
-            kept = all(self._bodies.keeps_name(inside, each) for each in names.decorators.get(body, set()))
-            if foreign or not kept or _CALLED.fullmatch(name) or name in self._attributes or name in asked:
-                self._add(inside, body)
+        for name, methods in self._bodies.had_by((inside, owner)).items():
+            called = self._attributes.get(name, 0) | asked.get(name, 0) | asked.get("", 0)
+            for method in methods:
+                _added(self._had, method, new)
+                self._add(*method, new if foreign or _CALLED.fullmatch(name) else new & called)
 
-    def _add_methods(self, inside: str, owner: str, name: str) -> None:
+    def _add_methods(self, inside: str, owner: str, name: str, bits: int) -> None:
         """A method that is called on an object of a class: that of the class, of those that it inherits from and of
-        those that inherit from it, and so on."""
+        those that inherit from it, and so on; "" for any."""
         family = self._bodies.family_of.get((inside, owner))
-        if family is None or name in self._asked[family]:
-            return
-        self._asked[family].add(name)
-        for file, each in self._bodies.methods[family].get(name, ()):
-            self._add_if_made(file, each)
+        new = _added(self._asked[family], name, bits) if family is not None else 0
+        for method in self._methods(family, name) if family is not None and new else ():
+            self._add_if_had(*method, new)
 
-    def _add_if_made(self, inside: str, method: str) -> None:
-        if (inside, method.rpartition(".")[0]) in self._found:
-            self._add(inside, method)
+    def _methods(self, family: int, name: str) -> Iterable[Body]:
+        methods = self._bodies.methods[family]
+        return methods.get(name, ()) if name else itertools.chain(*methods.values())
 
-    def _look_up(self, inside: str, owner: str, of: str) -> None:
+    def _add_of_base(self, inside: str, owner: str, name: str, bits: int) -> None:
+        """A method that one of a class calls as a class has it that the object's own inherits from; "" for any."""
+        family = self._bodies.family_of.get((inside, owner))
+        new = _added(self._of_base[family], name, bits) if family is not None else 0
+        for file, method in self._methods(family, name) if family is not None and new else ():
+            self._add(file, method, new & self._found.get((file, method.rpartition(".")[0]), 0))
+
+    def _add_on_class(self, inside: str, owner: str, name: str, bits: int) -> None:
+        """What is taken from a class itself: a function needs no object of it."""
+        found = self._bodies.had_by((inside, owner)).get(name, set())
+        kinds = (self._modules[file].names.decorators.get(method, set()) for file, method in found)
+        if not found or any(kind - {"staticmethod"} for kind in kinds):
+            self._add(inside, owner, bits)
+            self._add_methods(inside, owner, name, bits)
+        self._enter(inside, owner, bits)
+        for method in found:
+            self._add(*method, bits)
+
+    def _add_if_had(self, inside: str, method: str, bits: int) -> None:
+        self._add(inside, method, bits & self._had.get((inside, method), 0))
+
+    def _look_up(self, inside: str, owner: str, of: str, bits: int) -> None:
         """Something is taken by a name that the code does not have: all that it may be."""
         first, _, rest = of.partition(".")
         if of == ANY_OBJECT:
-            self._by_names = True
+            self._by_names |= bits
         elif of == OWN_MODULE:
-            self._add_all(inside)
+            self._add_all(inside, bits)
         elif of in ("self", "cls") and owner:
-            family = self._bodies.methods.get(self._bodies.family_of.get((inside, owner), -1), {})
-            for file, each in itertools.chain(*family.values()):
-                self._add_if_made(file, each)
+            self._add_methods(inside, owner, "", bits)
         else:
             known = self._bodies.meanings(inside, first, rest) if first != "self" else ()
             for file, name in known:
                 if not name:
-                    self._add_all(file)
+                    self._add_all(file, bits)
                 elif name in self._modules[file].names.bases:
-                    self._add_all_of_class(file, name)
+                    for method in itertools.chain(*self._bodies.had_by((file, name)).values()):
+                        self._add_if_had(*method, bits)
             # In an object of any kind.
-            self._by_names |= not known and not self._bodies.is_foreign(inside, first)
+            if not known and not self._bodies.is_foreign(inside, first):
+                self._by_names |= bits
 
-    def _add_all(self, inside: str) -> None:
+    def _add_all(self, inside: str, bits: int) -> None:
         """All definitions that a module has, those that it imports too."""
-        self._add_module(inside)
+        self._add_module(inside, bits)
         names = self._modules[inside].names
         for body in names.bodies:
             if body != PROGRAM and "." not in body:
-                self._add(inside, body)
+                self._add(inside, body, bits)
         for local in names.imported_as:
             for file, name in self._bodies.meanings(inside, local, ""):
-                self._add_meaning(file, name)
+                self._add_meaning(file, name, bits)
                 if local == "*":
-                    self._add_all(file)
-
-    def _add_all_of_class(self, inside: str, owner: str) -> None:
-        for body in self._bodies.methods_of[inside, owner]:
-            self._add_if_made(inside, body)
+                    self._add_all(file, bits)
