@@ -1,10 +1,12 @@
-"""How the cost of odd input grows: CPU seconds for an input and for one of twice its size, and the ratio.
+"""How the cost of odd input grows: CPU seconds for an input and for one of twice its size, the ratio, and the seconds
+for 5,000 lines.
 
-    python benchmarks/growth.py [KIND ...] [--limit 2.3]
+    python benchmarks/growth.py [KIND ...] [--limit 2.3] [--lines 5000] [--seconds 2]
 
-Each kind is generated at its size and at twice that, and checked with all rules in a process of its own, without a
-cache. What grows in proportion has a ratio of 2; the start of the process is taken off. Exits with 1 where a ratio is
-above the limit; one of a short run is measured again at twice the size, where noise is a smaller part.
+Each kind is generated at its size, at twice that and with 5,000 lines, and checked with all rules in a process of its
+own, without a cache. What grows in proportion has a ratio of 2; what the check of a tiny file costs is taken off. Exits
+with 1 where a ratio is above the limit, or the seconds of one file; a ratio of a short run is measured again at twice
+the size, where noise is a smaller part.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 
+#: Characters of a line on average, by which a file of longer lines than full ones counts.
+_LINE, _FULL_LINE = 40, 80
 #: CPU seconds below which a ratio above the limit may be noise: it is measured again at twice the size.
 _SHORT = 2.0
 Make = Callable[[pathlib.Path, int], None]
 KINDS: dict[str, tuple[int, Make]] = {}
+#: Those that are one file, for which the limit of seconds is.
+ONE_FILE: set[str] = set()
 #: What a kind is checked with besides.
 _OPTIONS = {"ignores_added_to_files": ["--add-ignore"], "fixes_of_files": ["--fix", "--unsafe-fixes"]}
 _TORCH = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
@@ -49,6 +55,7 @@ def text(size: int) -> Callable[[Callable[[int], str]], Make]:
             (folder / "a.py").write_text(source(n))
 
         make.__name__ = source.__name__
+        ONE_FILE.add(source.__name__)
         return kind(size)(make)
 
     return register
@@ -1108,9 +1115,6 @@ def yaml(folder: pathlib.Path, n: int) -> None:
     (folder / "job.yaml").write_text("env:\n" + "".join(f"  - name: NCCL_A{i}\n    value: '1'\n" for i in range(n)))
 
 
-# ---- measuring
-
-
 @kind(150)
 def classes_of_few_names(folder: pathlib.Path, n: int) -> None:
     """Tests often call all their classes A, B and C: by its name, a base may be any of them."""
@@ -1120,44 +1124,76 @@ def classes_of_few_names(folder: pathlib.Path, n: int) -> None:
         (folder / f"m{i}.py").write_text(f"{_TORCH}class E:\n    pass\n\n{classes}")
 
 
+# ---- measuring
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--limit", type=float, default=2.3, help="the largest ratio that is right")
+    parser.add_argument("--lines", type=int, default=5000, help="the lines of the file of the last column; 0: no such")
+    parser.add_argument("--seconds", type=float, default=2.0, help="the most CPU seconds that are right for them")
     parser.add_argument("--timeout", type=float, default=120.0, help="CPU seconds after which a run is ended")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each by turns, of which the fastest counts")
     options = parser.parse_args()
-    print(f"{'kind':36}{'size':>9}{'s':>8}{'2x s':>8}{'ratio':>7}")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each run would compile the linter
+    title = f"{options.lines} lines s" if options.lines else ""
+    print(f"{'kind':64}{'size':>9}{'s':>8}{'2x s':>8}{'ratio':>7}{title:>15}")
     above = 0
     for name in options.kinds or KINDS:
         size, make = KINDS[name]
-        once, ratio = _growth(make, size, options)
+        lines = _size_of_lines(make, size, options.lines) if options.lines else 0
+        once, ratio, seconds = _growth(make, size, lines, options)
         while ratio > options.limit and once < _SHORT:  # what grows too fast does so at twice the size, noise does not
             size *= 2
-            once, ratio = _growth(make, size, options)
-        above += ratio > options.limit
-        print(
-            f"{name:36}{size:9}{once:8.2f}{once * ratio:8.2f}{ratio:7.2f}{'  <--' * (ratio > options.limit)}",
-            flush=True,
-        )
+            once, ratio, _ = _growth(make, size, 0, options)
+        wrong = ratio > options.limit or (name in ONE_FILE and seconds > options.seconds)
+        above += wrong
+        last = f"{seconds:15.2f}" if lines else f"{'-' * bool(options.lines):>15}"
+        print(f"{name:64}{size:9}{once:8.2f}{once * ratio:8.2f}{ratio:7.2f}{last}{'  <--' * wrong}", flush=True)
     return 1 if above else 0
 
 
-def _growth(make: Make, size: int, options: argparse.Namespace) -> tuple[float, float]:
-    """The CPU seconds of an input without the start of the process, and how many times that one of twice its size
-    takes."""
-    turns = [[_seconds(*run, options.timeout) for run in _runs(make, size)] for _ in range(options.repeats)]
-    start, once, twice = (min(seconds) for seconds in zip(*turns, strict=True))
-    return max(once - start, 0.01), (twice - start) / max(once - start, 0.01)
+def _growth(make: Make, size: int, lines: int, options: argparse.Namespace) -> tuple[float, float, float]:
+    """The CPU seconds of an input without what any check costs, how many times that one of twice its size takes, and
+    the seconds at the size `lines` (0: none)."""
+    turns = [[_seconds(*run, options.timeout) for run in _runs(make, size, lines)] for _ in range(options.repeats)]
+    start, once, twice, last = (min(seconds) for seconds in zip(*turns, strict=True))
+    once = max(once - start, 0.01)
+    return once, (twice - start) / once, max(last - start, 0.0)
 
 
-def _runs(make: Make, size: int) -> list[tuple[Make, int]]:
-    """An empty folder, which costs what a start costs on the machine as it is just now; the input; twice the input."""
-    return [(_nothing, 0), (make, size), (make, 2 * size)]
+def _runs(make: Make, size: int, lines: int) -> list[tuple[Make, int]]:
+    """A tiny file, which costs what each check costs on the machine as it is just now; the input; twice the input; and
+    the input at the size `lines`."""
+    return [(_tiny, 0), (make, size), (make, 2 * size), (make, lines) if lines else (_tiny, 0)]
 
 
-def _nothing(folder: pathlib.Path, n: int) -> None:
-    (folder / "a.py").write_text(_TORCH)
+def _tiny(folder: pathlib.Path, n: int) -> None:
+    """One file with a finding: the start of the process, and the modules and tables that each check needs once."""
+    (folder / "a.py").write_text(
+        f"{_DDP}{_MODULE.removeprefix(_TORCH)}        self.w = nn.Linear(2, 2)\n"
+        "    def forward(self, x):\n        return self.w(x).sum().item()\n"
+        "def train(x):\n    DDP(Net())(x).backward()\n    if dist.get_rank() == 0:\n        dist.barrier()\n"
+    )
+
+
+def _size_of_lines(make: Make, size: int, lines: int) -> int:
+    """The size at which an input has that many lines, or as much text as that many have where its lines are longer than
+    full ones; 0 if it does not grow in proportion to its size."""
+
+    def share(n: int) -> float:
+        folder = pathlib.Path(tempfile.mkdtemp())
+        try:
+            make(folder, n)
+            texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+            ends, length = sum(text.count(b"\n") for text in texts), sum(map(len, texts))
+            return (length / _LINE if length > _FULL_LINE * ends else ends) / lines
+        finally:
+            _remove(folder)
+
+    first, second = share(size), share(2 * size)
+    return round(size + (1 - first) * size / (second - first)) if second > 1.5 * first else 0
 
 
 def _seconds(make: Make, n: int, limit: float) -> float:
@@ -1189,7 +1225,11 @@ def _seconds(make: Make, n: int, limit: float) -> float:
             print(f"  {make.__name__} at {n} ended with status {process.returncode}", file=sys.stderr)
         return usage.ru_utime + usage.ru_stime
     finally:
-        subprocess.run(["rm", "-rf", "--", str(folder)], check=False)  # shutil recurses once a folder
+        _remove(folder)
+
+
+def _remove(folder: pathlib.Path) -> None:
+    subprocess.run(["rm", "-rf", "--", str(folder)], check=False)  # shutil recurses once a folder
 
 
 if __name__ == "__main__":

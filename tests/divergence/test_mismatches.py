@@ -4411,6 +4411,35 @@ def test_one_exit_is_one_mismatch(tmp_path: pathlib.Path) -> None:
     ]
 
 
+def test_an_exit_is_shown_with_what_the_others_come_to_next(tmp_path: pathlib.Path) -> None:
+    """The forward stands above the exit: the ranks that go on come to it in their next round, behind the reduction."""
+    check(
+        tmp_path,
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        def train(net, loader, losses):
+            model = FullyShardedDataParallel(net)
+            for batch in loader:
+                loss = model(batch).sum()
+                losses += loss.detach()
+                if dist.get_rank() != 0:
+                    return
+                dist.all_reduce(losses)  # !rank-branch
+        """,
+    )
+
+
+@pytest.mark.parametrize("asked", ["abcde", "edcba"])
+def test_an_exit_after_many_shared_choices(asked: str, tmp_path: pathlib.Path) -> None:
+    """The ways to it are too many to follow all of them: each outcome of each choice is on one that is followed."""
+    before = "".join(f"            if args.{each}:\n                dist.barrier()\n" for each in "abcde")
+    behind = "".join(f"            if args.{each}:\n                dist.all_reduce(x)\n" for each in asked)
+    marked = behind.replace("(x)\n", "(x)  # !rank-branch\n", 1)
+    leaving = "            if dist.get_rank() == 0 and args.done:\n                return\n"
+    check(tmp_path, f"\n        def f(args, x):\n{before}{leaving}{marked}")
+
+
 def test_calls_of_one_kind_under_one_branch_are_one_mismatch_that_shows_them(tmp_path: pathlib.Path) -> None:
     source = """
         def f(x):

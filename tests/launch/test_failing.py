@@ -11,6 +11,7 @@ from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Confidence
 
 PROGRAM = """import argparse
+import os
 
 import torch
 import torch.distributed as dist
@@ -36,7 +37,7 @@ def work(rank, args):
     {before}
     for _ in range(args.rounds):
         model(torch.ones(2)).sum().backward()
-    torch.save(model.state_dict(), "model.pt")
+    os.makedirs("models")
     {after}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import types
 from collections.abc import Iterator
 
@@ -57,7 +58,11 @@ def test_what_has_many_parts_mentions_the_same(head: str, body: str, monkeypatch
         assert used == then_used
 
 
-@pytest.mark.parametrize(("body", "left"), [(LAMBDAS, 2), (LISTS, 2), (DICTIONARIES, 2), (AWAITED, 42)])
+#: From Python 3.12 on comprehensions are no code of their own, whatever is in them.
+_AWAITED_LEFT = 42 if sys.version_info < (3, 12) else 2
+
+
+@pytest.mark.parametrize(("body", "left"), [(LAMBDAS, 2), (LISTS, 2), (DICTIONARIES, 2), (AWAITED, _AWAITED_LEFT)])
 def test_lambdas_and_comprehensions_of_one_function_are_no_code_of_their_own(
     body: str, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

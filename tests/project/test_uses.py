@@ -49,6 +49,33 @@ def test_uses_in_decorators_bases_calls_and_arguments(tmp_path: pathlib.Path) ->
     assert not [*uses(facts, "Absent")]
 
 
+def test_names_of_a_functions_own_are_no_uses(tmp_path: pathlib.Path) -> None:
+    """A parameter or a variable is another thing than the function of that name, but for one that is declared."""
+    text = """
+def run():
+    pass
+
+def given(run):
+    return run
+
+def set_here():
+    run = 1
+    return run
+
+def set_there():
+    global run
+    run = 1
+
+def called():
+    run()
+    self.run()
+"""
+    project = _project(tmp_path, text)
+    facts = project.facts_of(project.root / "a.py")
+    assert facts is not None
+    assert sorted(use.node.lineno for use in uses(facts, "run")) == [14, 17, 18]
+
+
 def test_statements_without_the_name_are_passed_over(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = _project(tmp_path)
     facts = project.facts_of(project.root / "a.py")

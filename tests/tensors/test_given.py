@@ -10,7 +10,9 @@ from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.findings import Confidence
 
-TRAIN = """import torch
+TRAIN = """import os
+
+import torch
 import torch.distributed as dist
 
 
@@ -20,7 +22,7 @@ def main():
 
     def save(epoch, is_best=False, path=None):
         if {test}:
-            torch.save(model.state_dict(), "best.pt")
+            os.makedirs("best")
 
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     for epoch in range(3):

@@ -17,7 +17,9 @@ _OF_UNLIKE_LENGTHS = (
     "batch_size=1",
     "packed",
 )
-#: What shows that they are of unlike lengths.
+#: What makes batches of as many samples as their lengths allow, or ends them with the data of a stream.
+_OF_UNLIKE_SIZES = ("batch_sampler=", "batch_size=None", "IterableDataset", "webdataset", "bucket")
+#: What shows that samples are of unlike lengths.
 _PADDING = ("pad_sequence", "pad_to", "padding=True", "pad_token", "longest", "packed", "collate_fn=")
 
 
@@ -37,6 +39,12 @@ def show_unlike_lengths(project: Project) -> bool:
     """Whether the project shows that the samples of its batches have unlike lengths: it pads them, packs them, or has a
     function that puts them together."""
     return any(map(project.holding, _PADDING))
+
+
+def have_unlike_sizes(project: Project) -> bool:
+    """Whether the project shows that batches hold unlike numbers of samples: a sampler or buckets choose how many, or
+    they are of a stream, which ends in the midst of one."""
+    return any(map(project.holding, _OF_UNLIKE_SIZES))
 
 
 def _makes_loaders_without(project: Project, words: tuple[str, ...]) -> bool:

@@ -205,7 +205,7 @@ class _Builder:
         return node
 
     def _inline(self, effect: Inline, after: Node, exits: Exits, site: Site | None) -> Node:
-        chain = (*site.chain, called(site.callee, effect.text, effect.call)) if site else ()
+        chain = (*site.chain, _shown(effect, site.callee)) if site else ()
         receiver = effect.text.rpartition(".")[0]
         if receiver in ("self", "super()"):
             receiver = site.receiver if site else ""
@@ -282,6 +282,13 @@ def _is_plain(effects: list[Effect]) -> bool:
         or (isinstance(effect, Inline) and effect.yields is None and _is_plain(effect.effects))
         for effect in effects
     )
+
+
+def _shown(effect: Inline, caller: str) -> Called:
+    """The call as a step of the way to a collective, made once."""
+    if effect.shown is None or effect.shown[0] != caller:
+        effect.shown = caller, called(caller, effect.text, effect.call)
+    return effect.shown[1]
 
 
 def called(caller: str, callee: str, span: Span) -> Called:

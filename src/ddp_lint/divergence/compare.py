@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from ddp_lint.divergence import worlds
 from ddp_lint.divergence.event_graph import (
@@ -33,7 +33,10 @@ SHARDED_MODE = re.compile(r"deepsp|fsdp|zero_?3|zero_stage|shard", re.IGNORECASE
 _FAR_BACK = 300
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+# Neither is changed once it is made, by the hundred thousand: a frozen dataclass takes three times as long to make.
+
+
+@dataclasses.dataclass(eq=False, slots=True)
 class Step:
     """A choice that a rank made on its way, linked to the one before."""
 
@@ -43,6 +46,8 @@ class Step:
     before: Step | None
     #: Number of events that both ranks had in common when the choice was made.
     matched: int
+    #: Whether this choice, or one before it, is open.
+    opens: bool = False
 
     def backwards(self) -> Iterator[Step]:
         step: Step | None = self
@@ -51,7 +56,7 @@ class Step:
             step = step.before
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Side:
     """One rank on its walk: where it is, in which world, what it chose itself, how it came there."""
 
@@ -62,6 +67,11 @@ class Side:
 
     def at(self, node: Node) -> Side:
         return Side(node, self.world, self.own, self.trail)
+
+
+def _holds_more(made: _Made, seen: Iterable[_Made]) -> bool:
+    """Has one of the two sides made a choice that it made on none of the ways that are followed already?"""
+    return any(not own <= frozenset().union(*(ways[side] for ways in seen)) for side, own in enumerate(made))
 
 
 def _have_one_number(condition: Condition, here: list[int]) -> bool:
@@ -95,6 +105,8 @@ class Difference:
 
 #: Where two ranks first met in calls of the same name at different places.
 Drift = tuple[Side, Side]
+#: What each of two sides has chosen.
+_Made = tuple[frozenset[tuple[Hashable, bool]], ...]
 #: Two places that are compared, with the number of events that matched before them.
 _Pair = tuple[Side, Side, int, Drift | None]
 
@@ -108,7 +120,8 @@ class Comparison:
 
     #: Pairs of nodes that one function's comparison may visit.
     BOUND = 60_000
-    #: Ways to one pair of nodes that differ in what they have chosen, which are all followed.
+    #: Ways to one pair of nodes that differ in what they have chosen, which are all followed; of the others, those with
+    #: a choice that none of these has made.
     WAYS = 8
 
     def __init__(self, graph: EventGraph, projection: Projection) -> None:
@@ -116,7 +129,7 @@ class Comparison:
         self._projection = projection
         self._steps = 0
         #: Pairs of places that were reached, each with the choices that led there and are tested again.
-        self._seen: dict[Hashable, set[Hashable]] = {}
+        self._seen: dict[Hashable, set[_Made]] = {}
         #: The shared choices below each node, one bit of a number for each choice: thousands are put together quickly.
         self._asked_below: list[int] = []
         self._bits: dict[Hashable, int] = {}
@@ -369,10 +382,12 @@ class Comparison:
 
     def of_crossings(self) -> Iterator[Difference]:
         """Arms of a rank test that move the same two tensors with calls of one name, the other way round."""
-        events = [node.event.span for node in self._graph.nodes if isinstance(node, EventNode)]
         lines = collections.defaultdict[str, list[int]](list)
-        for span in sorted(events):
-            lines[span.place].append(span.line)
+        for node in self._graph.nodes:
+            if isinstance(node, EventNode):
+                lines[node.event.span.place].append(node.event.span.line)
+        for each in lines.values():
+            each.sort()
         for node in self._graph.nodes:
             if not isinstance(node, Choice) or node.condition.open or not self._may_part(node.condition):
                 continue
@@ -477,7 +492,7 @@ class Comparison:
             frozenset(item for item in side.own.items() if below & bits.get(item[0], 0)) for side in (one, two)
         )
         seen = self._seen.setdefault(key, set())
-        if made in seen or len(seen) >= self.WAYS:
+        if made in seen or (len(seen) >= self.WAYS and not _holds_more(made, seen)):
             return False
         seen.add(made)
         return True
@@ -733,7 +748,8 @@ class Comparison:
     def _choose(side: Side, chosen: bool, matched: int) -> Side:
         node = side.node
         assert isinstance(node, Choice)
-        trail = Step(node.condition, chosen, node.span, side.trail, matched)
+        opens = node.condition.open or (side.trail is not None and side.trail.opens)
+        trail = Step(node.condition, chosen, node.span, side.trail, matched, opens)
         return Side(node.yes if chosen else node.no, side.world, side.own, trail)
 
     def _ends_in_error(self, world: int | None = None) -> list[bool]:
@@ -913,6 +929,8 @@ class Comparison:
         # The choice is near the end, trails are long.
         rest = itertools.islice(two.trail.backwards(), _FAR_BACK) if two.trail else iter(())
         for step in itertools.islice(one.trail.backwards(), _FAR_BACK) if one.trail else ():
+            if by_rank is not None and not step.opens:
+                break
             while id(step.condition) not in others and (before := next(rest, None)) is not None:
                 others.setdefault(id(before.condition), before)
             other = others.get(id(step.condition))

@@ -24,7 +24,8 @@ _LEAVING = {ast.Return: "returns", ast.Continue: "continues with the next iterat
 
 
 def one_for_each_exit(mismatches: Iterable[Mismatch], facts: ModuleFacts) -> Iterator[Mismatch]:
-    """Mismatches, the sure ones first; those that follow from the same early exit are folded into the first by line."""
+    """Mismatches, the sure ones first; those that follow from one early exit are folded into the one that the others
+    come to first: what stands behind the exit comes before what they meet in their next round."""
     by_exit: dict[Span, list[Mismatch]] = {}
     for mismatch in mismatches:
         if mismatch.branch is not None and mismatch.confidence is not Confidence.LOW and _is_passed(mismatch, facts):
@@ -32,7 +33,7 @@ def one_for_each_exit(mismatches: Iterable[Mismatch], facts: ModuleFacts) -> Ite
         else:
             yield mismatch
     for place, missed in by_exit.items():
-        first, *others = sorted(missed, key=lambda mismatch: (mismatch.kind is Kind.STEP, mismatch.span))
+        first, *others = sorted(missed, key=lambda each: (each.kind is Kind.STEP, each.span < place, each.span))
         branch, left = _exit_in(facts, place)
         yield _as_one_exit(facts, first, others, branch, left) if branch and left else first.with_similar(others)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from ddp_lint.divergence.event_graph import APART, Event
+from ddp_lint.divergence.event_graph import APART, Called, Event
 from ddp_lint.divergence.values import Condition, Test
 from ddp_lint.findings import Confidence, Span
 
@@ -83,6 +83,8 @@ class Inline:
     handed: int = 0
     #: Of a generator: how many of them lie within each other in it, with itself.
     levels: int = 0
+    #: The caller and how messages show the call in it, once asked: each function further up asks again (`build`).
+    shown: tuple[str, Called] | None = dataclasses.field(default=None, init=False, repr=False)
 
 
 @dataclasses.dataclass(eq=False, slots=True)

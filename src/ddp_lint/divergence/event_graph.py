@@ -213,8 +213,12 @@ class EventGraph:
 def streams_of(nodes: list[Node]) -> Iterator[Hashable]:
     """The streams of the graph, each once, in source order of their first events."""
     seen: set[Hashable] = set()
+    last: Hashable = None
     for node in reversed(nodes):
         if isinstance(node, EventNode):
+            if node.event.stream is last and not node.event.streams:
+                continue  # to look one up costs more than all else here
+            last = node.event.stream if not node.event.streams else None
             for stream in node.event.streams or (node.event.stream,):
                 if stream not in seen:
                     seen.add(stream)
@@ -274,7 +278,9 @@ class Projection:
         self.numbers = [first, *(self._project(graph, world) if parts else first for world in range(1, worlds.COUNT))]
 
     def holds(self, event: Event) -> bool:
-        return self.stream in event.streams if event.streams else event.stream == self.stream
+        if event.streams:
+            return self.stream in event.streams
+        return event.stream is self.stream or event.stream == self.stream  # mostly the one object for all ranks
 
     def truth(self, condition: Condition, world: int) -> bool | Hashable:
         """The choice in a world; a key where it is the same choice for all members of the stream's group."""

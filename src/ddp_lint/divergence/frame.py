@@ -220,6 +220,8 @@ def text_of(node: ast.AST, limit: int = 60) -> str:
         start = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, _CHAINED) else None
         if isinstance(start, (ast.Call, *_CHAINED)) and (text := text_of(start, limit)).endswith("…"):
             return text  # a long chain of calls: the rest is cut off
+        if (start_of := _start_of(node, limit)).endswith("…"):
+            return start_of
         text = " ".join(syntax.text_of(node).split())
     except (RecursionError, ValueError):
         return type(node).__name__
@@ -227,6 +229,19 @@ def text_of(node: ast.AST, limit: int = 60) -> str:
 
 
 _CHAINED = (ast.Attribute, ast.Subscript)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
+
+
+def _start_of(node: ast.AST, limit: int) -> str:
+    """How a comprehension over another one begins, cut where `text_of` cuts it; '' of any other expression. Of those
+    that lie in each other each is worded."""
+    if not isinstance(node, _COMPREHENSIONS) or not isinstance(node.generators[0].iter, _COMPREHENSIONS):
+        return ""
+    text = text_of(node.elt, limit)
+    if not text.endswith("…") and isinstance(node.generators[0].target, ast.Name):
+        text += f" for {node.generators[0].target.id} in {text_of(node.generators[0].iter, limit)}"
+    text = ("[" if isinstance(node, ast.ListComp) else "{" if isinstance(node, ast.SetComp) else "(") + text
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def entering(value: Value) -> Value:

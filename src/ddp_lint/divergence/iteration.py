@@ -38,6 +38,7 @@ from ddp_lint.divergence.lengths import (
     own_share,
 )
 from ddp_lint.divergence.object_lists import is_counted
+from ddp_lint.divergence.pieces import own_pieces
 from ddp_lint.divergence.resolve import iterated
 from ddp_lint.divergence.selections import GRADIENTS, OF_DICTIONARY, are_gradients, kind_of, own_gradients, own_size
 from ddp_lint.divergence.shards import element_of_parts
@@ -330,7 +331,7 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
         description = "the order of a set, which differs between processes"
         varies = Variation("order", description, origin=origin, call_depth=iterable.reference.handed)
         return Condition((("order", frame.key(node)),) * worlds.COUNT, text, varies, open=True)
-    own = own_length(frame, iterable, node, target)
+    own = own_length(frame, iterable, node, target) or own_pieces(frame, node)
     if own is not None:
         return Condition((("rounds", frame.key(node)),) * worlds.COUNT, text, own, open=True)
     if iterable.varies is None or iterable.even or iterable.items is not None or is_filled(iterable):

@@ -153,12 +153,13 @@ class Linker:
                 return FunctionRef(node, owner.facts, owner, of=of)
         return None
 
-    def only_method(self, name: str) -> FunctionRef | None:
+    def only_method(self, name: str, *, telling: bool = False) -> FunctionRef | None:
         """The method that a call on an object of no known class means, as the project has just one of this name.
 
         A name of several words, that no framework has for anything that communicates: others are had by many objects.
+        `telling`: the caller knows that it says whose it is.
         """
-        if not communication.is_telling(name):
+        if not telling and not communication.is_telling(name):
             return None
         return self.project.remember(name, lambda: self._only_method(name), self._only_methods)
 

@@ -46,6 +46,7 @@ from ddp_lint.divergence.values import (
     Test,
     Value,
     Variation,
+    constant,
     divergent,
     is_absent,
     merge,
@@ -55,13 +56,16 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
-from ddp_lint.project.uses import Use, constructions
-from ddp_lint.source.syntax import FunctionNode, first_name, names_in, parameters, positional, walk
+from ddp_lint.project.uses import Use, constructions, uses
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import FunctionNode, argument_at, first_name, names_in, parameters, positional, walk
 
 #: Decorators of methods whose first argument is no object of their class.
 _OF_NO_OBJECT: Final = ("staticmethod", "classmethod")
 #: Files that may make objects of a class; beyond it nothing is known of what they are made with.
 _FILES = 4
+#: ... and that call a setter.
+_SETTING = 8
 #: Ways to rebind a module's variable that are followed from call to call.
 _FOLLOWED = ("counted", "switched")
 _NO_NAMES: Mapping[str, Value] = {}
@@ -421,7 +425,7 @@ class Variables:
                 return given
         after = self._summaries.attribute_after(function, name)
         if isinstance(value, ast.Name) and (after is None or _may_be_of_other_class(after)):
-            return self._object_given(of, method, value.id, after) or after
+            return self._object_given(of, method, value.id, after) or self._object_set(method, value.id) or after
         return after
 
     def _flag_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
@@ -490,6 +494,52 @@ class Variables:
             return None
         one = each[0] if all(other == each[0] for other in each) else objects
         return unknown(("given", of.node.name, name), one)
+
+    def _object_set(self, setter: FunctionNode, name: str) -> Value | None:
+        """The object that the project gives a method which keeps it (``joint.set_metric(self.metric)``), None where
+        all calls leave it out. Of a method whose name no other one has, and which says whose it is or what it is given;
+        nothing if a call does not show it."""
+        linker, default = self._summaries.linker, defaults_of(setter).get(name)
+        names = [parameter.arg for parameter in positional(setter)][1:]
+        only = linker.only_method(setter.name, telling=setter.name == f"set_{name.strip('_')}")
+        paths = linker.project.holding(f".{setter.name}(") if only is not None and only.node is setter else ()
+        files = [facts for path in paths if (facts := linker.project.facts_of(path)) and not facts.source.is_test]
+        found: list[Value] = []
+        places = [(facts, use) for facts in files for use in uses(facts, setter.name)] if name in names else []
+        for facts, use in places if len(files) <= _SETTING else ():
+            given = argument_at(use.call, names.index(name), name) or default if use.call is not None else None
+            objects = self._objects(facts, use, given) if given is not None else None
+            if objects is None:
+                return None
+            found += objects
+        held = held_in(found)
+        if not places or len(files) > _SETTING or (found and held is None):
+            return None
+        return unknown(("set", setter.name, name), held) if held is not None else constant(None)
+
+    def _objects(self, facts: ModuleFacts, use: Use, given: ast.expr) -> list[Value] | None:
+        """The objects that an argument may be, by the classes of which the function, or the class around it, makes it:
+        a constructor that is being evaluated is not evaluated again. None where it may be something else."""
+        values = [(facts, given)]
+        if isinstance(given, ast.Name) and use.around is not None:
+            values = [(facts, value) for value in assigned_in(use.around, given.id)]
+        elif isinstance(given, ast.Attribute) and use.owner is not None and use.around in use.owner.body:
+            own = dotted_ast(given.value) == first_name(use.around)
+            of = self._summaries.linker.class_ref(use.owner, facts)
+            owners = self._summaries.linker.linearised(of)[0] if own else ()
+            values = [(owner.facts, value) for owner in owners for _, value in stores_of(owner.node, given.attr)]
+        made = [(home, value) for home, value in values if getattr(value, "value", value) is not None]
+        classes = [self._class_made(home, value) for home, value in made]
+        if not values or None in classes:
+            return None
+        return [unknown((MADE, of), ref.Instance(of)) for of in classes if of is not None]
+
+    def _class_made(self, facts: ModuleFacts, value: ast.expr) -> ClassRef | str | None:
+        """The class of the project, or the known one of another package, of which a call makes an object."""
+        callee = self._summaries.linker.expression(facts, value.func) if isinstance(value, ast.Call) else None
+        if isinstance(callee, ref.External):
+            return known().type_of(callee.name) or None
+        return callee if isinstance(callee, ClassRef) else None
 
     def _given(self, of: ClassRef, method: FunctionNode, name: str) -> list[tuple[Frame, ast.expr]]:
         """What the project makes objects of the class with, for a parameter of ``__init__``, and where; nothing if a

@@ -135,7 +135,7 @@ def _programs(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
     programs = []
     while queue:
         each = queue.pop()
-        above = [u for u in importers(project, each.name, holding=("import",)) if not u.source.is_test and u.name]
+        above = [user for user in _users(each.name, project) if not user.source.is_test and user.name]
         if each.file.holds("__main__") or (not above and (does_something(each) or is_script(each.file.text))):
             programs.append(each)
         elif not above:
@@ -146,6 +146,11 @@ def _programs(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
         if len(found) > _ABOVE:
             return ()
     return tuple(programs)
+
+
+def _users(name: str, project: Project) -> tuple[ModuleFacts, ...]:
+    """The files that import a module, looked for once: all files below it in the imports ask."""
+    return project.remember(("users of module", name), lambda: tuple(importers(project, name, holding=("import",))))
 
 
 def _modules(project: Project, program: ModuleFacts) -> frozenset[str]:

@@ -258,8 +258,31 @@ def misspelt(name: str) -> str:
         return ""
     if not name.startswith(tuple(table("environment_names")["prefixes"])):
         return _misspelt_first_word(name)
-    close = difflib.get_close_matches(name, _known(), n=1, cutoff=_CLOSE)
+    letters, size = _letters(name), len(name)
+    # What has too few letters in common is no close match, which is soon seen; to compare the others takes long.
+    alike = [
+        known
+        for known, of_known in _known_letters()
+        if 2 * (letters & of_known).bit_count() >= _CLOSE * (size + len(known))
+    ]
+    close = difflib.get_close_matches(name, alike, n=1, cutoff=_CLOSE)
     return close[0] if close and _differ_in_letters(name, close[0]) else ""
+
+
+@functools.cache
+def _known_letters() -> tuple[tuple[str, int], ...]:
+    return tuple((name, _letters(name)) for name in _known())
+
+
+def _letters(name: str) -> int:
+    """The letters of a name as bits, one for the first time that a letter is there, one for the second, ..: two names
+    have no more in common than both have set."""
+    found, seen = 0, dict[int, int]()
+    for letter in name:
+        place = ord(letter) % 64
+        found |= 1 << (place + 64 * seen.get(place, 0))
+        seen[place] = seen.get(place, 0) + 1
+    return found
 
 
 def _misspelt_first_word(name: str) -> str:

@@ -179,6 +179,10 @@ class _Line:
     """A source line as the terminal shows it: tabs as spaces, wide characters two columns wide, long lines cut."""
 
     def __init__(self, text: str, marked: Sequence[int]) -> None:
+        self._offsets: Sequence[int]
+        if len(text) <= _WIDTH and text.isascii() and text.isprintable() and "##" not in text:  # nearly all
+            self._first, self._last, self.text, self._offsets = 0, len(text), text, range(len(text) + 1)
+            return
         cells, widths, ends = _cells(text if marked else text[: _UNMARKED + 1])
         first, last = 0, len(cells)
         if ends[-1] > _WIDTH:
@@ -190,11 +194,9 @@ class _Line:
                 room -= widths[last]
                 last += 1
         self._first, self._last = first, last
-        self._lead = "…" if first else ""
-        self._offsets = [len(self._lead)]
-        for width in widths[first:last]:
-            self._offsets.append(self._offsets[-1] + width)
-        self.text = self._lead + "".join(cells[first:last]) + ("…" if last < len(cells) else "")
+        lead = "…" if first else ""
+        self._offsets = [*itertools.accumulate(widths[first:last], initial=len(lead))]
+        self.text = lead + "".join(cells[first:last]) + ("…" if last < len(cells) else "")
 
     def column(self, character: int) -> int:
         """The column on the terminal of a character of the line, both from 0."""

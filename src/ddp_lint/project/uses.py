@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.parts import kept_by_node, touch
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, below, first_line
+from ddp_lint.source.syntax import FunctionNode, below, first_line, parameters
 
 if TYPE_CHECKING:
     from ddp_lint.project.project import Project
@@ -63,7 +63,7 @@ def _places(facts: ModuleFacts, index: _Index, name: str) -> Iterator[_Place]:
             if place == len(lines) or lines[place] > (node.end_lineno or node.lineno):
                 continue
         if isinstance(node, (ast.Attribute, ast.Name)):
-            if last_part(node) == name:
+            if last_part(node) == name and not (isinstance(node, ast.Name) and _is_own(around, name)):
                 yield node, around, owner, above
             if isinstance(node, ast.Name):
                 continue
@@ -73,6 +73,16 @@ def _places(facts: ModuleFacts, index: _Index, name: str) -> Iterator[_Place]:
             around, owner = None, node
         of_child = above if isinstance(node, ast.keyword) else node
         stack += [(child, around, owner, of_child) for child in index.on_lines(node, lines)]
+
+
+def _is_own(function: FunctionNode | None, name: str) -> bool:
+    """Whether a name is a parameter or a variable of a function: there it is nothing else of the project."""
+    if function is None:
+        return False
+    if any(each.arg == name for each in parameters(function)):
+        return True
+    declared = (n.names for n in statements_of(function) if isinstance(n, (ast.Global, ast.Nonlocal)))
+    return bool(assigned_in(function, name)) and not any(name in names for names in declared)
 
 
 class _Index:

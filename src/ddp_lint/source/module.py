@@ -10,7 +10,7 @@ import itertools
 import pathlib
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import libcst as cst
@@ -21,7 +21,7 @@ from ddp_lint.source.closures import Closures
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.positions import Place, Positions
 from ddp_lint.source.scopes import Binding, Scopes
-from ddp_lint.source.tree import calls_as_run, children, dotted, subtree
+from ddp_lint.source.tree import called, calls_as_run, children, dotted, subtree
 
 if TYPE_CHECKING:
     from ddp_lint.project import Project
@@ -197,6 +197,29 @@ class Module:
     @functools.cached_property
     def _calls_as_run(self) -> dict[cst.FunctionDef, list[cst.Call]]:
         return {}
+
+    def calls_to(self, names: Iterable[str]) -> list[cst.Call]:
+        """The calls of what has one of some canonical names, in source order: each of thousands of places may ask."""
+        found = [self._calls_by_meaning[name] for name in {*names} if name in self._calls_by_meaning]
+        return found[0] if len(found) == 1 else sorted(itertools.chain(*found), key=self.order.__getitem__)
+
+    @functools.cached_property
+    def _calls_by_meaning(self) -> dict[str, list[cst.Call]]:
+        found: dict[str, list[cst.Call]] = {}
+        for call in self.of_type(cst.Call):
+            found.setdefault(self.qualified(call.func), []).append(call)
+        return found
+
+    def calls_named(self, name: str) -> Sequence[cst.Call]:
+        """The calls of what has a name at its end (`tree.called`), in source order."""
+        return self._calls_by_name.get(name, ())
+
+    @functools.cached_property
+    def _calls_by_name(self) -> dict[str, list[cst.Call]]:
+        found: dict[str, list[cst.Call]] = {}
+        for call in self.of_type(cst.Call):
+            found.setdefault(called(call), []).append(call)
+        return found
 
     @functools.cached_property
     def for_first(self) -> dict[tuple[cst.BaseExpression, bool], bool]:

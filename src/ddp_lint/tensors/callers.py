@@ -16,7 +16,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, methods_of
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
-from ddp_lint.source import Module
+from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters, walk
 from ddp_lint.source.tree import parameters_of, positional_of
@@ -57,6 +57,17 @@ def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...
     key, kept = ("call sites", module.name_of(function)), module.facts.kept
     found: tuple[CallSite, ...] = project.remember(key, lambda: _sites(module, project, function), kept)
     return found
+
+
+def calls_in_file(module: Module, function: cst.FunctionDef) -> Sequence[cst.Call]:
+    """The calls of a function of `module`, where this file has all of them; else none."""
+    sites = call_sites(module, function)
+    if not sites or any(site.facts is not module.facts for site in sites):
+        return ()
+    lines = {(site.span.line, site.span.column) for site in sites}
+    found = (c for c in module.calls_named(function.name.value) if dotted(c.func))
+    calls = [c for c in found if (module.span(c).line, module.span(c).column) in lines]
+    return calls if len(calls) == len(lines) else ()
 
 
 def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:

@@ -17,7 +17,7 @@ from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode
-from ddp_lint.source.tree import asks_for_program, descendants, subtree
+from ddp_lint.source.tree import asks_for_program, called, descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
 
 _NO_GRAD = ("no_grad", "inference_mode")
@@ -194,19 +194,28 @@ SELDOM = 50
 
 def runs_seldom(module: Module, node: cst.CSTNode) -> bool:
     """Whether the function leaves before the line in most calls, by ``if self.calls % self.interval != 0: return``,
-    or ``if self.calls % 500 == 0`` is around it."""
+    or ``if self.calls % 500 == 0`` is around it, or ``if torch.isnan(loss).any()``."""
     return any(_is_seldom(module, test, taken) for test, taken in conditions(module, node))
 
 
 def _is_seldom(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
     test, negated = _without_not(test)
     taken = taken != negated
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And) == taken:
-        return _is_seldom(module, test.left, taken) or _is_seldom(module, test.right, taken)
+    if isinstance(test, cst.BooleanOperation):
+        both = (_is_seldom(module, each, taken) for each in (test.left, test.right))
+        return any(both) if isinstance(test.operator, cst.And) == taken else all(both)
+    if _finds_not_finite(test, taken):
+        return True
     every = once_in(test, taken)
     if isinstance(every, cst.Integer):
         return every.evaluated_value >= SELDOM
     return every is not None and bool(_words(every) & names("branches", "intervals"))
+
+
+def _finds_not_finite(test: cst.BaseExpression, taken: bool) -> bool:
+    """Whether a test has an outcome for values alone that no training goes on with: ``torch.isnan(loss).any()``."""
+    asked = {called(n) for n in subtree(test) if isinstance(n, cst.Call)}
+    return bool(asked & ({"isnan", "isinf"} if taken else {"isfinite"})) and not isinstance(test, cst.Comparison)
 
 
 def once_in(test: cst.BaseExpression, taken: bool) -> cst.BaseExpression | None:

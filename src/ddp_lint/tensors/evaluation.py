@@ -694,10 +694,10 @@ class Evaluator:
     ) -> None:
         if not state.gradient:
             return
+        save = Save(node, what, as_output, certain)
         for tensor in tensors:
-            if certain or tensor.inputs:
-                for storage in tensor.storages:
-                    state.saved.setdefault(storage, Save(node, what, as_output, certain))
+            if certain or tensor.inputs:  # thousands of branches may each have given it another storage
+                state.saved |= dict.fromkeys(tensor.storages.difference(state.saved), save)
 
 
 def unpacked(value: Value, targets: Sequence[cst.BaseElement]) -> list[Value]:

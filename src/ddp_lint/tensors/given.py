@@ -32,7 +32,7 @@ from ddp_lint.source.syntax import (
 )
 from ddp_lint.source.tree import descendants, dotted, parameters_of, positional_of
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.callers import call_sites, sites_of
+from ddp_lint.tensors.callers import calls_in_file, sites_of
 
 #: Functions that hand a parameter on which are gone through, one in the other.
 _DEPTH = 4
@@ -119,13 +119,7 @@ def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
         return ()
     if name == "forward" or (owner is not None and not is_plain(project, module.name_of(owner))):
         return ()
-    sites = call_sites(module, function)
-    if not sites or any(site.facts is not module.facts for site in sites):
-        return ()
-    lines = {(site.span.line, site.span.column) for site in sites}
-    found = [c for c in module.of_type(cst.Call) if dotted(c.func).rpartition(".")[2] == name]
-    found = [c for c in found if (module.span(c).line, module.span(c).column) in lines]
-    return found if len(found) == len(lines) else ()
+    return calls_in_file(module, function)
 
 
 def needs_option_left_off(module: Module, node: cst.CSTNode) -> bool:

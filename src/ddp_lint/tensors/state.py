@@ -68,5 +68,5 @@ def _kept(state: State, before: Set[int]) -> list[int]:
     stands for afterwards."""
     if state.saved.keys() <= before:
         return list(state.saved)
-    held = {storage for value in state.names.values() for storage in value.storages}
+    held = frozenset[int]().union(*(value.storages for value in state.names.values()))
     return [storage for storage in state.saved if storage in before or storage in held]

@@ -72,12 +72,20 @@ def is_never_reached_from_programs(project: Project, facts: ModuleFacts, line: i
     """Whether no program of the project comes to the function, class or method that a line of a file is in, where one
     imports the module. False where the programs are not seen: of a package that is installed, of a project without
     any."""
+    if facts.source.is_test:
+        return False
+    body = body_at(facts.tree, line)
+    left: bool = project.remember(("never reached", body), lambda: _is_apart(project, facts, body), facts.kept)
+    return left
+
+
+def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
     path = project.find(facts.name)
-    if path is None or facts.source.is_test or is_installed(project):
+    if path is None or is_installed(project):
         return False
     inside, found = project.inside(path), reached(project)
     # Of a module that no program imports, the users are not seen.
-    return found.has((inside, MODULE)) and not found.has((inside, body_at(facts.tree, line)))
+    return found.has((inside, MODULE)) and not found.has((inside, body))
 
 
 def is_reached_from(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:

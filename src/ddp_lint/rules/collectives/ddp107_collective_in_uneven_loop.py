@@ -73,8 +73,9 @@ class CollectiveInUnevenLoop(MismatchRule):
 
     Loops over a range or a length that all ranks share, over a loader whose `DistributedSampler` pads the shards to one
     length, over the samples of one batch (`range(len(batch))`), or over a share of data that was cut or filled up to a
-    multiple of the world size. Loops that first agree on whether to continue (`all_reduce` of a flag, then `break`),
-    and loops inside `Join`.
+    multiple of the world size. Loops of a forward over pieces of its batch (`range(0, len(x), 8)`) where nothing shows
+    that batches hold unlike numbers of samples: a batch sampler, buckets, a stream. Loops that first agree on whether
+    to continue (`all_reduce` of a flag, then `break`), and loops inside `Join`.
 
     ## How to confirm
 

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence
 from ddp_lint.rules.compile.host import COMPARISONS, HostRule, Place, read_by
-from ddp_lint.rules.compile.host_reads import avoidable, repeated
+from ddp_lint.rules.compile.host_reads import avoidable, repeated, wanted_by_compiler
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, holding
@@ -176,7 +176,9 @@ class TensorReadOnHost(HostRule):
         # What a layer reads of its own results, the split sizes of its experts, no caller can hand down.
         read = self._read(node)
         own = read is not None and self.value(read, place.function).learned
-        can_go = repeated(self.module, node, per_layer=not own) or avoidable(self.module, node, place.function)
+        can_go = repeated(self.module, node, per_layer=not own) or any(
+            asks(self.module, node, place.function) for asks in (avoidable, wanted_by_compiler)
+        )
         if place.surely_compiled:
             return Confidence.HIGH if can_go else Confidence.MEDIUM
         return Confidence.MEDIUM if can_go and not half_precision_only(self.module, node) else Confidence.LOW

@@ -13,7 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import returned_values
-from ddp_lint.source.tree import descendants, names_in, subtree
+from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.tensors.contexts import half_precision_only
 from ddp_lint.tensors.evaluation import compares_objects
 
@@ -139,8 +139,12 @@ class BranchOnTensor(HostRule):
 
     def _sureness(self, condition: cst.BaseExpression, test: cst.BaseExpression, place: Place) -> Confidence:
         """A level less where one forward has to decide once by what it computed, and where half precision alone comes
-        by."""
-        repeats = repeated(self.module, test) or _sets_returned_flag(self.module.parent(test), place.function)
+        by. It has not to where the branch fills in by the mask that it asks for: that changes nothing where no element
+        is set."""
+        branch = self.module.parent(test)
+        repeats = (
+            repeated(self.module, test) or _sets_returned_flag(branch, place.function) or _fills_by(condition, branch)
+        )
         if place.surely_compiled:
             return Confidence.HIGH if repeats else Confidence.MEDIUM
         if _only_raises(self.module.parent(test)):
@@ -204,6 +208,21 @@ def _sets_returned_flag(branch: cst.CSTNode | None, function: cst.FunctionDef) -
         if isinstance(n, cst.Assign) and dotted(n.value) in ("True", "False")
     } - {""}
     return bool(flags) and any(flags & names_in(value) for value in returned_values(function))
+
+
+def _fills_by(condition: cst.BaseExpression, branch: cst.CSTNode | None) -> bool:
+    """``if mask.any(): x = x.masked_fill(mask, 0)``"""
+    if not isinstance(condition, cst.Call) or called(condition) != "any" or not isinstance(branch, cst.If):
+        return False
+    is_method = isinstance(condition.func, cst.Attribute) and not condition.args
+    name = dotted(condition.func).rpartition(".")[0] if is_method else dotted(condition.args[0].value)
+    calls = (n for n in descendants(branch.body) if isinstance(n, cst.Call) and called(n) in _FILLING)
+    fills = (call for call in calls if len(call.args) > 1)  # `torch.where` of one looks for places
+    return bool(name) and any(name in names_in(argument) for call in fills for argument in call.args)
+
+
+#: Operations that take a mask and values for what it holds.
+_FILLING = frozenset({"masked_fill", "masked_fill_", "where"})
 
 
 def _only_raises(branch: cst.CSTNode | None) -> bool:

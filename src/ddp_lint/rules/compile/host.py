@@ -18,7 +18,7 @@ from ddp_lint.source.queries import compared_with_none
 from ddp_lint.source.syntax import FunctionNode, parameters
 from ddp_lint.source.tree import descendants, names_in, parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
-from ddp_lint.tensors.callers import call_sites, constant_arguments, host_arguments, made_for_evaluation
+from ddp_lint.tensors.callers import call_sites, calls_in_file, constant_arguments, host_arguments, made_for_evaluation
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
     evaluation_only,
@@ -31,6 +31,8 @@ from ddp_lint.tensors.contexts import (
 )
 from ddp_lint.tensors.operations import names
 
+#: Functions that are called one by the other, which are gone through.
+_CALLERS = 3
 _READS = ("item", "tolist")
 #: Builtins that turn a tensor into a Python number.
 CONVERSIONS = ("float", "int", "bool")
@@ -189,7 +191,7 @@ class HostRule(Rule):
             return None
         if one_process(self.module) or transforms_samples(self.module, node):
             return None
-        if evaluation_only(self.module, node) or self._reports_failure(node):
+        if evaluation_only(self.module, node) or self._is_for_failure(node):
             return None
         compiled = self._compiled(node, function)
         # A function that is compiled by itself is worth it: it runs in every step, also one that computes a metric.
@@ -204,7 +206,7 @@ class HostRule(Rule):
         in_training = not without_gradient(self.module, node) and (reached is None or reached.gradient)
         if not place.surely_compiled and not (in_training and not self._is_of_metric(function)):
             return None
-        return None if runs_seldom(self.module, node) or self._is_never_reached(node, function) else place
+        return None if self._is_never_reached(node, function) else place
 
     def _is_of_metric(self, function: cst.FunctionDef) -> bool:
         """Whether the function is of a class whose objects only evaluations make."""
@@ -251,6 +253,14 @@ class HostRule(Rule):
         if found is not None and found.assumed and not found.chain and not inside_graphs(self.module, node):
             return None
         return found
+
+    def _is_for_failure(self, node: cst.CSTNode, depth: int = _CALLERS) -> bool:
+        """Whether few steps run the line, or those alone that fail, also by where its function is called."""
+        if self._reports_failure(node) or runs_seldom(self.module, node):
+            return True
+        function = self.module.function_of(node)
+        calls = calls_in_file(self.module, function) if depth and function is not None else ()
+        return bool(calls) and all(self._is_for_failure(call, depth - 1) for call in calls)
 
     def _reports_failure(self, node: cst.CSTNode) -> bool:
         """Whether the line runs when something is wrong already: the message of an `assert` or a warning, a `raise`

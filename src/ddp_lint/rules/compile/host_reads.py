@@ -21,6 +21,7 @@ from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.classes import ModuleClass
+from ddp_lint.tensors.contexts import inside_graphs
 from ddp_lint.tensors.operations import is_log
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
@@ -123,6 +124,12 @@ def avoidable(module: Module, node: cst.BaseExpression, function: cst.FunctionDe
     to be reported."""
     uses = list(_uses(module, node, function, frozenset()))
     return all(_could_be_tensor(module, use, function) for use in uses)
+
+
+def wanted_by_compiler(module: Module, node: cst.BaseExpression, function: cst.FunctionDef) -> bool:
+    """Whether compiled code alone uses a value, and all code reads it: elsewhere a forward waits for nothing."""
+    uses = list(_uses(module, node, function, frozenset()))
+    return bool(uses) and not inside_graphs(module, node) and all(inside_graphs(module, use) for use in uses)
 
 
 def _uses(

@@ -361,7 +361,7 @@ class OneAugmentationSeed(Rule):
         seed `random` and NumPy by what torch has drawn, which is another number on each rank."""
         if self.module.qualified(seed.func) not in _SEEDERS:
             return False
-        loaders = [call for call in self.module.of_type(cst.Call) if self.module.qualified(call.func) in LOADERS]
+        loaders = self.module.calls_to(LOADERS)
         numbers = [argument(loader, 5, "num_workers") for loader in loaders]
         without = (number is None or (isinstance(number, cst.Integer) and number.value == "0") for number in numbers)
         if not loaders or any(without):

@@ -202,7 +202,7 @@ def _shuffles_alike(module: Module, project: Project) -> bool:
     facts = module.facts
     if facts is None or "torch.manual_seed(" not in facts.file.code or _knows_rank(facts):
         return False
-    loaders = [call for call in module.of_type(cst.Call) if module.qualified(call.func) in LOADERS]
+    loaders = module.calls_to(LOADERS)
     trained = [call for call in loaders if not is_evaluation(assigned_name(module, call))]
     if not trained or not all(_shuffles_itself(module, call) for call in trained):
         return False

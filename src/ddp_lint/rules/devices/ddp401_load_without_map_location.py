@@ -227,8 +227,7 @@ class LoadWithoutMapLocation(Rule):
     def _uses_first_gpu(self) -> bool:
         """Whether the file wraps its models for GPU 0 on every rank: a rank that sees one GPU loads onto its own, and
         where all see the same, the fault is the wrap."""
-        wraps = [c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) == _WRAP]
-        given = [argument(wrap, 1, "device_ids") for wrap in wraps]
+        given = [argument(wrap, 1, "device_ids") for wrap in self.module.calls_to((_WRAP,))]
         return bool(given) and all(ids is not None and self.module.code(ids) == "[0]" for ids in given)
 
     def _is_tool(self, call: cst.Call) -> bool:
@@ -363,23 +362,39 @@ class LoadWithoutMapLocation(Rule):
         own = any(self.module.qualified(n.func) in _own_folders() for n in self._made_from(source))
         if not own and not self._is_removed_below(call, source):
             return False
-        saves = (c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) == "torch.save")
-        for save in saves:
+        for save in self._saves.get(self.module.code(source), ()):
             place = argument(save, 1, "f")
             before = self.module.span(save).line < line and self.module.scope_of(save) is self.module.scope_of(call)
             if before and place is not None and place.deep_equals(source):
                 return not comes_on_one_rank(self.module, save)
         return False
 
+    @functools.cached_property
+    def _saves(self) -> dict[str, list[cst.Call]]:
+        """The calls of `torch.save` by the code of the path that they write."""
+        found: dict[str, list[cst.Call]] = {}
+        for save in self.module.calls_to(("torch.save",)):
+            place = argument(save, 1, "f")
+            found.setdefault(self.module.code(place) if place is not None else "", []).append(save)
+        return found
+
     def _is_removed_below(self, call: cst.Call, source: cst.BaseExpression) -> bool:
         """Whether the function removes a file behind where it loads it."""
-        removed = (c for c in self.module.of_type(cst.Call) if self.module.qualified(c.func) in _REMOVING and c.args)
         return any(
             c.args[0].value.deep_equals(source)
             and self.module.scope_of(c) is self.module.scope_of(call)
             and self.module.span(c).line > self.module.span(call).line
-            for c in removed
+            for c in self._removed.get(self.module.code(source), ())
         )
+
+    @functools.cached_property
+    def _removed(self) -> dict[str, list[cst.Call]]:
+        """The calls that remove a file, by the code of its path."""
+        found: dict[str, list[cst.Call]] = {}
+        for call in self.module.calls_to(_REMOVING):
+            if call.args:
+                found.setdefault(self.module.code(call.args[0].value), []).append(call)
+        return found
 
     def _made_from(self, path: cst.BaseExpression) -> Iterator[cst.Call]:
         """The calls that make a path, up to three names away."""
@@ -537,8 +552,8 @@ class LoadWithoutMapLocation(Rule):
         return {word for place in (function, owner) if place is not None for word in words_of(place.name.value)}
 
     def _saved_from_cpu(self, call: cst.Call) -> bool:
-        text, facts = self.module.file.text, self.module.facts
-        if facts is None or any(word in text for word in _known("offloaded")):
+        facts = self.module.facts
+        if facts is None or self._speaks_of_offloading:
             return facts is not None
         if self._file_saves_from_cpu or self._partner_saves_from_cpu(call, facts):
             return True
@@ -546,6 +561,10 @@ class LoadWithoutMapLocation(Rule):
         words = {*_words_in(call), *(word for name in names for word in words_of(name))}
         project = self.module.project
         return project is not None and not words & _known("optimizers") and models_saved_from_cpu(project)
+
+    @functools.cached_property
+    def _speaks_of_offloading(self) -> bool:
+        return any(word in self.module.file.text for word in _known("offloaded"))
 
     @functools.cached_property
     def _file_saves_from_cpu(self) -> bool:

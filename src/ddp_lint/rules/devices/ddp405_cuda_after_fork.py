@@ -155,16 +155,21 @@ class CudaAfterFork(Rule):
             self._visit_arguments(node, forks)
 
     def _spawns_elsewhere(self) -> bool:
-        """Whether every program that leads to the file, one of them at least, sets the start method to spawn."""
+        """Whether every program that leads to the file, one of them at least, sets the start method to spawn, itself or
+        in a module that it imports for that."""
         project, name = self.module.project, self.module.name
         if project is None or not name or self.module.file.holds("__main__"):
             return False
-        direct = importers(project, name, holding=("__main__",))
-        if any(not user.file.is_test and not user.file.shows(_SETS_SPAWN) for user in direct):
-            return False
         setting = (project.facts_of(path) for path in project.holding("set_start_method("))
-        spawning = (each for each in setting if each is not None and each.file.shows(_SETS_SPAWN))
-        return any(not each.file.is_test and leads_to(project, each, name) for each in spawning)
+        spawning = [each for each in setting if each is not None and each.file.shows(_SETS_SPAWN)]
+        spawning = [each for each in spawning if not each.file.is_test and each.name]
+        programs = {each.name for setter in spawning for each in importers(project, setter.name, holding=("__main__",))}
+        programs |= {each.name for each in spawning}
+        direct = importers(project, name, holding=("__main__",)) if programs else ()
+        if any(not user.file.is_test and user.name not in programs for user in direct):
+            return False
+        found = (project.facts(each) for each in sorted(programs))
+        return any(each is not None and leads_to(project, each, name) for each in found)
 
     # ---- targets
 

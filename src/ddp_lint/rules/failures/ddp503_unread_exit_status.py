@@ -431,9 +431,14 @@ class UnreadExitStatus(Rule):
         command = node.args[0].value if node.args else None
         if command is None:
             return
-        named = isinstance(command, cst.Name)
-        for part in [command, *(self.module.assignments(command) if named else ()), *self._added_to(command)]:
+        for part in [command, *self._assigned_above(command), *self._added_to(command)]:
             yield " ".join(literal_text(n) for n in subtree(part))
+
+    def _assigned_above(self, command: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """What the name of a command is assigned before it is run: below, it may be the command of another call."""
+        bindings = self.module.bindings(command) if isinstance(command, cst.Name) else ()
+        assigned = (b for b in bindings if b.kind == "assign" and not b.index)
+        return (b.value for b in assigned if b.value is not None and self.module.scopes.before(b, command))
 
     def _added_to(self, command: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """``command += " &"``."""

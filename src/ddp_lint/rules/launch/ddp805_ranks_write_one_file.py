@@ -195,6 +195,10 @@ class RanksWriteOneFile(Rule):
     program while the others wait for it in a barrier. Code that only programs without a group come to,
     where others of the project make one.
 
+    Only with `--preview`: files that all ranks write (`torch.save`, `open(path, "w")`). On public code nobody had read,
+    four in ten of these were false, as programs of one process write them, too; of folders, removals and downloads
+    one in five.
+
     ## How to confirm
 
     `ddp-lint verify train.py`: a rank raises `FileExistsError`, or ranks write one path with no collective between
@@ -389,7 +393,7 @@ class RanksWriteOneFile(Rule):
     def _calls_of(self, function: cst.FunctionDef) -> list[cst.Call]:
         owner = self.module.class_of(function)
         name = f"self.{function.name.value}" if owner is not None else function.name.value
-        found = [call for call in self.module.of_type(cst.Call) if dotted(call.func) == name]
+        found = [call for call in self.module.calls_named(function.name.value) if dotted(call.func) == name]
         return [c for c in found if self.module.class_of(c) is owner or owner is None]
 
     def _trains(self, function: cst.FunctionDef | None) -> bool:
@@ -404,7 +408,7 @@ class RanksWriteOneFile(Rule):
     @functools.cached_property
     def _training(self) -> frozenset[tuple[str, cst.ClassDef | None]]:
         """The functions of the file that have a backward, as their callers write them, each method with its class."""
-        found = (self.module.function_of(c) for c in self.module.of_type(cst.Call) if called(c) == "backward")
+        found = (self.module.function_of(c) for c in self.module.calls_named("backward"))
         named = ((f.name.value, self.module.class_of(f)) for f in dict.fromkeys(found) if f is not None)
         return frozenset((f"self.{name}" if owner is not None else name, owner) for name, owner in named)
 
@@ -615,9 +619,11 @@ class RanksWriteOneFile(Rule):
         if outcome is _Outcome.MADE and path is not None and is_made_before(self.module, call, path):
             return
         does, help_ = _OUTCOMES[outcome]
+        # Of files that all ranks write, four in ten first readings were false: programs of one process write them, too.
         self.report(
             call,
             f"every rank {does} this path at the same time: {outcome.value}",
+            confidence=Confidence.LOW if outcome is _Outcome.WRITTEN else None,
             labels=[(every, "every rank runs this function")],
             help=help_,
         )

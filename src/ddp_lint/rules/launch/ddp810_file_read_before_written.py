@@ -15,6 +15,7 @@ from ddp_lint.launch.ranks import (
     BARRIERS,
     IN_TURN,
     all_ranks_call,
+    as_one_process,
     first_rank_test,
     is_kept_to_one_rank,
     on_one_rank,
@@ -32,7 +33,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites, constructions
+from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, constructions
 
 _WRITES = Accesses(
     functions={
@@ -214,7 +215,7 @@ class FileReadBeforeWritten(Rule):
             if path is None:
                 continue
             write = written[path]
-            if self._is_raced(calls, write, call) and several_ranks(self.module) is not None:
+            if self._is_raced(calls, write, call) and self._run_by_several(node):
                 self.report(
                     call,
                     "rank 1 reads while rank 0 still writes the file: it fails, or gets half of it or an older one",
@@ -222,6 +223,14 @@ class FileReadBeforeWritten(Rule):
                     help="call dist.barrier() between the two, on all ranks",
                 )
                 return
+
+    def _run_by_several(self, function: cst.FunctionDef) -> bool:
+        """Whether the file shows several ranks, and not all calls of a function are kept to one of them."""
+        if several_ranks(self.module) is None:
+            return False
+        calls = calls_in_file(self.module, function)
+        kept = (on_one_rank(self.module, call) or as_one_process(self.module, call) for call in calls)
+        return not calls or not all(kept)
 
     def _visit_folder(self, function: cst.FunctionDef) -> None:
         found = shared_folder(self.module, function, list(calls_in(function.body)))
@@ -243,7 +252,7 @@ class FileReadBeforeWritten(Rule):
             folder = next((f for f in folders_of(self.module, path) if f in made), "") if path is not None else ""
             if not folder or on_one_rank(self.module, call) or not self._is_raced(calls, made[folder], call):
                 continue
-            if several_ranks(self.module) is not None:
+            if self._run_by_several(function):
                 self.report(
                     call,
                     "rank 1 writes into a folder that rank 0 alone makes: it fails where that is late, or elsewhere",

@@ -392,19 +392,19 @@ class LogOfSaturated(Rule):
         sites = call_sites(self.module, function) if function is not None else ()
         if function is None or not sites:
             return False
-        calls = [call for call in self.module.of_type(cst.Call) if called(call) == function.name.value]
+        calls = self.module.calls_named(function.name.value)
         evaluates = len(calls) == len(sites) and all(evaluation_only(self.module, call) for call in calls)
         return evaluates or all(called_without_gradient(site) or _is_given_data(site) for site in sites)
 
     def _is_added_mask(self, node: cst.Call, operand: cst.BaseExpression) -> bool:
         """``vector + mask.log()``, which a softmax makes NaN of where nothing is left of a row; not of a mask that is
         kept above 0: ``torch.max(1 - taken, eps)``."""
-        if self._is_kept_above(self._behind_name(operand)):
-            return False
         added = isinstance(up := self.module.parent(node), cst.BinaryOperation) and isinstance(up.operator, cst.Add)
+        if not added or "mask" not in words_of(dotted(operand).rpartition(".")[2]):
+            return False
         function = self.module.function_of(node)
         softmax = function is not None and any("softmax" in called(call) for call in calls_in(function.body))
-        return added and softmax and "mask" in words_of(dotted(operand).rpartition(".")[2])
+        return softmax and not self._is_kept_above(self._behind_name(operand))
 
     def _is_kept_above(self, value: cst.BaseExpression) -> bool:
         if isinstance(value, cst.BinaryOperation):

@@ -197,7 +197,8 @@ class KeptStateIsNoCopy(Rule):
         trained."""
         within = list(self._up_to_function(node))
         loop = next((up for up in within if isinstance(up, _LOOPS)), None)
-        if loop is None or not any(isinstance(up, cst.If) for up in within[: within.index(loop)]):
+        branches = (up for up in within[: within.index(loop)] if isinstance(up, cst.If)) if loop is not None else ()
+        if loop is None or all(_keeps_in_each_arm(branch, kept) for branch in branches):
             return None
         block = next(up for up in within if isinstance(up, cst.BaseSuite))
         if leaves(block) or self._is_made_in(model, loop) or not self._trains(model, loop, block):
@@ -274,6 +275,19 @@ class KeptStateIsNoCopy(Rule):
             if isinstance(up, (cst.FunctionDef, cst.ClassDef)):
                 return
             yield up
+
+
+def _keeps_in_each_arm(branch: cst.If, kept: str) -> bool:
+    """Whether all arms of a test keep a state under a name: each round of a loop does, and the last is meant."""
+    arm: cst.If | cst.Else | None = branch
+    while arm is not None:
+        bound = (n for n in descendants(arm.body) if isinstance(n, cst.Assign))
+        if not any(dotted(target.target) == kept for n in bound for target in n.targets):
+            return False
+        if isinstance(arm, cst.Else):
+            return True
+        arm = arm.orelse
+    return False
 
 
 def _assigns(load: cst.Call) -> bool:

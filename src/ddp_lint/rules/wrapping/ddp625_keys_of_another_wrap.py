@@ -273,7 +273,7 @@ class KeysOfAnotherWrap(Rule):
         places = [p.name.value for p in function.params.params]
         if name not in places:
             return []
-        calls = (n for n in self.module.of_type(cst.Call) if dotted(n.func) == function.name.value)
+        calls = (n for n in self.module.calls_named(function.name.value) if isinstance(n.func, cst.Name))
         values = [argument(call, places.index(name), name) for call in calls]
         return [v for v in values if v is not None] if None not in values else []
 

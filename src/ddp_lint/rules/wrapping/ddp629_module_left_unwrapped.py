@@ -15,7 +15,7 @@ from ddp_lint.rules.wrapping.optimizers import is_optimizer, models_of
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.syntax import calls_below
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.source.wraps import Wrap, unmoved
 from ddp_lint.tensors.classes import makes_module
 
@@ -26,6 +26,8 @@ _BY_HAND = re.compile(
 #: What a function has that may wrap what it is given, hand it on to what does, or average it.
 _SPREADS = re.compile(r"Parallel|DDP|FSDP|fully_shard|prepare|wrap|all_?reduce|broadcast|average")
 _IN_HAND = ("broadcast_coalesced", "_broadcast_coalesced", "DistributedOptimizer", "ZeroRedundancyOptimizer")
+#: Modules that have parameters of their parts alone.
+_LISTS = frozenset(f"torch.nn.{name}" for name in ("ModuleList", "ModuleDict", "Sequential"))
 
 
 class ModuleLeftUnwrapped(Rule):
@@ -165,10 +167,17 @@ class ModuleLeftUnwrapped(Rule):
                 return None
             if dotted(unmoved(value)) == name:  # `head = head.cuda()`
                 continue
-            if not makes_module(self.module, value):
+            if not makes_module(self.module, value) or self._holds_others(value):
                 return None
             made = value
         return made
+
+    def _holds_others(self, made: cst.BaseExpression) -> bool:
+        """Whether a module is a list that is made without modules of its own: what it is given later, or by name, may
+        be wrapped by itself."""
+        if not isinstance(made, cst.Call) or self.module.qualified(made.func) not in _LISTS:
+            return False
+        return not any(isinstance(n, cst.Call) for arg in made.args for n in subtree(arg.value))
 
     def _is_given_away(self, name: str, made: cst.CSTNode) -> bool:
         """Whether the module itself is put or handed anywhere, where it may be wrapped or become a part of a model."""

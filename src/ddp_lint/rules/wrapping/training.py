@@ -87,12 +87,11 @@ class _Block:
             for name in names:
                 self._mentions.setdefault(name, []).append(place)
 
-    def next_of(self, names: set[str], place: int) -> int:
-        """The place of the first statement from one on that mentions one of some names; behind the last if none."""
-        if len(names) > _FEW:
-            rest = range(place, len(self._names))
-            return next((each for each in rest if not names.isdisjoint(self._names[each])), len(self._names))
-        return min((self._next(name, place) for name in names), default=len(self._names))
+    def next_of(self, names: set[str], place: int, end: int) -> int:
+        """The place of the first statement from one on that mentions one of some names; `end` if none before it."""
+        if len(names) > _FEW:  # what lies before `end` is asked for once: who asks goes on behind what is found
+            return next((each for each in range(place, end) if not names.isdisjoint(self._names[each])), end)
+        return min((self._next(name, place) for name in names), default=end)
 
     def _next(self, name: str, place: int) -> int:
         known = self._mentions.get(name, ())
@@ -166,7 +165,7 @@ class _Flow:
         """The place of the next statement that has a value in it, or may mention a name that holds one."""
         own = bisect.bisect_left(inside, at)
         found = inside[own] if own < len(inside) else end
-        return min(found, block.next_of(self._first, at)) if self.names else found
+        return min(found, block.next_of(self._first, at, found)) if self.names else found
 
     def _held(self, block: _Block, at: int, suite: cst.BaseSuite) -> frozenset[str] | None:
         """The names that hold the value and that the rest of a block mentions; None where there are too many. Behind
