@@ -75,8 +75,8 @@ def is_never_reached_from_programs(project: Project, facts: ModuleFacts, line: i
     if facts.source.is_test:
         return False
     body = body_at(facts.tree, line)
-    found: bool = project.remember(("never reached", body), lambda: _is_apart(project, facts, body), facts.kept)
-    return found
+    left: bool = project.remember(("never reached", body), lambda: _is_apart(project, facts, body), facts.kept)
+    return left
 
 
 def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
