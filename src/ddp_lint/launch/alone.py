@@ -105,10 +105,16 @@ def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[
         files = found.of(found.bits.get((project.inside(path), body), 0))
         known = [project.facts_of(pathlib.Path(project.absolute(file))) for file in sorted(files)]
         seen = tuple(each for each in known if each is not None and each.name)
-        if seen and len(seen) == len(known):
+        # Of a file that has no more than a function `main` it is not seen who calls that.
+        if seen and len(seen) == len(known) and all(map(_is_run, seen)):
             return seen
     programs = _programs_above(facts, project)
     return tuple(each for each in programs if line is None or is_reached_from(project, each, facts, line))
+
+
+def _is_run(facts: ModuleFacts) -> bool:
+    """Whether a file does something where it is run."""
+    return facts.file.holds("__main__") or does_something(facts) or is_script(facts.file.text)
 
 
 def _is_in_guard(facts: ModuleFacts, line: int) -> bool:
@@ -136,7 +142,7 @@ def _programs(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
     while queue:
         each = queue.pop()
         above = [user for user in _users(each.name, project) if not user.source.is_test and user.name]
-        if each.file.holds("__main__") or (not above and (does_something(each) or is_script(each.file.text))):
+        if each.file.holds("__main__") or (not above and _is_run(each)):
             programs.append(each)
         elif not above:
             return ()
