@@ -58,6 +58,10 @@ def run():
 def given(run):
     return run
 
+@keep(run)
+def by_default(run=run):
+    return run
+
 def set_here():
     run = 1
     return run
@@ -73,7 +77,7 @@ def called():
     project = _project(tmp_path, text)
     facts = project.facts_of(project.root / "a.py")
     assert facts is not None
-    assert sorted(use.node.lineno for use in uses(facts, "run")) == [14, 17, 18]
+    assert sorted(use.node.lineno for use in uses(facts, "run")) == [8, 9, 18, 21, 22]
 
 
 def test_statements_without_the_name_are_passed_over(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

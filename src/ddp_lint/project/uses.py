@@ -63,7 +63,7 @@ def _places(facts: ModuleFacts, index: _Index, name: str) -> Iterator[_Place]:
             if place == len(lines) or lines[place] > (node.end_lineno or node.lineno):
                 continue
         if isinstance(node, (ast.Attribute, ast.Name)):
-            if last_part(node) == name and not (isinstance(node, ast.Name) and _is_own(around, name)):
+            if last_part(node) == name and not (isinstance(node, ast.Name) and _is_own(around, node)):
                 yield node, around, owner, above
             if isinstance(node, ast.Name):
                 continue
@@ -75,10 +75,13 @@ def _places(facts: ModuleFacts, index: _Index, name: str) -> Iterator[_Place]:
         stack += [(child, around, owner, of_child) for child in index.on_lines(node, lines)]
 
 
-def _is_own(function: FunctionNode | None, name: str) -> bool:
-    """Whether a name is a parameter or a variable of a function: there it is nothing else of the project."""
-    if function is None:
+def _is_own(function: FunctionNode | None, use: ast.Name) -> bool:
+    """Whether a name is a parameter or a variable of a function: in its body it is nothing else of the project. Its
+    defaults and decorators are evaluated outside."""
+    first = function.body[0] if function is not None else None
+    if function is None or first is None or (use.lineno, use.col_offset) < (first_line(first), first.col_offset):
         return False
+    name = use.id
     if any(each.arg == name for each in parameters(function)):
         return True
     declared = (n.names for n in statements_of(function) if isinstance(n, (ast.Global, ast.Nonlocal)))
