@@ -17,7 +17,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import assigned_to, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, defaults, names_in, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, defaults, is_none, names_in, parameters, walk
 
 SELECTION: Final = ref.SELECTION
 SIZED: Final = ref.SIZED
@@ -319,7 +319,7 @@ def is_instead(frame: Frame, node: ast.expr) -> bool:
 def _instead(function: ast.AST) -> frozenset[str]:
     if not isinstance(function, FunctionNode):
         return frozenset()
-    optional = frozenset(parameter.arg for parameter, value in defaults(function.args) if _is_none(value))
+    optional = frozenset(parameter.arg for parameter, value in defaults(function.args) if is_none(value))
     found = set[str]()
     for place, branch in enumerate(function.body):
         if not isinstance(branch, ast.If) or branch.orelse or not isinstance(branch.body[-1], (ast.Return, ast.Raise)):
@@ -331,10 +331,6 @@ def _instead(function: ast.AST) -> frozenset[str]:
         if demanded:
             found |= {name for name in here if demanded.isdisjoint(_names_beside(branch.body, name))}
     return frozenset(found)
-
-
-def _is_none(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _demanded(statement: ast.stmt) -> frozenset[str]:

@@ -58,7 +58,16 @@ from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.project.uses import Use, constructions, uses
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, argument_at, first_name, names_in, parameters, positional, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    argument_at,
+    first_name,
+    is_none,
+    names_in,
+    parameters,
+    positional,
+    walk,
+)
 
 #: Decorators of methods whose first argument is no object of their class.
 _OF_NO_OBJECT: Final = ("staticmethod", "classmethod")
@@ -308,7 +317,7 @@ class Variables:
                 for method, value in stores:
                     if overwritten and method.name == "__init__":
                         continue  # the constructor of the class itself has set another since
-                    emptied = emptied or (isinstance(value, ast.Constant) and value.value is None)
+                    emptied = emptied or is_none(value)
                     current = self._stored(of, owner, method, name, value)
                     if current is None or (result is not None and current.constant == Known(None)):
                         continue
@@ -528,7 +537,7 @@ class Variables:
             of = self._summaries.linker.class_ref(use.owner, facts)
             owners = self._summaries.linker.linearised(of)[0] if own else ()
             values = [(owner.facts, value) for owner in owners for _, value in stores_of(owner.node, given.attr)]
-        made = [(home, value) for home, value in values if getattr(value, "value", value) is not None]
+        made = [(home, value) for home, value in values if not is_none(value)]
         classes = [self._class_made(home, value) for home, value in made]
         if not values or None in classes:
             return None

@@ -102,7 +102,7 @@ def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[
     path, found = project.find(facts.name), reached(project)
     if path is not None:
         body = body_at(facts.tree, line) if line is not None else MODULE
-        files = found.of(found.bits.get((project.inside(path), body), 0))
+        files = found.coming_to((project.inside(path), body))
         known = [project.facts_of(pathlib.Path(project.absolute(file))) for file in sorted(files)]
         seen = tuple(each for each in known if each is not None and each.name)
         # Of a file that has no more than a function `main` it is not seen who calls that.
@@ -199,10 +199,10 @@ def _showing(project: Project, shown: Shown) -> frozenset[str]:
     for inside in [file for file, body in found.bits if body == MODULE]:
         facts = project.facts_of(pathlib.Path(project.absolute(inside)))
         if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
-            showing |= found.of(found.bits[inside, MODULE])
+            showing |= found.coming_to((inside, MODULE))
             continue
         for line, name in _lines_of_ranks(facts, project, shown):
-            coming = found.of(found.bits.get((inside, body_at(facts.tree, line)), 0)) - showing
+            coming = found.coming_to((inside, body_at(facts.tree, line))) - showing
             showing |= {file for file in coming if not _is_idle_in(project, file, facts, line, name)}
     return frozenset(showing)
 

@@ -7,7 +7,7 @@ import re
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.syntax import argument_at, calls_below
+from ddp_lint.source.syntax import argument_at, calls_below, is_none
 
 _FORMS_GROUP = "torch.distributed.init_process_group"
 #: A backend that takes tensors on the host, as a text of its own or as a part of ``"cpu:gloo,cuda:nccl"``.
@@ -61,4 +61,4 @@ def _has_no_backend(call: ast.Call) -> bool:
     if any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args):
         return False
     given = argument_at(call, 0, "backend")
-    return given is None or (isinstance(given, ast.Constant) and given.value is None)
+    return given is None or is_none(given)

@@ -15,7 +15,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters, positional, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, is_none, parameters, positional, walk
 
 #: Functions that hand the options on, one to the other, which are gone through.
 _DEPTH = 4
@@ -141,7 +141,7 @@ def _is_nested(facts: ModuleFacts, function: FunctionNode) -> bool:
 
 def _of_file(project: Project, facts: ModuleFacts, name: str, depth: int) -> _Options:
     """The options of a name at the top of a file, also where a function sets it that declares it as global."""
-    given = [(None, value) for value in _given(inside(facts.tree), name) if not _is_none(value)]
+    given = [(None, value) for value in _given(inside(facts.tree), name) if not is_none(value)]
     found = [_from_value(project, facts, around, value, depth) for around, value in given]
     for node in walk(facts.tree):
         if isinstance(node, FunctionNode):
@@ -149,11 +149,6 @@ def _of_file(project: Project, facts: ModuleFacts, name: str, depth: int) -> _Op
             if any(isinstance(n, ast.Global) and name in n.names for n in nodes):
                 found += [_from_value(project, facts, node, value, depth) for value in _given(nodes, name)]
     return _joined(found)
-
-
-def _is_none(value: ast.expr | None) -> bool:
-    """Whether a name waits for what a function gives it."""
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _given(nodes: Iterable[ast.AST], name: str) -> Iterator[ast.expr | None]:

@@ -36,6 +36,7 @@ from ddp_lint.source.syntax import (
     calls_below,
     defaults,
     function_at,
+    is_none,
     statements,
     text_of,
     walk,
@@ -659,7 +660,7 @@ def _is_handed_by_one(module: Module, parameter: Binding) -> bool:
         return False
     sites = sites_of(module, function)
     given = [(site, site.given(function, parameter.name)) for site in sites]
-    present = [(site, value) for site, value in given if value is not None and not _is_none(value)]
+    present = [(site, value) for site, value in given if value is not None and not is_none(value)]
     return bool(present) and all(_is_from_first(module, site, value, len(sites)) for site, value in present)
 
 
@@ -672,8 +673,8 @@ def _is_from_first(module: Module, site: CallSite, value: ast.expr, calls: int) 
         return True
     scope = site.around or site.facts.tree
     values = assigned_to(value.id, scope) if isinstance(value, ast.Name) else [value]
-    present = [v for v in values if not _is_none(v)]
-    chosen = [isinstance(v, ast.IfExp) and _is_none(v.orelse) and _tests_first(v.test, own) for v in present]
+    present = [v for v in values if not is_none(v)]
+    chosen = [isinstance(v, ast.IfExp) and is_none(v.orelse) and _tests_first(v.test, own) for v in present]
     if all(chosen):
         return bool(chosen)
     return len(present) < len(values) and all(each or v in on_first for each, v in zip(chosen, present, strict=True))
@@ -704,10 +705,6 @@ def calls_of(module: Module, facts: ModuleFacts, name: str) -> Iterator[bool]:
 
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
     return first_rank_test(text_of(test), True, own)
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _is_of_several(module: Module, test: cst.BaseExpression) -> bool:

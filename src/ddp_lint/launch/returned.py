@@ -10,7 +10,7 @@ from ddp_lint.launch.undefined import called_definition
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import inside, kept_by_node
-from ddp_lint.source.syntax import FunctionNode, parameters
+from ddp_lint.source.syntax import FunctionNode, is_none, parameters
 
 #: The length of None, from which no values can be taken.
 _NONE = -1
@@ -62,7 +62,7 @@ def _returned(function: ast.FunctionDef) -> frozenset[int]:
 
 def _length(value: ast.expr | None) -> int | None:
     """The length of a tuple as it is written, `_NONE` for None; None for anything else."""
-    if value is None or (isinstance(value, ast.Constant) and value.value is None):
+    if value is None or is_none(value):
         return _NONE
     if not isinstance(value, ast.Tuple) or any(isinstance(each, ast.Starred) for each in value.elts):
         return None

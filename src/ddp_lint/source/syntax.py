@@ -212,6 +212,11 @@ def decorators(definition: FunctionNode | ast.ClassDef) -> list[ast.expr]:
     return [each.func if isinstance(each, ast.Call) else each for each in definition.decorator_list]
 
 
+def is_none(node: ast.AST | None) -> bool:
+    """Whether an expression is the constant None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def main_guards(tree: ast.Module) -> list[ast.If]:
     """The tests at the top of a file for whether it is the program: ``if __name__ == "__main__":``."""
     return [n for n in tree.body if isinstance(n, ast.If) and "__main__" in text_of(n.test)]

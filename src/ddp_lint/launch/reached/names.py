@@ -35,8 +35,8 @@ _IMPORTS = frozenset(
 #: Words of files in which another package finds modules and classes of the project by names in settings or commands,
 #: and what they are there, not ``v_target_old`` or ``allocate(``.
 SETTINGS_WORDS = (
-    *("_target_", "locate(", "hydra", "class_path", "LightningCLI", "jsonargparse", "custom_imports", "user_dir"),
-)
+    "_target_", "locate(", "hydra", "class_path", "LightningCLI", "jsonargparse", "custom_imports", "user_dir",
+)  # fmt: skip
 BY_SETTINGS = re.compile(
     r"(?<!\w)(?:(?:_target_|class_path|custom_imports|user_dir)(?!\w)|locate\()|hydra|LightningCLI|jsonargparse"
 )

@@ -59,8 +59,9 @@ class Reached:
     programs: tuple[str, ...] = ()
     bits: Mapping[Body, int] = dataclasses.field(default_factory=dict)
 
-    def of(self, bits: int) -> frozenset[str]:
-        """The files that bits stand for."""
+    def coming_to(self, body: Body) -> frozenset[str]:
+        """The files of the programs that come to a body."""
+        bits = self.bits.get(body, 0)
         return frozenset(file for place, file in enumerate(self.programs) if bits >> place & 1)
 
     def has(self, body: Body) -> bool:
@@ -98,7 +99,7 @@ def is_reached_from(project: Project, program: ModuleFacts, facts: ModuleFacts, 
     found = reached(project)
     if file not in found.programs:  # nothing else shows that it is started
         found = project.remember(("reached bodies", file), lambda: _walked(project, file))
-    return not found.programs or file in found.of(found.bits.get(body, 0))
+    return not found.programs or file in found.coming_to(body)
 
 
 def reached(project: Project) -> Reached:
