@@ -96,10 +96,10 @@ class CudaAfterFork(Rule):
 
     Contexts and start methods `spawn` and `forkserver`, also set elsewhere in the file; `torch.multiprocessing.spawn`;
     targets that handle CPU data; targets that cannot be resolved; files that name neither torch nor CUDA, so that
-    their process has not used the GPU when it forks; files that only programs import, directly or through others, which
-    set the start method to `spawn`. Only with `--preview`: workers of a process that is not seen to use a GPU: the
-    function that starts them does not use CUDA, and nothing before it or its calls has used or queried it
-    (`torch.cuda.is_available()` is enough).
+    their process has not used the GPU when it forks; files that only programs import, directly or through others,
+    which set the start method to `spawn`, themselves or in a module that they import. Only with `--preview`: workers
+    of a process that is not seen to use a GPU: the function that starts them does not use CUDA, and nothing before it
+    or its calls has used or queried it (`torch.cuda.is_available()` is enough).
 
     ## How to confirm
 

@@ -154,12 +154,12 @@ class FileReadBeforeWritten(Rule):
     ## When it is silent
 
     Any collective, wrap, `wait` or test of existence between the two, also inside the branch; paths that are not
-    written in the same way; reads on the same rank; code without evidence of several ranks; tests; a file that is
-    written only where it is there and read only where it is missing. For caches also locks, `main_process_first` and
-    the like, in the function or around its call; what Lightning's `prepare_data` builds, and what a program of
-    Lightning that no launcher starts does above `trainer.fit()`, where the other ranks start. A temporary folder with
-    `dir=`, of the first rank of each node, or whose name goes to a group; files that say that all ranks are on one
-    node.
+    written in the same way; reads on the same rank; code without evidence of several ranks; functions that all callers
+    keep to one rank; tests; a file that is written only where it is there and read only where it is missing. For
+    caches also locks, `main_process_first` and the like, in the function or around its call; what Lightning's
+    `prepare_data` builds, and what a program of Lightning that no launcher starts does above `trainer.fit()`, where
+    the other ranks start. A temporary folder with `dir=`, of the first rank of each node, or whose name goes to a
+    group; files that say that all ranks are on one node.
 
     ## How to confirm
 

@@ -107,7 +107,8 @@ class KeptStateIsNoCopy(Rule):
 
     States that are saved at once and not read behind the loop; a loop that ends there (`break`), that trains nothing,
     or that makes the model anew; state dicts whose entries are replaced afterwards (`state[key] = value.clone()`,
-    `update`); optimizers, schedulers, samplers and scalers; models that FSDP1 has sharded.
+    `update`); optimizers, schedulers, samplers and scalers; models that FSDP1 has sharded; what all arms of a test
+    keep (`if distributed: last = .. else: last = ..`), so that each round does and the last state is meant.
 
     ## How to confirm
 

@@ -98,9 +98,9 @@ class ModuleLeftUnwrapped(Rule):
     ## When it is silent
 
     Modules that are given to anything but the optimizer and functions of the project that wrap nothing: another module
-    may hold them, a function may wrap them.
-    Files that average gradients or broadcast parameters by hand. Modules that no class of modules is seen to make, and
-    branches for one process.
+    may hold them, a function may wrap them. Lists of modules that are made empty or of names, whose parts may be
+    wrapped. Files that average gradients or broadcast parameters by hand. Modules that no class of modules is seen to
+    make, and branches for one process.
 
     ## How to confirm
 
