@@ -39,6 +39,8 @@ _INDENT = re.compile(r"(?: +|\t+)(?=[^ \t])")
 _STAND_IN = re.compile(rf"^.*?{re.escape(_IPYTHON)}(.*)$", re.MULTILINE)
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
+#: The first line of what Git has in the place of a large file that was not downloaded.
+_POINTER = "version https://git-lfs.github.com/spec/"
 
 
 class NotANotebook(ValueError):
@@ -64,7 +66,11 @@ class Notebook:
 
     @classmethod
     def of(cls, text: str) -> Notebook:
-        """Raises NotANotebook."""
+        """Raises NotANotebook. A text of no more than spaces is a file that was made and not yet written: no cells."""
+        if not text.strip():
+            return cls(text, ())
+        if text.startswith(_POINTER):
+            raise NotANotebook("a Git LFS pointer, not the notebook itself: `git lfs pull` brings it")
         try:
             document = json.loads(text)
         except ValueError as e:

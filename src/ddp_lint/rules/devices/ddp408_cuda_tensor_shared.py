@@ -4,6 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -82,7 +83,8 @@ class CudaTensorShared(Rule):
     ## When it is silent
 
     Tensors on the CPU, also if they were on a GPU before; a device that is known only at run time (`device` of an
-    argument, `"cuda" if torch.cuda.is_available() else "cpu"`); tests.
+    argument, `"cuda" if torch.cuda.is_available() else "cpu"`); programs of one process: the workers that it starts
+    then mean to use its GPU, and find the tensor there with the call and without it; tests.
 
     ## How to confirm
 
@@ -108,7 +110,7 @@ class CudaTensorShared(Rule):
         if not isinstance(func, cst.Attribute) or func.attr.value not in self.triggers.words:
             return
         moved = self._moved(func.value, node)
-        if moved is not None:
+        if moved is not None and several_ranks(self.module, node) is not None:
             what = "model" if func.attr.value == "share_memory" else "tensor"
             self.report(
                 node,
