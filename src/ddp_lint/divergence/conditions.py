@@ -14,7 +14,7 @@ from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms
 from ddp_lint.divergence.collected import asks_for_collected
 from ddp_lint.divergence.definitions import counts_of
 from ddp_lint.divergence.effects import Branch, Effect
-from ddp_lint.divergence.expressions import dotted, evaluate, passed_on
+from ddp_lint.divergence.expressions import dotted, evaluate, passed_on, with_agreed
 from ddp_lint.divergence.frame import Frame, Handlers, text_of
 from ddp_lint.divergence.generation import own_tokens
 from ddp_lint.divergence.groups import WORLD_AXIS, axis_in
@@ -89,7 +89,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         return divergent(("compare", "tokens", _keys(values)), tokens)
     if len(node.ops) > 1:
         operators = tuple(type(op).__name__ for op in node.ops)
-        return _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)
+        chained = _among(combine(_unknown, tuple(values), ("compare", operators, _keys(values))), values)
+        return with_agreed(chained, *values)
     operation = type(node.ops[0])
     if operation in (ast.Eq, ast.NotEq) and _is_text_and_number(*values):
         return constant(operation is ast.NotEq)
@@ -125,6 +126,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
         if left.open:  # a key that each rank looks up: ranks fill their caches alike
             return unknown(key)
         result = dataclasses.replace(result, varies=dataclasses.replace(left.varies, cause="membership"))
+    result = with_agreed(result, left, right)
     if opposite is not operation:
         return _truth_value(frame, node, negated(result.truth(_text_of_opposite(node, opposite))), [result])
     return result
@@ -480,7 +482,8 @@ def _truth_value(frame: Frame, node: ast.expr, test: Test, parts: list[Value]) -
     components = tuple(Symbol(key) if truth is None else Known(truth) for truth in truths)
     varies = test.varying()
     is_open = varies is not None and any(atom.open for atom in test.atoms())
-    return Value(components, varies, is_open, test=test if test.size <= LARGEST_FORMULA else None)
+    value = Value(components, varies, is_open, test=test if test.size <= LARGEST_FORMULA else None)
+    return with_agreed(value, *parts)
 
 
 def _boolean(frame: Frame, node: ast.BoolOp) -> Value:

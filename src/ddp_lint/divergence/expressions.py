@@ -542,10 +542,10 @@ def _makes_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def with_agreed(result: Value, left: Value, right: Value) -> Value:
-    """What is computed of two numbers, of which the ranks may have agreed on one; how much a batch holds, which a
-    loader makes alike, is only a weight."""
-    agreed = (left.agreed or right.agreed) and (result.varies is None or result.even) and result.constant is None
+def with_agreed(result: Value, *parts: Value) -> Value:
+    """What is computed of numbers, of which the ranks may have agreed on one; how much a batch holds, which a loader
+    makes alike, is only a weight."""
+    agreed = (result.varies is None or result.even) and result.constant is None and any(part.agreed for part in parts)
     return dataclasses.replace(result, agreed=True) if agreed else result
 
 

@@ -719,6 +719,8 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     reference = yes.reference if _is_empty(no) else no.reference if _is_empty(yes) else None
     if reference is None and yes.reference == no.reference:
         reference = yes.reference
+    if (several := _asks_for_several(test)) is not None:
+        return yes if several else no  # what a single process has makes no ranks differ
     if yes.agreed and no.agreed:
         return yes
     varies = test.varying()
@@ -751,6 +753,15 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
     return holding(unknown(key, reference), _merged_items(test, yes, no, key))
+
+
+def _asks_for_several(test: Test) -> bool | None:
+    """Whether a test that asks for the number of ranks holds where there are several; None for any other test."""
+    if test.op == "not":
+        inner = _asks_for_several(test.parts[0])
+        return None if inner is None else not inner
+    is_alone = test.atom is not None and alone_in(test.atom.truths[0]) == ""
+    return False if is_alone else None
 
 
 def _by_worlds(test: Test, outcomes: list[bool | None], yes: Value, no: Value, reference: Any) -> Value:
