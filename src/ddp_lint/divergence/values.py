@@ -719,10 +719,8 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     reference = yes.reference if _is_empty(no) else no.reference if _is_empty(yes) else None
     if reference is None and yes.reference == no.reference:
         reference = yes.reference
-    if (several := _asks_for_several(test)) is not None:
-        return yes if several else no  # what a single process has makes no ranks differ
-    if yes.agreed and no.agreed:
-        return yes
+    if (common := _of_common_arm(test, yes, no)) is not None:
+        return common
     varies = test.varying()
     special = (
         _of_several(yes, no) or _filled_in_loop(yes, no) if varies is None else _longer_in_one_arm(test, yes, no, key)
@@ -753,6 +751,15 @@ def _merged(test: Test, yes: Value, no: Value, key: Hashable) -> Value:
     if varies is not None:
         return dataclasses.replace(divergent(key, varies), reference=reference)
     return holding(unknown(key, reference), _merged_items(test, yes, no, key))
+
+
+def _of_common_arm(test: Test, yes: Value, no: Value) -> Value | None:
+    """What all ranks have where there are several, as a single process differs from none; the same of two values on
+    each of which they have agreed. None for anything else."""
+    several = _asks_for_several(test)
+    if several is not None:
+        return yes if several else no
+    return yes if yes.agreed and no.agreed else None
 
 
 def _asks_for_several(test: Test) -> bool | None:
