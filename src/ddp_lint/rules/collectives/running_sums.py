@@ -236,7 +236,8 @@ def _of_site(site: _Site, around: dict[ast.AST, ast.AST]) -> Iterator[Resummed]:
         if isinstance(outer, Loop) and up in outer.body and not ends:
             nodes = [node for node in walk(outer) if node in around]
             added = _added(site, nodes)
-            if added is not None and not _is_chosen(inner, nodes) and _begins_before(site, outer, around):
+            chosen = _is_chosen(inner, nodes) or _is_left_once_counted(outer, site)
+            if added is not None and not chosen and _begins_before(site, outer, around):
                 yield Resummed(site.name, site.call, added, outer)
                 return
         up = outer
@@ -250,6 +251,27 @@ def _is_left_behind(block: ast.AST, statement: ast.AST) -> bool:
             following = body[body.index(statement) + 1 :]
             return any(isinstance(each, (ast.Break, ast.Return, ast.Raise)) for each in following)
     return False
+
+
+def _is_left_once_counted(loop: Loop, site: _Site) -> bool:
+    """Whether the loop ends in the round in which the sum is no longer zero: what earlier rounds have summed is zero
+    (``if stopped > 0: break``)."""
+    return any(
+        isinstance(node, ast.If)
+        and node.lineno > site.call.lineno
+        and isinstance(node.body[-1], (ast.Break, ast.Return))
+        and _asks_for_any(node.test, site.name)
+        for node in loop.body
+    )
+
+
+def _asks_for_any(test: ast.expr, name: str) -> bool:
+    """Whether a test holds as soon as the number is not zero: ``n``, ``n > 0``, ``n.item() != 0``, ``n >= 1``."""
+    if not isinstance(test, ast.Compare):
+        return dotted_ast(_passed(test)) == name
+    least = test.comparators[0].value if isinstance(test.comparators[0], ast.Constant) else None
+    asks = [(type(op), least) for op in test.ops]
+    return dotted_ast(_passed(test.left)) == name and asks in ([(ast.Gt, 0)], [(ast.NotEq, 0)], [(ast.GtE, 1)])
 
 
 def _added(site: _Site, nodes: list[ast.AST]) -> ast.stmt | None:
