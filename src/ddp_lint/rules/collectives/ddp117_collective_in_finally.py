@@ -18,7 +18,7 @@ from ddp_lint.launch.communicating import (
     shows_or_takes,
 )
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -153,7 +153,8 @@ class CollectiveInFinally(Rule):
             return
         first = next(communicating(project, dataclasses.replace(within, statements=attempt.body)), None)
         before = self._same(first, node.body)
-        if before is not None and several_ranks(self.module) is not None:
+        # Who leaves a group is in one: no more has to show that there are several ranks.
+        if before is not None and not runs_alone(self.module, node):
             self._report_leaving(call, before)
 
     def _report_leaving(self, call: cst.Call, before: cst.Call) -> None:
