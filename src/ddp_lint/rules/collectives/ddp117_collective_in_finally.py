@@ -18,7 +18,7 @@ from ddp_lint.launch.communicating import (
     shows_or_takes,
 )
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.ranks import runs_alone, several_ranks
+from ddp_lint.launch.ranks import is_world_of_one, runs_alone, several_ranks
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -39,7 +39,8 @@ class CollectiveInFinally(Rule):
     ## What it does
 
     Finds a collective in the `finally` of a `try` in which the ranks communicate: another collective, a backward, also
-    in the functions and methods of the project that it calls.
+    in the functions and methods of the project that it calls. And `destroy_process_group()` in such a `finally`, also
+    in a function of the project that it calls, unless the group is for gloo alone.
 
     ## Why it breaks
 
@@ -48,6 +49,19 @@ class CollectiveInFinally(Rule):
     printed, and the launcher sees two processes that run. The job ends with the timeout of the group, 10 minutes with
     NCCL and 30 with gloo, and the error of rank 1 comes among those of the timeout. Measured with a timeout of 25
     seconds on two ranks: rank 0 left after 25 seconds with the barrier, and after 2 without it (gloo, torch 2.13).
+
+    `destroy_process_group()` does the same with NCCL: it waits for what the group has begun. The watchdog of rank 0
+    reports an `ALLREDUCE` that timed out, and blames a collective; the error of rank 1 is printed after that. Measured
+    on two GPUs (torch 2.11), where rank 1 raises `OSError` in the third step:
+
+    | `finally` | timeout of the group | error of rank 1 printed after | job ends after |
+    | --- | --- | --- | --- |
+    | none | any | at once | 11 s |
+    | `destroy_process_group()` | 20 s | 86 s | 95 s |
+    | `destroy_process_group()` | 60 s | 126 s | 135 s |
+
+    With the default of 10 minutes it is not seen for about 11 minutes. With gloo nothing waits: the connections close,
+    the error is printed at once, and the job ends after 4 seconds with or without the `finally` (CPU, torch 2.13).
 
     ## Example
 
@@ -92,17 +106,22 @@ class CollectiveInFinally(Rule):
     ```
 
     Without the `finally` a rank that fails ends at once, and the launcher ends the others. What has to be done in any
-    case (closing files) stays in the `finally`, without communication.
+    case (closing files) stays in the `finally`, without communication. `destroy_process_group()` is for the normal end:
+    a process that fails needs none. Where it has to stay, print the error before it:
+    `except Exception: traceback.print_exc(); raise`. The job then still waits, but says why.
 
     ## When it is silent
 
     A `try` in which nothing communicates: the barrier is then what the other ranks wait in, and a rank that fails must
-    come to it. Collectives in functions that the `try` calls, where nothing trains: they mostly meet again in the
-    `finally`. A collective under a test of anything but the group (`if not failed`); `destroy_process_group`; tests.
+    come to it. Collectives in functions that the `try` calls, where nothing trains, and a barrier in the `finally`:
+    they mostly meet again there. A collective, or the end of the group, under a test of anything but the group
+    (`if not failed`). `destroy_process_group` of a group for gloo or MPI alone, of a group of one rank, of one group of
+    several, behind a handler that takes the error or prints it, or where the `finally` calls `os._exit`. Tests.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: one rank waits in the `finally`, the other one in the `try`.
+    `ddp-lint verify train.py`: one rank waits in the `finally`, the other one in the `try`. With gloo nothing waits in
+    `destroy_process_group`: `verify` on the CPU leaves these undecided, and `--device cuda` can show them.
 
     ## Fix safety
 
@@ -114,7 +133,18 @@ class CollectiveInFinally(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("finally", tests=False, communicating=True)
+    triggers = Triggers(
+        "finally",  # functions of any name leave the group
+        "destroy_process_group",
+        "barrier",
+        "wait_for_everyone",
+        "all_reduce",
+        "all_gather",
+        "synchronize",
+        file=("finally",),
+        tests=False,
+        communicating=True,
+    )
     oracles = ("sequence", "stall")
 
     def visit_Try(self, node: cst.Try) -> None:
@@ -153,9 +183,15 @@ class CollectiveInFinally(Rule):
             return
         first = next(communicating(project, dataclasses.replace(within, statements=attempt.body)), None)
         before = self._same(first, node.body)
-        # Who leaves a group is in one: no more has to show that there are several ranks.
-        if before is not None and not runs_alone(self.module, node):
+        if before is not None and self._has_ranks(facts, node):
             self._report_leaving(call, before)
+
+    def _has_ranks(self, facts: ModuleFacts, node: cst.Try) -> bool:
+        """Whether several ranks leave the group. Where another file forms it, that the program leaves it is enough."""
+        project = self.module.project
+        if facts.file.holds("init_process_group") and project is not None:
+            return several_ranks(self.module, node) is not None and not is_world_of_one(facts, project)
+        return not runs_alone(self.module, node)
 
     def _report_leaving(self, call: cst.Call, before: cst.Call) -> None:
         name = dotted(call.func)
