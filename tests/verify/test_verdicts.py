@@ -523,6 +523,14 @@ def test_what_needs_cuda_is_inconclusive_on_cpu(path: str) -> None:
     assert judged.verdict is Verdict.INCONCLUSIVE and "--device cuda" in judged.reason
 
 
+def test_one_finding_of_a_rule_may_need_cuda(path: str) -> None:
+    situation_ = at(rule_with("sequence", "stall"), HEAD)
+    finding = dataclasses.replace(situation_.finding, needs_cuda=True)
+    rank = [lines(path, {HEAD: 1})]
+    judged = verdict(dataclasses.replace(situation_, finding=finding), run(rank, rank))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "--device cuda" in judged.reason
+
+
 def test_parameters_that_share_memory_are_undecided_on_cpu_and_confirmed_on_cuda(path: str) -> None:
     code = rule_with("identity")
     rule = all_rules()[code]

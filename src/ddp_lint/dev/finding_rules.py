@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 import re
 import sys
+from keyword import iskeyword
 
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules, declared
@@ -70,7 +71,7 @@ def _complaint(number: int, one: Complaint) -> str:
 
 def apis(code: str) -> list[str]:
     """The names that a rule looks for."""
-    names = {word for word in declared()[code].triggers.words if _API.fullmatch(word)}
+    names = {word for word in declared()[code].triggers.words if _API.fullmatch(word) and not iskeyword(word)}
     return sorted(names, key=lambda name: (name.lower(), name))
 
 

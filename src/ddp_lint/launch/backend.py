@@ -28,6 +28,30 @@ def nccl_alone(project: Project) -> bool:
     return project.remember(("nccl alone",), found)
 
 
+def for_hosts_alone(project: Project, facts: ModuleFacts) -> bool:
+    """Whether the groups that a file forms, or where it forms none those of the project, are for tensors on the host
+    alone: all name such a backend, and none NCCL."""
+    here = [call for call in calls_below(facts.tree) if facts.qualified(call.func) == _FORMS_GROUP]
+    if here:
+        return all(_is_for_host(facts, call) for call in here)
+
+    def found() -> bool:
+        names_it = bool(project.holding("nccl") or project.holding("NCCL"))
+        return not names_it and _names_host_backend(project) and not _leaves_it_open(project)
+
+    return project.remember(("for hosts alone",), found)
+
+
+def _is_for_host(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call forms a group with a backend for the host: by its text, or by that of the file where a name has
+    it."""
+    given = argument_at(call, 0, "backend")
+    if _has_no_backend(call) or given is None:
+        return False
+    text = ast.unparse(given) if isinstance(given, ast.Constant) else facts.file.text
+    return _HOST_BACKEND.search(text) is not None and "nccl" not in text.lower()
+
+
 def forms_none(project: Project) -> bool:
     """Whether a project neither forms a group nor names a backend: its users do."""
 

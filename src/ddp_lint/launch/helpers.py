@@ -7,7 +7,7 @@ import dataclasses
 
 import libcst as cst
 
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.syntax import FunctionNode, parameters, walk
@@ -19,6 +19,8 @@ class Helper:
 
     facts: ModuleFacts
     function: FunctionNode
+    #: The class that has it, of a method.
+    owner: ClassFacts | None = None
 
     @property
     def returned(self) -> list[ast.expr]:
@@ -46,6 +48,6 @@ def helper_of(module: Module, call: cst.Call) -> Helper | None:
     owner = module.class_of(call) if name else None
     if owner is not None:
         method = project.method(module.name_of(owner), name)
-        return Helper(method[0].module, method[1]) if method is not None else None
+        return Helper(method[0].module, method[1], method[0]) if method is not None else None
     found = project.definition(module.callee(call))
     return Helper(found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None

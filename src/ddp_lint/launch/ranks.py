@@ -171,7 +171,7 @@ def _joins(facts: ModuleFacts, call: ast.Call) -> Evidence:
 
 def _evidence_by_word(facts: ModuleFacts, project: Project) -> dict[str, ast.AST]:
     """Where each word is first, in the order of the file; nothing in a file that is one process."""
-    if occurs(_SIZE, facts.file.text) and _is_world_of_one(facts, project):
+    if occurs(_SIZE, facts.file.text) and is_world_of_one(facts, project):
         return {}
     found: dict[str, ast.AST] = {}
     for word, node in _evidence(facts, project):
@@ -188,8 +188,8 @@ _ONE = ast.Constant(1)
 _SETS_WORLD = frozenset({"Namespace", "SimpleNamespace", "init_process_group"})
 
 
-def _is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
-    """Does the file say that it is one process: a world size of 1, which it may pass on as ``args.world_size``, or have
+def is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
+    """Does a file say that it is one process: a world size of 1, which it may pass on as ``args.world_size``, or have
     from where those settings are, or one device for each trainer of Lightning?"""
     if has_one_device(facts, project):
         return True

@@ -89,7 +89,7 @@ def _rule_on(case: Case) -> Ruling:
         return Ruling(case, Verdict.INCONCLUSIVE, "no oracle of `verify` looks for this rule's hazard")
     stimuli = case.run.stimuli
     opinions = {name: ORACLES[name](case) for name in rule.oracles if not (stimuli and name in _PLAIN_ONLY)}
-    if rule.needs_cuda and case.run.device == "cpu":
+    if (rule.needs_cuda or case.situation.finding.needs_cuda) and case.run.device == "cpu":
         reason = undecided("needs-cuda")
         return Ruling(case, Verdict.INCONCLUSIVE, reason, (case.evidence("backend", reason), *_facts(case)))
     fired = tuple(e for opinion in opinions.values() for e in opinion.fired if _counts(e, case))

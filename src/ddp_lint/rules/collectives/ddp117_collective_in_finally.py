@@ -1,29 +1,36 @@
 from __future__ import annotations
 
 import ast
-import re
+import dataclasses
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks
-from ddp_lint.knowledge.communication import load
+from ddp_lint.launch.backend import for_hosts_alone
+from ddp_lint.launch.communicating import (
+    Code,
+    asks_for_group,
+    communicating,
+    is_collective,
+    leaving,
+    shows_or_takes,
+)
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.launch.ranks import is_world_of_one, runs_alone, several_ranks
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, calls_below
+from ddp_lint.source.queries import last_name
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements
 from ddp_lint.source.tree import called, descendants
 
 #: How many functions of the project are followed from the `try`.
 _DEPTH = 3
-#: Tests that ask whether there are other ranks; any other one may tell the rank that has failed.
-_GROUP = re.compile(r"dist|ddp|world|initialized|available|rank|num_processes|multi_gpu", re.IGNORECASE)
 
 
 class CollectiveInFinally(Rule):
@@ -32,7 +39,8 @@ class CollectiveInFinally(Rule):
     ## What it does
 
     Finds a collective in the `finally` of a `try` in which the ranks communicate: another collective, a backward, also
-    in the functions and methods of the project that it calls.
+    in the functions and methods of the project that it calls. And `destroy_process_group()` in such a `finally`, also
+    in a function of the project that it calls, unless the group is for gloo alone.
 
     ## Why it breaks
 
@@ -41,6 +49,19 @@ class CollectiveInFinally(Rule):
     printed, and the launcher sees two processes that run. The job ends with the timeout of the group, 10 minutes with
     NCCL and 30 with gloo, and the error of rank 1 comes among those of the timeout. Measured with a timeout of 25
     seconds on two ranks: rank 0 left after 25 seconds with the barrier, and after 2 without it (gloo, torch 2.13).
+
+    `destroy_process_group()` does the same with NCCL: it waits for what the group has begun. The watchdog of rank 0
+    reports an `ALLREDUCE` that timed out, and blames a collective; the error of rank 1 is printed after that. Measured
+    on two GPUs (torch 2.11), where rank 1 raises `OSError` in the third step:
+
+    | `finally` | timeout of the group | error of rank 1 printed after | job ends after |
+    | --- | --- | --- | --- |
+    | none | any | at once | 11 s |
+    | `destroy_process_group()` | 20 s | 86 s | 95 s |
+    | `destroy_process_group()` | 60 s | 126 s | 135 s |
+
+    With the default of 10 minutes it is not seen for about 11 minutes. With gloo nothing waits: the connections close,
+    the error is printed at once, and the job ends after 4 seconds with or without the `finally` (CPU, torch 2.13).
 
     ## Example
 
@@ -85,17 +106,22 @@ class CollectiveInFinally(Rule):
     ```
 
     Without the `finally` a rank that fails ends at once, and the launcher ends the others. What has to be done in any
-    case (closing files) stays in the `finally`, without communication.
+    case (closing files) stays in the `finally`, without communication. `destroy_process_group()` is for the normal end:
+    a process that fails needs none. Where it has to stay, print the error before it:
+    `except Exception: traceback.print_exc(); raise`. The job then still waits, but says why.
 
     ## When it is silent
 
     A `try` in which nothing communicates: the barrier is then what the other ranks wait in, and a rank that fails must
-    come to it. Collectives in functions that the `try` calls, where nothing trains: they mostly meet again in the
-    `finally`. A collective under a test of anything but the group (`if not failed`); `destroy_process_group`; tests.
+    come to it. Collectives in functions that the `try` calls, where nothing trains, and a barrier in the `finally`:
+    they mostly meet again there. A collective, or the end of the group, under a test of anything but the group
+    (`if not failed`). `destroy_process_group` of a group for gloo or MPI alone, of a group of one rank, of one group of
+    several, behind a handler that takes the error or prints it, or where the `finally` calls `os._exit`. Tests.
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: one rank waits in the `finally`, the other one in the `try`.
+    `ddp-lint verify train.py`: one rank waits in the `finally`, the other one in the `try`. With gloo nothing waits in
+    `destroy_process_group`: `verify` on the CPU leaves these undecided, and `--device cuda` can show them.
 
     ## Fix safety
 
@@ -107,7 +133,18 @@ class CollectiveInFinally(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("barrier", "wait_for_everyone", "all_reduce", "all_gather", "synchronize", file=("finally",))
+    triggers = Triggers(
+        "finally",  # functions of any name leave the group
+        "destroy_process_group",
+        "barrier",
+        "wait_for_everyone",
+        "all_reduce",
+        "all_gather",
+        "synchronize",
+        file=("finally",),
+        tests=False,
+        communicating=True,
+    )
     oracles = ("sequence", "stall")
 
     def visit_Try(self, node: cst.Try) -> None:
@@ -119,6 +156,7 @@ class CollectiveInFinally(Rule):
                 if before is not None and several_ranks(self.module) is not None:
                     self._report(call, before)
                 return
+        self._visit_leaving(node, node.finalbody)
 
     def _report(self, call: cst.Call, before: cst.Call) -> None:
         name = dotted(call.func)
@@ -130,16 +168,66 @@ class CollectiveInFinally(Rule):
             help="take it out of the `finally`: a rank that fails then ends, and the launcher ends the others",
         )
 
+    def _visit_leaving(self, node: cst.Try, block: cst.Finally) -> None:
+        """The end of the process group, which with NCCL waits for the collectives that the others are in."""
+        facts, project = self.module.facts, self.module.project
+        line = self.module.span(node).line
+        attempt = _attempt_at(facts, line) if facts is not None else None
+        if facts is None or project is None or attempt is None or shows_or_takes(attempt):
+            return
+        method = facts.method_at(line)
+        owner = project.class_of(facts, method[0]) if method is not None else None
+        within = Code(facts, attempt.finalbody, function_at(facts.tree, line), owner)
+        call = self._same(next(leaving(project, within), None), block.body)
+        if call is None or self._exits(block) or for_hosts_alone(project, facts):
+            return
+        first = next(communicating(project, dataclasses.replace(within, statements=attempt.body)), None)
+        before = self._same(first, node.body)
+        if before is not None and self._has_ranks(facts, node):
+            self._report_leaving(call, before)
+
+    def _has_ranks(self, facts: ModuleFacts, node: cst.Try) -> bool:
+        """Whether several ranks leave the group. Where another file forms it, that the program leaves it is enough."""
+        project = self.module.project
+        if facts.file.holds("init_process_group") and project is not None:
+            return several_ranks(self.module, node) is not None and not is_world_of_one(facts, project)
+        return not runs_alone(self.module, node)
+
+    def _report_leaving(self, call: cst.Call, before: cst.Call) -> None:
+        name = dotted(call.func)
+        self.report(
+            call,
+            f"a rank that fails waits in `{name}()` with NCCL, and its error shows when the group times out",
+            notes=[
+                "rank 1 raises and waits in `destroy_process_group`, rank 0 waits in the `try`; with gloo nothing waits"
+            ],
+            labels=[(before, "the others wait here")],
+            help="call it behind the `try`, or print the error first: `except Exception: traceback.print_exc(); raise`",
+            needs_cuda=True,
+        )
+
+    def _same(self, call: ast.Call | None, body: cst.BaseSuite) -> cst.Call | None:
+        """A call of the syntax tree that other files are followed in, as this rule's own has it."""
+        if call is None:
+            return None
+        calls = (n for n in descendants(body) if isinstance(n, cst.Call) and last_name(n.func) == last_part(call.func))
+        return next((n for n in calls if self.module.span(n).line == call.lineno), None)
+
+    def _exits(self, block: cst.Finally) -> bool:
+        """Whether a `finally` ends the process by itself."""
+        calls = (n for n in descendants(block.body) if isinstance(n, cst.Call))
+        return any(self.module.qualified(call.func) == "os._exit" for call in calls)
+
     def _waits(self, call: cst.Call) -> bool:
         """Whether a call of the `finally` is a collective that says so by its name."""
         name = self.module.callee(call) or self.module.qualified(call.func)
-        return _is_collective(name) or (not name and called(call) in frameworks.distinctive())
+        return is_collective(name) or (not name and called(call) in frameworks.distinctive())
 
     def _is_of_all(self, call: cst.Call, around: cst.Try) -> bool:
         """Whether no test in the `finally` keeps the rank that has failed away from the collective."""
         inside = set(descendants(around.finalbody.body)) if around.finalbody is not None else set()
         tests = (test for test, _ in conditions(self.module, call) if test in inside)
-        return all(_GROUP.search(self.module.code(test)) for test in tests)
+        return all(asks_for_group(self.module.code(test)) for test in tests)
 
     def _communicating(self, body: cst.BaseSuite) -> Iterator[cst.Call]:
         """The calls of a `try` in which the ranks wait for each other."""
@@ -161,9 +249,8 @@ class CollectiveInFinally(Rule):
                 yield call
 
 
-def _is_collective(name: str) -> bool:
-    entry = load().collectives.get(name)
-    return entry is not None and entry.kind == "collective" and not entry.implicit and not entry.backends
+def _attempt_at(facts: ModuleFacts, line: int) -> ast.Try | None:
+    return next((n for n in statements(facts.tree) if isinstance(n, ast.Try) and n.lineno == line), None)
 
 
 def _trains(facts: ModuleFacts, function: FunctionNode, depth: int) -> bool:

@@ -9,6 +9,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.communicating import starts_work
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import Module, dotted
@@ -17,7 +18,6 @@ from ddp_lint.source.queries import last_name, literal_text, statements
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.operations import words_of
 
 Exit = cst.Call | cst.Raise
 
@@ -91,20 +91,13 @@ def does_work(module: Module, call: cst.Call) -> bool:
     because it is of a function of the project with a backward pass."""
     name = last_name(call.func)
     if name in _words("work"):
-        return not _sets_mode(call)
+        receiver = last_name(call.func.value) if isinstance(call.func, cst.Attribute) else None
+        return starts_work(name, receiver, bool(call.args))
     if name in _words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text)):
         return True
     helper = helper_of(module, call)
     inside = walk(helper.function) if helper is not None and helper.facts.file.holds("backward") else ()
     return any(isinstance(n, ast.Call) and last_part(n.func) == "backward" for n in inside)
-
-
-def _sets_mode(call: cst.Call) -> bool:
-    """``head.train()``, which trains nothing: who trains is called a trainer, or is given something."""
-    if last_name(call.func) != "train" or not isinstance(call.func, cst.Attribute) or call.args:
-        return False
-    receiver = last_name(call.func.value)
-    return receiver not in ("", "self", "cls") and not words_of(receiver) & _words("trainers")
 
 
 @functools.cache
