@@ -7,8 +7,8 @@ import re
 from collections import OrderedDict
 
 from ddp_lint.diagnose.lines import Piece
-from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, work_in, world_in
-from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack, is_library
+from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, watchdog_rank, work_in, world_in
+from ddp_lint.diagnose.records import CutOff, End, Event, Quote, Reading, Stack, is_library
 from ddp_lint.knowledge.signatures import Signature, explain, signature
 from ddp_lint.verify.trace import Frame
 
@@ -16,7 +16,7 @@ _HEADER = "Traceback (most recent call last):"
 #: Forums turn the quotation marks and drop `<module>` and the indentation.
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File ["\u201c](?P<path>[^"\u201c\u201d\n]+)["\u201d], line (?P<line>\d+)'
-    r"(?:,? in(?: (?P<function>.+))?)?\s*$"
+    r"(?:,? in(?: (?P<function>(?:(?!Error:|Exception:).)+))?)?\s*$"
 )
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
 _RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
@@ -25,6 +25,8 @@ _RAISED_ALONE = re.compile(
     r"^(?:[A-Z]+ *[:|-] *)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
     r"(?P<of>\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
 )
+#: An exception in the middle of a line.
+_MENTIONED = re.compile(r"(?<![\w.`'\"])(?P<type>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>\S.{9,})")
 #: rich's tracebacks, in a box.
 _RICH_HEADER = re.compile(r"^\s*[╭┌].{0,40}Traceback \(most recent call last\)")
 _RICH_FRAME = re.compile(
@@ -68,7 +70,7 @@ _TELLING = re.compile(
     r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
     r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
     r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|captur(?:e|ing)|"
-    r"marked as"
+    r"marked as|erminat"
 )
 _BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
@@ -258,6 +260,9 @@ class _Stream:
         if match := _SPAWNED.search(text):
             self._rank_of_next = int(match[1])
             return True
+        if self._rank_of_next is not None and _ends_like_exception(name := text.strip()) and _RAISED.match(name):
+            self._raise(name, text, quote, piece.rank, ())  # all else of its traceback was left out
+            return True
         if match := _PROCESS.match(text):
             argument = _RANK_ARGUMENT.search(match["command"])
             self._process, self._process_rank = match["pid"], int(argument[1]) if argument else None
@@ -293,15 +298,13 @@ class _Stream:
             self._raise(raised["type"], text, quote, rank, ())
             return True
         known = explain(text)
+        if rank is None and known is not None and known.role == "own":
+            rank = watchdog_rank(text)
         if what and known is None:
             known = signature("sigabrt")
         if known is None:
-            place, last = _COMPILED.search(text), self._last
-            if place and last is not None and last.kind == "recompile-limit" and not last.frames:
-                last.frames = (Frame(place["path"], int(place["line"]), place["function"]),)
-            self._say(text, quote, piece)
-            return ended or work is not None or place is not None
-        shaped = bool(what) or "Process group watchdog thread terminated" in text or known.id == "device-assertion"
+            return self._look_for_less(text, quote, rank, piece) or ended or work is not None
+        shaped = bool(what) or "watchdog thread terminated" in text or known.id == "device-assertion"
         event = self._event(text, quote, rank, known, shaped=shaped)
         event.soft = known.role == "own" and not shaped and bool(_WARNING.search(text)) and "NCCL WARN" not in text
         if known.id == "gather-shape":
@@ -313,6 +316,19 @@ class _Stream:
         if known.role in ("warning", "note"):
             self._say(text, quote, piece)
         return True
+
+    def _look_for_less(self, text: str, quote: Quote, rank: int | None, piece: Piece) -> bool:
+        """A line that has no known words: what belongs to the line before, or an exception that a sentence quotes."""
+        place, last, quoted = _COMPILED.search(text), self._last, _MENTIONED.search(text)
+        if place and last is not None and last.kind == "recompile-limit" and not last.frames:
+            last.frames = (Frame(place["path"], int(place["line"]), place["function"]),)
+        mentioned = self._reader.reading.mentioned
+        if quoted and len(mentioned) < _KEPT:
+            event = self._event(text.strip(), quote, rank, None, shaped=False)
+            event.type = quoted["type"].rpartition(".")[2]
+            mentioned.append(event)
+        self._say(text, quote, piece)
+        return place is not None or quoted is not None
 
     def _say(self, text: str, quote: Quote, piece: Piece) -> None:
         if _WORD.search(text) and not _NOISE.match(text):
@@ -350,7 +366,8 @@ class _Stream:
 
     def _cut_off(self) -> None:
         if self._frames:
-            self._reader.reading.cut_off.append((self._rank, tuple(self._frames)))
+            code = self._shown_code()
+            self._reader.reading.cut_off.append(CutOff(self._rank, tuple(self._frames), code))
             del self._reader.reading.cut_off[_KEPT:]
 
     def _add(self, match: re.Match[str], quote: Quote | None = None) -> None:
@@ -517,6 +534,9 @@ class _Stream:
 
     def _in_block(self, text: str, quote: Quote) -> bool:
         """torchrun's list of failures. True for a line that is only a part of it."""
+        if "<NO_OTHER_FAILURES>" in text:
+            self._reader.reading.no_others = True
+            return True
         if "Root Cause (first observed failure)" in text:
             self._in_root = True
             self._block = {}
