@@ -1237,6 +1237,121 @@ exp-1/0 [default1]:[rank1]: torch.distributed.DistBackendError: [1] is setting u
 [E ProcessGroupNCCL.cpp:458] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6408, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800251 milliseconds before timing out.
 """,
     ),
+    (
+        "a message that has lost its exception",
+        "dtensor-mixed",
+        None,
+        None,
+        "mixed torch.Tensor",
+        "got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before calling distributed operators!\n",
+    ),
+    (
+        "the quotation mark was not copied",
+        "env-missing",
+        None,
+        "dist.py:73",
+        "KeyError: 'RANK",
+        """ File "/app/dist.py", line 73, in init
+    rank = int(os.environ['RANK'])
+  File "/usr/lib/python3.7/os.py", line 681, in __getitem__
+    raise KeyError(key) from None
+KeyError: 'RANK
+""",
+    ),
+    (
+        "torch 1.1 raises a worker's traceback as the message",
+        "dataloader-shm",
+        None,
+        "main.py:136",
+        "unable to write to file",
+        """Traceback (most recent call last):
+  File "/app/main.py", line 136, in train
+    for i, batch in enumerate(loader):
+  File "/opt/venv/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 307, in _process_next_batch
+    raise batch.exc_type(batch.exc_msg)
+RuntimeError: Traceback (most recent call last):
+  File "/opt/venv/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 57, in _worker_loop
+    samples = collate_fn([dataset[i] for i in batch_indices])
+RuntimeError: unable to write to file </torch_76_36> at /pytorch/aten/src/TH/THAllocator.c:383
+""",
+    ),
+    (
+        "the error before the exception that a cut-off log ends in",
+        "dataloader-shm",
+        None,
+        "main.py:136",
+        "unable to write to file",
+        """RuntimeError: unable to write to file </torch_76_36>
+Traceback (most recent call last):
+  File "/app/main.py", line 136, in train
+    for i, batch in enumerate(loader):
+  File "/opt/venv/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 307, in _process_next_batch
+    raise batch.exc_type(batch.exc_msg)
+""",
+    ),
+    (
+        "a lock is a file in /dev/shm",
+        "dataloader-shm",
+        None,
+        None,
+        "No space left",
+        """  File "/usr/lib/python3.10/multiprocessing/synchronize.py", line 57, in __init__
+    sl = self._semlock = _multiprocessing.SemLock(
+OSError: [Errno 28] No space left on device
+""",
+    ),
+    (
+        "no space for a file of the program is another thing",
+        "python-exception",
+        None,
+        "train.py:9",
+        "No space left",
+        TRACE.format(line=9, code="torch.save(state, path)") + "OSError: [Errno 28] No space left on device\n",
+    ),
+    (
+        "mpirun about a process whose number was left out",
+        "exit-sigkill",
+        1,
+        None,
+        "signal 9",
+        "mpirun noticed that process rank 1 with PID xxx on node xxx exited on signal 9 (Killed).\n",
+    ),
+    (
+        "mpirun about the process that failed first",
+        "child-failed-no-traceback",
+        2,
+        None,
+        "Process name",
+        """Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[29973,1],2]
+  Exit code:    1
+""",
+    ),
+    (
+        "Horovod's words on the ranks that did not fail",
+        "python-exception",
+        1,
+        "train.py:5",
+        "KeyError",
+        """[1,0]<stderr>:horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks.
+[1,1]<stderr>:Traceback (most recent call last):
+[1,1]<stderr>:  File "/app/train.py", line 5, in main
+[1,1]<stderr>:    label = labels[name]
+[1,1]<stderr>:KeyError: 'dog'
+""",
+    ),
+    (
+        "Open MPI has lost a peer",
+        "store-peer-closed",
+        None,
+        None,
+        "unexpectedly disconnected",
+        "An MPI communication peer process has unexpectedly disconnected.  This\nusually indicates a failure in the peer process\n",
+    ),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

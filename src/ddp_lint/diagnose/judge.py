@@ -25,6 +25,7 @@ _WEAK = frozenset(
 )
 _SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
 _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_dict|from_pretrained|_load_from")
+_SHARING = re.compile(r"multiprocessing[/\\](?:synchronize|reductions?|heap|shared_memory)\.py")
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
 _SECONDARY_SHOWN = 12
@@ -80,7 +81,7 @@ class _Cases:
         if root.kind == "python-exception" and not root.known:
             # A signature of the same process says more than the exception that it ended in.
             same = [e for e in own if e.known and e.order < root.order and not e.shaped and e.rank in (None, root.rank)]
-            root = same[0] if same else root
+            return self._of_own(same[0] if same else root, own, root)
         elif shaped and not root.shaped:
             root = shaped[0]
         return self._of_own(root, own)
@@ -89,7 +90,8 @@ class _Cases:
         """The rank had already timed out or lost a peer when it failed."""
         return event.rank is not None and self._lost_peer.get(event.rank, event.order) < event.order
 
-    def _of_own(self, root: Event, own: Sequence[Event]) -> Diagnosis:
+    def _of_own(self, root: Event, own: Sequence[Event], end: Event | None = None) -> Diagnosis:
+        """`end` is the exception that the process ended in, where that is another event."""
         kind = _refined(root)
         alike = [e for e in own if _refined(e) == kind and e.shaped >= root.shaped]
         if kind == "python-exception":
@@ -104,7 +106,7 @@ class _Cases:
             kind=kind,
             subkind=root.known.subkind if root.known else "",
             rank=rank,
-            place=event.place or self._cut_off(rank),
+            place=event.place or (end.place if end is not None else None) or self._cut_off(rank),
             root=tuple(_once([*root.quotes[:10], *self._soft(root), *_same_rank(root, own), *event.code])),
             sure=sure,
             event=event,
@@ -496,9 +498,16 @@ def _refined(event: Event) -> str:
             return "fsdp-dtype"
         if "on the same device" in event.text:
             return "fsdp-device"
+    if event.kind == "python-exception" and "No space left on device" in event.text and _shares(event.frames):
+        return "dataloader-shm"
     if "key(s) in state_dict" in event.text and _differ_by_a_prefix(event.text):
         return "ckpt-prefix"
     return event.kind
+
+
+def _shares(frames: Sequence[Frame]) -> bool:
+    """The program was making a lock, or handing memory to another process: both are files in /dev/shm."""
+    return any(_SHARING.search(frame.path) for frame in frames[:8])
 
 
 def _differ_by_a_prefix(text: str) -> bool:

@@ -140,7 +140,9 @@ _SRUN = re.compile(
     r"Segmentation fault|Aborted|Bus error|Out [Oo]f [Mm]emory|Terminated)"
 )
 _SPAWNED = re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))")
-_MPIRUN = re.compile(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on signal (?P<signal>\d+)")
+_MPIRUN = re.compile(
+    r"process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|\S+) on node \S+ exited on signal (?P<signal>\d+)"
+)
 _CHILD = re.compile(
     r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"
 )
@@ -178,7 +180,7 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
     elif match := _SPAWNED.search(text):
         yield End(int(match["rank"]), _code(match), quote, first=True, time=time)
     elif match := _MPIRUN.search(text):
-        yield End(int(match["rank"]), -int(match["signal"]), quote, int(match["pid"]), first=True, time=time)
+        yield End(int(match["rank"]), -int(match["signal"]), quote, _int(match["pid"]), first=True, time=time)
     elif match := _SHELL.search(text):
         code = _WORDS[match["how"]]
         yield End(rank, code, quote, int(match["pid"]), first=True, stopped=code == -15, time=time)

@@ -48,7 +48,11 @@ _WRAPPED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on\s*$"
 #: The function that torch.compile complains of.
 _COMPILED = re.compile(r"function: '(?P<function>[^']+)' \((?P<path>[^()]+):(?P<line>\d+)\)")
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
-_INNER = re.compile(r"Original Traceback \(most recent call last\):")
+#: torch 1.1 and older raise a worker's traceback as the message.
+_INNER = re.compile(
+    r"Original Traceback \(most recent call last\):|"
+    r"^\s*(?P<type>\w+(?:Error|Exception)): Traceback \(most recent call last\):"
+)
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
 _PSEUDO_CODE = re.compile(r"^\s*[\^~ ]+$|^\s*\[Previous line repeated \d+ more times?\]|^\s*\.\.\.")
 #: A line that cannot be the continuation of an exception's message: something else has begun.
@@ -70,8 +74,12 @@ _TELLING = re.compile(
     r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
     r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
     r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|captur(?:e|ing)|"
-    r"marked as|erminat"
+    r"marked as|erminat|Process name|Exit code"
 )
+#: mpirun's words for the process that failed first.
+_MPI_PROCESS = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]")
+_MPI_CODE = re.compile(r"^\s*Exit code:\s+(?P<code>\d+)")
+_ALONE = re.compile(r"<NO_OTHER_FAILURES>|but 1 process returned")
 _BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
 #: The same on one line, as logs that were copied from a picture have it.
@@ -185,6 +193,8 @@ class _Stream:
         self._inner_of: Event | None = None
         self._block: dict[str, str] = {}
         self._in_root = False
+        self._mpi_rank: int | None = None
+        self._mpi_quote: Quote | None = None
         self._block_quotes: list[Quote] = []
         self._rank_of_next: int | None = None
         self._fatal: Event | None = None
@@ -228,7 +238,7 @@ class _Stream:
             return
         if self._begins_something(text, quote, piece):
             return
-        if not _TELLING.search(text):
+        if not _TELLING.search(text) and not self._is_known(text):
             self._say(text, quote, piece)
             return
         if self._in_block(text, quote) or _NOISE.match(text):
@@ -238,6 +248,15 @@ class _Stream:
             self._say(text, quote, piece)
         elif not self._look(text, quote, piece) and shape is not None and len(self._reader.dull) < _SHAPES:
             self._reader.dull.add(shape)
+
+    def _is_known(self, text: str) -> bool:
+        """A line without any word of an error may have those of a message, which lost its begin."""
+        if not _WORD.search(text) or (shape := _DIGITS.sub("0", text[:500])) in self._reader.dull:
+            return False
+        known = explain(text) is not None
+        if not known and len(self._reader.dull) < _SHAPES:
+            self._reader.dull.add(shape)
+        return known
 
     def _begins_something(self, text: str, quote: Quote, piece: Piece) -> bool:
         """A traceback, a stack, or the words between two of them."""
@@ -399,6 +418,11 @@ class _Stream:
                 self._add(frame)
             return True
         if _HEADER in text:
+            if self._frames and (inner := _INNER.search(text)) and inner["type"]:
+                frames, self._frames = tuple(self._frames), None
+                self._raise(inner["type"], text, quote, piece.rank, frames)
+                self._begin(0, text)
+                return True
             if self._frames:
                 self._frames = None
                 return False
@@ -534,8 +558,16 @@ class _Stream:
 
     def _in_block(self, text: str, quote: Quote) -> bool:
         """torchrun's list of failures. True for a line that is only a part of it."""
-        if "<NO_OTHER_FAILURES>" in text:
+        if _ALONE.search(text):
             self._reader.reading.no_others = True
+            return "<NO" in text
+        if (process := _MPI_PROCESS.match(text)) is not None:
+            self._mpi_rank, self._mpi_quote = int(process["rank"]), quote
+            return True
+        if self._mpi_rank is not None and (code := _MPI_CODE.match(text)) is not None:
+            self._in_root = True
+            self._ended(self._mpi_rank, int(code["code"]), None, self._mpi_quote or quote)
+            self._in_root, self._mpi_rank = False, None
             return True
         if "Root Cause (first observed failure)" in text:
             self._in_root = True
@@ -570,7 +602,7 @@ class _Stream:
         if "Traceback" in value:
             self._begin(0, value)
 
-    def _ended(self, rank: int, code: int, pid: int, quote: Quote) -> None:
+    def _ended(self, rank: int, code: int, pid: int | None, quote: Quote) -> None:
         self._reader.reading.ranks.add(rank)
         self._reader.reading.ends.append(
             End(
