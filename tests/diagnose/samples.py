@@ -1352,6 +1352,75 @@ the job to be terminated. The first process to do so was:
         "unexpectedly disconnected",
         "An MPI communication peer process has unexpectedly disconnected.  This\nusually indicates a failure in the peer process\n",
     ),
+    (
+        "a traceback whose lines were joined",
+        "python-exception",
+        None,
+        "resume.py:116",
+        "ValueError",
+        'loading checkpoint Traceback (most recent call last): File "run.py", line 592, in <module> main() '
+        'File "/app/resume.py", line 116, in load engine.load(path) '
+        'File "/opt/venv/lib/python3.7/site-packages/engine/load.py", line 12, in load raise ValueError(tag) ValueError: no tag\n',
+    ),
+    (
+        "the words of the operating system alone",
+        "python-exception",
+        None,
+        None,
+        "Errno 2",
+        "then I got the error:\n[Errno 2] No such file or directory: 'out/global_step001/optim_states.pt'\n",
+    ),
+    (
+        "the process that spawn reports first was asked to end",
+        "job-cancelled",
+        None,
+        None,
+        "SIGTERM",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGTERM\n",
+    ),
+    (
+        "abseil's words for a signal",
+        "exit-sigabrt",
+        None,
+        None,
+        "SIGABRT",
+        "(Worker pid=4009) *** SIGABRT received at time=1720159248 on cpu 5 ***\n",
+    ),
+    (
+        "torch 1.7 raises a plain exception for that of a process",
+        "python-exception",
+        2,
+        "train.py:9",
+        "KeyError",
+        """Traceback (most recent call last):
+  File "/app/launch.py", line 126, in <module>
+    mp.spawn(main, nprocs=4)
+  File "/opt/venv/lib/python3.8/site-packages/torch/multiprocessing/spawn.py", line 119, in join
+    raise Exception(msg)
+Exception:
+
+-- Process 2 terminated with the following error:
+Traceback (most recent call last):
+  File "/app/train.py", line 9, in main
+    label = labels[name]
+KeyError: 'dog'
+""",
+    ),
+    (
+        "the log ends in the traceback of a process that spawn reports",
+        "python-exception",
+        2,
+        "train.py:9",
+        "load(path)",
+        """torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 2 terminated with the following error:
+Traceback (most recent call last):
+  File "/app/train.py", line 9, in main
+    load(path)
+  File "/opt/venv/lib/python3.8/site-packages/torch/serial
+""",
+    ),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

@@ -28,6 +28,8 @@ _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_d
 _SHARING = re.compile(r"multiprocessing[/\\](?:synchronize|reductions?|heap|shared_memory)\.py")
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
+#: SIGHUP, SIGINT and SIGTERM: somebody asked the process to end.
+_REQUESTS = frozenset({-1, -2, -15})
 _SECONDARY_SHOWN = 12
 #: Seconds between two failures of which the earlier one is the first: one launcher sees them at once.
 _APART = 2
@@ -50,6 +52,7 @@ def judge(reading: Reading) -> Diagnosis:
         or cases.warned()
         or cases.stuck()
         or cases.victims()
+        or cases.unfinished(known=True)
         or cases.launcher_only()
         or cases.unfinished()
         or cases.mentioned()
@@ -376,8 +379,11 @@ class _Cases:
         if not launcher and not ends and not stopped:
             return None
         failed = {e.rank for e in ends if e.rank is not None}
+        asked = bool(ends) and all(e.code in _REQUESTS for e in ends)
         quotes = [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends]
         quotes = quotes or [e.quote for e in launcher[:1]] or [e.quote for e in stopped]
+        if asked:
+            return Diagnosis("job-cancelled", root=tuple(_once(quotes))[:3], known=signature("cancelled"), sure="low")
         return Diagnosis(
             kind="child-failed-no-traceback",
             rank=next(iter(failed)) if len(failed) == 1 and (stopped or self.reading.no_others) else _earliest(ends),
@@ -387,9 +393,10 @@ class _Cases:
             what=first_line(quotes[0].text),
         )
 
-    def unfinished(self) -> Diagnosis | None:
-        """Nothing but tracebacks that the log cuts off before their exception."""
+    def unfinished(self, *, known: bool = False) -> Diagnosis | None:
+        """Only tracebacks that the log cuts off before their exception; `known`: of ranks, not of a launcher."""
         cuts = [cut for cut in self.reading.cut_off if cut.code and site_of(cut.frames).user is not None]
+        cuts = [cut for cut in cuts if cut.rank is not None or not known]
         if not cuts:
             return None
         cut, ranks = cuts[0], {cut.rank for cut in self.reading.cut_off}

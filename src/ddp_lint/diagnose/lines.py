@@ -34,6 +34,9 @@ _HOST = re.compile(r"([A-Za-z][\w.-]{1,60}): ")
 _OWN = re.compile(r"\W{0,2}(?:global[ _])?rank[ :=_#]*(\d{1,6})\b", re.IGNORECASE)
 #: What is on the line before a traceback begins; of `ExceptionGroup` it is a part of the traceback.
 _HEADED = re.compile(r"(?=[^\s+])((?:(?!%\|).){0,120}?(?:[^\w\s]|\d)\s*)Traceback \(most recent call last\):")
+#: A frame in the middle of a line, and an exception.
+_JOINED = re.compile(r'(?:^|(?<=\s))File "[^"\n]+", line \d+, in (?:<\w+>|\w+)(?=\s|$)')
+_ENDING = re.compile(r"(?:(?<=\s)|^)((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt):)")
 #: What is on the line before a frame.
 _FRAMED = re.compile(r'(?=[^\s+])((?:(?!%\|).){0,120}?(?:[^\w\s]|\d)\s*)  File "[^"]+", line \d+, in ')
 #: What differs between two lines of one process: numbers and hashes.
@@ -163,7 +166,28 @@ def pieces(line: str, prefixes: Prefixes, rank: int | None = None, stream: str =
     if mark is not None:
         parts = [_without_end(part, mark) for part in parts[1:]]
     for part in parts:
-        yield _piece(part, prefixes, rank, stream)
+        for text in _unjoined(part) if part.count('File "') > 1 else (part,):
+            yield _piece(text, prefixes, rank, stream)
+
+
+def _unjoined(part: str) -> Iterator[str]:
+    """The lines of a traceback whose ends were lost: header, frames with their code, exception."""
+    end = 0
+    for match in _JOINED.finditer(part):
+        if before := part[end : match.start()].strip():
+            yield from _without_exception(before) if end else (before,)
+        yield f"  {match[0].strip()}"
+        end = match.end()
+    yield from _without_exception(part[end:].strip()) if end else (part,)
+
+
+def _without_exception(text: str) -> Iterator[str]:
+    """The code of a frame, and the exception that may follow it."""
+    code, raised, rest = _ENDING.split(text, maxsplit=1) if _ENDING.search(text) else (text, "", "")
+    if code.strip():
+        yield f"    {code.strip()}"
+    if raised:
+        yield f"{raised}{rest}"
 
 
 def _without_end(part: str, mark: re.Pattern[str]) -> str:

@@ -26,7 +26,9 @@ _RAISED_ALONE = re.compile(
     r"(?P<of>\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
 )
 #: An exception in the middle of a line.
-_MENTIONED = re.compile(r"(?<![\w.`'\"])(?P<type>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>\S.{9,})")
+_MENTIONED = re.compile(
+    r"(?<![\w.`'\"])(?:(?P<type>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S.{9,}|\[Errno \d+\] [A-Z]\w+ \w.{4,})"
+)
 #: rich's tracebacks, in a box.
 _RICH_HEADER = re.compile(r"^\s*[╭┌].{0,40}Traceback \(most recent call last\)")
 _RICH_FRAME = re.compile(
@@ -53,7 +55,7 @@ _INNER = re.compile(
     r"Original Traceback \(most recent call last\):|"
     r"^\s*(?P<type>\w+(?:Error|Exception)): Traceback \(most recent call last\):"
 )
-_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the\b")
 _PSEUDO_CODE = re.compile(r"^\s*[\^~ ]+$|^\s*\[Previous line repeated \d+ more times?\]|^\s*\.\.\.")
 #: A line that cannot be the continuation of an exception's message: something else has begun.
 _BEGINS = re.compile(
@@ -74,7 +76,7 @@ _TELLING = re.compile(
     r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
     r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
     r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|captur(?:e|ing)|"
-    r"marked as|erminat|Process name|Exit code"
+    r"marked as|erminat|Errno|Process name|Exit code"
 )
 #: mpirun's words for the process that failed first.
 _MPI_PROCESS = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]")
@@ -92,6 +94,7 @@ _LAUNCHER_TYPES = re.compile(
     r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException|"
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
+_JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
     r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
@@ -344,7 +347,7 @@ class _Stream:
         mentioned = self._reader.reading.mentioned
         if quoted and len(mentioned) < _KEPT:
             event = self._event(text.strip(), quote, rank, None, shaped=False)
-            event.type = quoted["type"].rpartition(".")[2]
+            event.type = (quoted["type"] or "OSError").rpartition(".")[2]
             mentioned.append(event)
         self._say(text, quote, piece)
         return place is not None or quoted is not None
@@ -386,7 +389,8 @@ class _Stream:
     def _cut_off(self) -> None:
         if self._frames:
             code = self._shown_code()
-            self._reader.reading.cut_off.append(CutOff(self._rank, tuple(self._frames), code))
+            rank = self._rank if self._rank is not None else self._rank_of_next
+            self._reader.reading.cut_off.append(CutOff(rank, tuple(self._frames), code))
             del self._reader.reading.cut_off[_KEPT:]
 
     def _add(self, match: re.Match[str], quote: Quote | None = None) -> None:
@@ -651,7 +655,8 @@ class _Stream:
 
 def _explained(event: Event) -> Signature | None:
     """What is known of an exception, by its last words and then by all of them."""
-    if _LAUNCHER_TYPES.search(event.type):
+    joins = event.frames and _JOINS.search(event.frames[0].path)  # torch 1.7 and older raise a plain Exception
+    if _LAUNCHER_TYPES.search(event.type) or (joins and event.type == "Exception"):
         return explain("ChildFailedError")
     first = explain(event.text.partition("\n")[0][:2000])
     if first is None or first.id in _UNSPECIFIC:
