@@ -1421,6 +1421,25 @@ Traceback (most recent call last):
   File "/opt/venv/lib/python3.8/site-packages/torch/serial
 """,
     ),
+    (
+        "a progress bar and torchrun's words are no part of the message",
+        "python-exception",
+        None,
+        None,
+        "attention_mask",
+        """KeyError: 'attention_mask'
+steps:   0%|      | 0/186 [00:00<?, ?it/s]ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 76) of binary: /opt/venv/bin/python
+""",
+    ),
+    (
+        "torchrun's own error, as JSON behind the mark of a collector",
+        "store-peer-closed",
+        None,
+        None,
+        "Broken pipe",
+        r"""(Actor pid=552)       "py_callstack": "Traceback (most recent call last):\n  File \"/opt/venv/lib/python3.9/site-packages/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py\", line 113, in _call_store\n    return getattr(self._store, store_op)(*args, **kwargs)\nRuntimeError: Broken pipe\n"
+""",
+    ),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

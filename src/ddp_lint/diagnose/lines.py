@@ -37,6 +37,8 @@ _HEADED = re.compile(r"(?=[^\s+])((?:(?!%\|).){0,120}?(?:[^\w\s]|\d)\s*)Tracebac
 #: A frame in the middle of a line, and an exception.
 _JOINED = re.compile(r'(?:^|(?<=\s))File "[^"\n]+", line \d+, in (?:<\w+>|\w+)(?=\s|$)')
 _ENDING = re.compile(r"(?:(?<=\s)|^)((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt):)")
+#: A traceback in a string of JSON: torchrun prints its own errors so.
+_ESCAPED = '\\n  File \\"'
 #: What is on the line before a frame.
 _FRAMED = re.compile(r'(?=[^\s+])((?:(?!%\|).){0,120}?(?:[^\w\s]|\d)\s*)  File "[^"]+", line \d+, in ')
 #: What differs between two lines of one process: numbers and hashes.
@@ -160,6 +162,11 @@ def pieces(line: str, prefixes: Prefixes, rank: int | None = None, stream: str =
         rank = rank if message[1] is None else message[1]
         for text in message[0].splitlines():
             yield _piece(clean(text), prefixes, rank, f"{stream}|{rank}")._replace(whole=line)
+        return
+    if _ESCAPED in line:
+        text, rank, stream = _without_known(line, prefixes, rank, stream)
+        for part in text.replace("\\n", "\n").replace('\\"', '"').split("\n"):
+            yield Piece(rank, stream, part, whole=part)
         return
     parts = _TORN.split(line) if "[rank" in line else [line]
     mark = next((mark for mark in prefixes.marks if mark.fullmatch(parts[0])), None) if len(parts) > 1 else None

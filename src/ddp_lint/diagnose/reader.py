@@ -62,7 +62,8 @@ _BEGINS = re.compile(
     r"^\s*(?:Traceback|={10,}|-{20,}|\[(?:E|W|I|F)[\d ]|[EWIF]\d{3,4} \d\d:|\[?\d{4}[-/]\d\d[-/]\d\d|terminate called|"
     r"frame #\d+|Exception raised from|srun:|slurmstepd|Killing |INFO|WARNING|ERROR|DEBUG|Fatal Python|wandb:|"
     r"\[\d{4}-|\w+:\d+:\d+ \[\d+\]|Root Cause|Failures:|During handling|The above exception|Exception in thread|"
-    r"\[\d\d:\d\d:\d\d\] |Exception ignored|Process \w+:|\d+%\||[Ee]poch|[Ss]tep\b|\[W |\[E |\S+\.py:\d+: \w*Warning)"
+    r"\[\d\d:\d\d:\d\d\] |Exception ignored|Process \w+:|[^|]{0,60}\d%\||[Ee]poch|[Ss]tep\b|\[W |\[E |"
+    r"\S+\.py:\d+: \w*Warning)"
 )
 #: What a launcher or a C++ stack adds, which says nothing about the cause.
 _NOISE = re.compile(
@@ -660,7 +661,9 @@ def _explained(event: Event) -> Signature | None:
         return explain("ChildFailedError")
     first = explain(event.text.partition("\n")[0][:2000])
     if first is None or first.id in _UNSPECIFIC:
-        return explain(event.text[:6000]) or first
+        found = explain(event.text[:6000])
+        # What a launcher writes next to it is no part of the message.
+        return found if found is not None and (found.role != "launcher" or not event.type) else first
     return first
 
 
