@@ -191,6 +191,12 @@ Root Cause (first observed failure):
             f"[E ProcessGroupNCCL.cpp:587] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
             "Timeout(ms)=1800000) ran for 1800116 milliseconds before timing out.\n"
             for rank in (0, 1, 3)
+        )
+        + 3
+        * (
+            "[E ProcessGroupNCCL.cpp:341] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA "
+            "kernels, subsequent GPU operations might run on corrupted/incomplete data. To avoid this inconsistency, we are taking "
+            "the entire process down.\n"
         ),
     ),
     (
@@ -1438,6 +1444,32 @@ steps:   0%|      | 0/186 [00:00<?, ?it/s]ERROR:torch.distributed.elastic.multip
         None,
         "Broken pipe",
         r"""(Actor pid=552)       "py_callstack": "Traceback (most recent call last):\n  File \"/opt/venv/lib/python3.9/site-packages/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py\", line 113, in _call_store\n    return getattr(self._store, store_op)(*args, **kwargs)\nRuntimeError: Broken pipe\n"
+""",
+    ),
+    (
+        "three ranks wait, and the log goes on: the fourth did not come",
+        "nccl-timeout",
+        0,
+        None,
+        None,
+        """[E ProcessGroupNCCL.cpp:821] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803393 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803391 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803392 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
+""",
+    ),
+    (
+        "three ranks wait, and the log ends: a fourth may have been next",
+        "nccl-timeout",
+        None,
+        None,
+        "Watchdog caught",
+        """[E ProcessGroupNCCL.cpp:821] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803393 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803391 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803392 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
 """,
     ),
 ]

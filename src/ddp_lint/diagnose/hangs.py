@@ -371,7 +371,16 @@ def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple
 def _all_but_one_speak(timed: int, reading: Reading) -> bool:
     """The number of ranks is known, or it is a likely one: a log that was cut off shows just some of the ranks."""
     size = reading.size or 0
-    return reading.world == size or (timed > 2 and size % 2 == 0)
+    return reading.world == size or (timed > 2 and size % 2 == 0 and _goes_on(timed, reading))
+
+
+def _goes_on(timed: int, reading: Reading) -> bool:
+    """The log does not end among the timeouts: the launcher speaks, or each rank says that it goes down."""
+    said = Counter[str]()  # older releases say both in one line
+    for event in reading.events:
+        if event.known is not None and event.known.id in ("nccl-follow-up", "nccl-taken-down"):
+            said[event.known.id] += event.count
+    return bool(reading.ends) or max(said.values(), default=0) >= timed
 
 
 def _least(at: Sequence[Work]) -> int | None:
