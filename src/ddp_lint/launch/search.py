@@ -14,7 +14,7 @@ import libcst as cst
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
-from ddp_lint.source.imports import absolute, is_script
+from ddp_lint.source.imports import absolute, folders_put_on_path, is_script
 from ddp_lint.source.syntax import FunctionNode, statements, walk
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
@@ -185,13 +185,15 @@ def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]
     path = project.find(facts.name)
     if path is not None:
         _, is_package = project.module_name(path)
-        started = is_script(facts.file.text)
+        started, below = is_script(facts.file.text), folders_put_on_path(facts.file.text)
         for node in (n for n in statements(facts.tree) if isinstance(n, ast.ImportFrom)):
             base = absolute(node, facts.name, is_package)
             names = [f"{base}.{alias.name}" for alias in node.names]
             # Whoever starts a script puts its folder in front, or another one.
             places = (started, False)
-            located = names if node.level else [project.locate(n, path, place) for n in names for place in places]
+            located = (
+                names if node.level else [project.locate(n, path, place, below) for n in names for place in places]
+            )
             targets |= dict.fromkeys(located)
     found: dict[str, None] = {}
     for target in targets:
