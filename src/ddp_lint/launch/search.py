@@ -40,13 +40,24 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
         package, _, last = home.rpartition(".")
         word = last or package
         found = [p for p in project.holding(word) if p in wanted] if word else []
-        for path in found[:_READ_LIMIT]:
+        for path in _likely(project, home, found):
             if word not in words_of_imports(project, path):
                 continue
             facts = project.facts_of(path)
             if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
                 seen.add(facts.name)
                 yield facts
+
+
+def _likely(project: Project, home: str, found: list[pathlib.Path]) -> list[pathlib.Path]:
+    """Of the files that hold the last part of a module's name, those that are read: where there are too many, the ones
+    first that hold the part before as well, or lie beside the module, which import it by that name."""
+    before = home.rpartition(".")[0].rpartition(".")[2]
+    if len(found) <= _READ_LIMIT or not before:
+        return found[:_READ_LIMIT]
+    place = project.find(home)
+    around, beside = set(project.holding(before)), place.parent if place is not None else None
+    return sorted(found, key=lambda path: path not in around and path.parent != beside)[:_READ_LIMIT]
 
 
 def words_of_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
