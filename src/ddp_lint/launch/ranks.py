@@ -17,7 +17,7 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone, shows_no_ranks
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
-from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
+from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off, spawns
 from ddp_lint.launch.search import holds_by, importers, programs
 from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.unused import is_plain, is_variable
@@ -757,7 +757,16 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
                 return True
             if _is_of_one(text, taken):
                 return True
-    return not module.file.shows(_ON_TPUS) and is_joined_elsewhere(module, node)
+    return _has_ranks_of_group(module) and is_joined_elsewhere(module, node)
+
+
+def _has_ranks_of_group(module: Module) -> bool:
+    """Whether the ranks of a file are those that make its group: on TPUs they may do without, unless the file spawns
+    them itself as processes of PyTorch."""
+    if not module.file.shows(_ON_TPUS):
+        return True
+    facts, project = module.facts, module.project
+    return facts is not None and project is not None and any(spawns(facts, project))
 
 
 def _is_of_no_kind(module: Module, text: str) -> bool:
