@@ -800,8 +800,8 @@ def comes_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether `node` is in a function that is called in this file, on one rank only, and in no other file that several
-    ranks run; or in a method whose name no other file of the project has, or that all calls by that name in the project
-    keep to one rank or make in a program of one process."""
+    ranks run; or in a method whose name no other file of the project has; or in either, if all calls in the project are
+    kept to one rank or made in a program of one process."""
     function, facts, project = module.function_of(node), module.facts, module.project
     if function is None or facts is None or project is None:
         return False
@@ -813,25 +813,28 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     calls = functools.partial(_calls_of, called, facts.tree.body, own_ranks(module))
     here = project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept)
     if method:
-        return (here and len(project.holding(name)) == 1) or _all_calls_on_one_rank(module, project, function)
-    whole = (module.name, f"{module.name}.{name}")
-    users = importers(project, module.name, holding=(name,)) if here and module.name else ()
-    also = (u for u in users if any(t in whole for t in (*u.imports.names.values(), *u.imports.stars)))
-    return here and not any(program_of_ranks(user, project) for user in also)
+        alone = here and len(project.holding(name)) == 1
+    else:
+        whole = (module.name, f"{module.name}.{name}")
+        users = importers(project, module.name, holding=(name,)) if here and module.name else ()
+        also = (u for u in users if any(t in whole for t in (*u.imports.names.values(), *u.imports.stars)))
+        alone = here and not any(program_of_ranks(user, project) for user in also)
+    return alone or _all_calls_on_one_rank(module, project, function)
 
 
-def _all_calls_on_one_rank(module: Module, project: Project, method: cst.FunctionDef) -> bool:
-    """Whether one rank alone makes all calls of a method, wherever they are: some under a test of the rank, others in
-    programs of one process. Of methods that a base class of another package may call not all calls are seen."""
-    owner, name = module.class_of(method), method.name.value
-    if owner is None or name == "forward" or name.startswith("__") or method.decorators:
+def _all_calls_on_one_rank(module: Module, project: Project, function: cst.FunctionDef) -> bool:
+    """Whether one rank alone makes all calls of a function or method, wherever they are: some under a test of the rank,
+    others in programs of one process. Of methods that a base class of another package may call not all calls are
+    seen."""
+    owner, name = module.class_of(function), function.name.value
+    if name.startswith("__") or (owner is not None and name == "forward") or function.decorators:
         return False
-    sites = call_sites(module, method)
+    sites = call_sites(module, function)
     first = [site for site in sites if is_on_first(module, site.facts, site.node)]
     others = [site for site in sites if site not in first]
     if not first or not all(comes_alone(site.facts, project, site.node.lineno) for site in others):
         return False
-    return is_plain(project, module.name_of(owner)) and not is_installed(project)
+    return (owner is None or is_plain(project, module.name_of(owner))) and not is_installed(project)
 
 
 def called_in_one_process(module: Module, node: cst.CSTNode) -> bool:

@@ -148,6 +148,6 @@ def _may_mean(project: Project, user: ModuleFacts, use: Use, owner: str) -> bool
     # Below its test for the program, a file may import another class by the name of its own.
     replaced = user.imports.resolve(of) is not None and body_at(user.tree, use.node.lineno) == PROGRAM
     if isinstance(cls, ast.ClassDef) and not replaced:
-        there = project.class_of(user, cls).name
-        return owner in project.lineage(there) or there in project.lineage(owner)
+        above, there = project.lineage(owner), project.lineage(project.class_of(user, cls).name)
+        return above[0] in there or there[0] in above
     return not is_foreign(project, project.meaning(user, made))
