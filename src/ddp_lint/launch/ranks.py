@@ -107,20 +107,23 @@ def is_for_one_process(facts: ModuleFacts, project: Project, line: int) -> bool:
 
 
 def _imported_by_ranks(module: Module) -> Evidence | None:
-    assert module.project is not None
-    return _run_by(module.project, programs(module.project, module.name, holding=joining_words(module.project)))
+    project, facts = module.project, module.facts
+    assert project is not None and facts is not None
+    return _run_by(project, facts, programs(project, module.name, holding=joining_words(project)))
 
 
 def program_of_ranks(facts: ModuleFacts, project: Project, line: int | None = None) -> Evidence | None:
     """Evidence that several ranks run a file: in it, else in a file that imports it. None where all programs that come
     to it, or to a line of it, are one process."""
     users = importers(project, facts.name, holding=joining_words(project)) if facts.name else iter(())
-    found = evidence_in(facts, project) or _run_by(project, users)
+    found = evidence_in(facts, project) or _run_by(project, facts, users)
     return None if found is None or comes_alone(facts, project, line) else found
 
 
-def _run_by(project: Project, users: Iterator[ModuleFacts]) -> Evidence | None:
-    found = next(filter(None, (evidence_in(facts, project) for facts in users)), None)
+def _run_by(project: Project, facts: ModuleFacts, users: Iterator[ModuleFacts]) -> Evidence | None:
+    """Evidence in one of the files that import another. A test may have ranks for what other code of its file tests."""
+    counted = (user for user in users if facts.source.is_test or not user.source.is_test)
+    found = next(filter(None, (evidence_in(user, project) for user in counted)), None)
     return dataclasses.replace(found, own=False) if found is not None else None
 
 
@@ -304,7 +307,7 @@ def _known() -> dict[str, frozenset[str]]:
     """The words of any program and of all frameworks, by what they are."""
     found = {key: {*values} for key, values in table("launch")["several_ranks"].items()}
     for framework in frameworks.frameworks():
-        for key in ("identifiers", "bases", "modules"):
+        for key in ("identifiers", "bases", "modules", "offline"):
             found.setdefault(key, set()).update(getattr(framework.launch, key))
     return {key: frozenset(values) for key, values in found.items()}
 
@@ -350,9 +353,10 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             for name in _imported(node):
                 if not _is_used(name, node, used, nodes):
                     continue
-                foreign = is_within(name, known["modules"]) and project.find(name.partition(".")[0]) is None
+                foreign = is_within(name, known["modules"]) and not _is_of_project(project, name)
                 words = _wordy().get(name.partition(".")[0])
-                if foreign and words is not None and words.search(in_use()) is None:
+                wordless = words is not None and words.search(in_use()) is None
+                if foreign and (wordless or is_within(name, known["offline"])):
                     continue  # it has a function that sets seeds, say
                 if not foreign and name.rpartition(".")[2] not in known["identifiers"]:
                     continue
@@ -449,6 +453,13 @@ def _fallen_back(nodes: list[ast.AST]) -> frozenset[ast.AST]:
 
 def _is_number(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and str(value.value).isdigit()
+
+
+def _is_of_project(project: Project, name: str) -> bool:
+    """Whether an imported name is one of the project's own, also in a part of a namespace package that it shares with
+    others: the project has the module, or what it is in."""
+    parts = name.split(".")
+    return any(project.find(".".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -129,7 +129,7 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
             return False
         if facts.file.holds("__main__") or not _only_sets_up(facts) or len(stem) < TELLING:
             return False
-        if any(_mentions_word(project, other, stem) for other in project.holding(stem) if other != path):
+        if any(_may_name(project, other, stem) for other in project.holding(stem) if other != path):
             return False
         if named_in_texts(project, stem) or is_installed(project):
             return False
@@ -138,10 +138,35 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
     return project.remember(("left file", facts.name), found)
 
 
-def _mentions_word(project: Project, path: pathlib.Path, word: str) -> bool:
-    """Whether a file holds a word in its code: ``# from models.first_draft import *`` imports nothing any more."""
+def _may_name(project: Project, path: pathlib.Path, stem: str) -> bool:
+    """Whether the code of a file may name a module by its last name: in an import, in a string, as a part of what it
+    imports, or as a name that it does not bind itself. Not ``trainer = Trainer()``, nor what a comment has:
+    ``# from models.first_draft import *``."""
     facts = project.facts_of(path)
-    return facts is None or re.search(rf"\b{re.escape(word)}\b", facts.file.code) is not None
+    if facts is None:
+        return True
+    if re.search(rf"\b{re.escape(stem)}\b", facts.file.code) is None:
+        return False
+    key = ("may name", stem)
+    found: bool = project.remember(key, lambda: _has_name(project, facts, path, stem), facts.kept)
+    return found
+
+
+def _has_name(project: Project, facts: ModuleFacts, path: pathlib.Path, stem: str) -> bool:
+    if stem in words_of_imports(project, path):
+        return True
+    word, read, bound = re.compile(rf"\b{re.escape(stem)}\b"), False, False
+    for node in walk(facts.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.search(node.value):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr == stem:
+            root = dotted_ast(node).partition(".")[0]
+            if root and facts.imports.resolve(root) is not None:
+                return True
+        read |= isinstance(node, ast.Name) and node.id == stem
+        bound |= isinstance(node, ast.arg) and node.arg == stem
+        bound |= isinstance(node, ast.Name) and node.id == stem and not isinstance(node.ctx, ast.Load)
+    return read and not bound
 
 
 def _is_copied_beside(project: Project, facts: ModuleFacts) -> bool:
