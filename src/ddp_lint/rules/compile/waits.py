@@ -40,11 +40,18 @@ def wait_before(module: Module, node: cst.CSTNode, function: cst.FunctionDef) ->
     """The last statement before a place that surely waits for the GPU, in the same round of the innermost loop, if what
     runs between gives the GPU no more than small operations on tensors: no layer, no function of the project, no
     product of matrices, no loop."""
-    flow = TensorFile.of(module).flow(function)
-    around = itertools.dropwhile(lambda up: not isinstance(up, cst.BaseStatement), module.ancestors(node))
-    below_it, found = next(around, None), None
+    flow, around = TensorFile.of(module).flow(function), module.ancestors(node)
+    below_it: cst.CSTNode | None = node
+    for up in around:
+        # A comprehension is a loop of its own, but for what it goes over.
+        if isinstance(up, cst.CompIf) or (isinstance(up, cst.BaseComp) and below_it is not up.for_in):
+            return None
+        below_it = up
+        if isinstance(up, cst.BaseStatement):
+            break
     if below_it is None or isinstance(below_it, cst.While):
         return None
+    found: tuple[cst.CSTNode, bool] | None = None
     for up in around:
         if isinstance(up, (cst.For, cst.While, cst.FunctionDef)):
             return Wait(*found, in_loop=not isinstance(up, cst.FunctionDef)) if found is not None else None
