@@ -263,8 +263,6 @@ class Write(Event):
     sharded: bool = False
     #: The numbers that the operation was given, such as a learning rate.
     numbers: tuple[float, ...] = ()
-    #: An operation that autograd recorded had read the parameter since the last backward.
-    after_use: bool = False
     #: Of a buffer: forwards compute with it, while autograd records.
     computed_with: bool = False
 

@@ -250,7 +250,8 @@ def write(case: Case) -> Opinion:
     writes = list(_writes(case))
     if not writes:
         return Opinion(silent="no parameter or buffer of the model was written at this line")
-    fired = [evidence for rank, event, frame in writes if (evidence := _damage(case, rank, event, frame))]
+    fired = [*_stale(case)]
+    fired += [evidence for rank, event, frame in writes if (evidence := _damage(case, rank, event, frame))]
     fired += _desynchronised(case, {event.name for _, event, _ in writes})
     fired += _deviating(case, {event.name for _, event, _ in writes})
     if fired:
@@ -280,13 +281,18 @@ def _writes(case: Case) -> Iterator[tuple[int, Write | Assign, Frame | None]]:
                 yield trace.rank, write, write.site
 
 
+def _stale(case: Case) -> Iterator[Evidence]:
+    """Parameters that were written here after forward had used them, and that backward then read."""
+    for rank, event, frame in case.calls("stale"):
+        op, name = event.arguments["op"], event.arguments["name"]
+        text = f"{op} changed {name} after forward had used it: backward computes with the new value"
+        yield case.evidence("write", text, rank=rank, frame=frame)
+
+
 def _damage(case: Case, rank: int, event: Write | Assign, frame: Frame | None) -> Evidence | None:
     """What the write alone proves."""
     if not isinstance(event, Write) or event.phase not in _COMPUTING or event.role != "parameter":
         return None
-    if event.after_use and event.through_data:
-        text = f"{event.op} changed {event.name} after forward had used it: backward computes with the new value"
-        return case.evidence("write", text, rank=rank, frame=frame)
     if case.sharded and not event.sharded:
         text = f"{event.op} wrote {event.name} into the copy that FSDP gathers for forward and frees after it: lost"
         return case.evidence("write", text, rank=rank, frame=frame)
@@ -339,13 +345,18 @@ def unused(case: Case) -> Opinion:
 
 
 def nograd(case: Case) -> Opinion:
-    """Trainable parameters without a gradient at `step()`, although a single process has one for them."""
+    """Trainable parameters without a gradient at `step()`, although a single process has one for them, and those that
+    have one and that no optimizer updates."""
     for rank, event in case.events(NoGrad):
         names = [name for name in event.names if name not in event.reference]
         if names:
             text = f"at optimizer step {event.step + 1} these train and have no gradient: {spoken(names)}"
             linked = case.hit(event) is not None or case.speaks_of(names)
             return case.fires("nograd", text, rank=rank, linked=linked)
+    for rank, call in case.events(Call):
+        if call.name == "unregistered" and case.speaks_of(call.arguments["names"]):
+            names = spoken(call.arguments["names"])
+            return case.fires("nograd", f"these have a gradient, but no module and no optimizer holds them: {names}", rank=rank)
     if not any(event.when == "before_step" for _, event in case.events(Hashes)):
         return Opinion(blind="no optimizer step was seen")
     return Opinion(silent="every trainable parameter had a gradient at each step")
