@@ -11,6 +11,7 @@ import itertools
 import textwrap
 import types
 import typing
+from collections import abc
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -29,7 +30,7 @@ _ARGUMENTS: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("stride", "dilation", "groups"), 1),
     (("padding_idx", "pad_token"), 0),
     (("padding",), 1),
-    (("in_channels", "in_chans", "n_channels", "num_channels", "input_channels", "img_channels"), 3),
+    (("in_ch", "ch_in", "input_nc", "n_channels", "num_channels", "input_channels", "img_channels"), 3),
     (("head",), 2),
     (("num_hidden_layers", "layer", "depth", "block_num", "num_blocks", "n_blocks"), 2),
     (("expert",), 2),
@@ -44,7 +45,12 @@ _ARGUMENTS: tuple[tuple[tuple[str, ...], Any], ...] = (
 )  # fmt: skip
 _SIZES = (
     "dim", "hidden", "embd", "embed", "width", "channels", "features", "size", "model", "planes", "in_", "n_", "num",
+    "units", "neurons", "filters", "emb",
 )  # fmt: skip
+#: Sizes by a whole word of their name.
+_SIZE_WORDS = frozenset(("ch", "nc", "nf", "ngf", "ndf", "cin", "cout", "inp", "oup", "nin", "nout", "nz"))
+#: What takes a list of any length, and loops that do.
+_TAKERS = ("len", "zip", "enumerate", "list", "tuple", "sum", "reversed", "pairwise")
 _CONFIGS = ("config", "cfg", "args", "conf", "hparams", "opt", "params", "options")
 _ACTIVATIONS = ("act", "nonlinearity")
 #: Default sizes above this are made small.
@@ -119,8 +125,44 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
         return Given("cpu", "'cpu'")
     if kind is torch.dtype or name == "dtype":
         return Given(torch.float32, "torch.float32")
-    value = by_name(name, kind)
+    value = [*_listed(name, kind)] if _is_sequence(kind) or _is_iterated(parameter, owner) else by_name(name, kind)
     return Given(value, repr(value))
+
+
+def _is_sequence(kind: Any) -> bool:
+    """The annotation asks for a list or a tuple of plain values."""
+    origin = typing.get_origin(kind) or kind
+    plain = all(item in (int, float, str, bool, ...) for item in typing.get_args(kind))
+    return plain and origin in (list, tuple, abc.Sequence, abc.Iterable, abc.Collection)
+
+
+def _listed(name: str, kind: Any) -> Iterator[Any]:
+    """Values for a list or tuple: as many as its annotation counts, else two."""
+    items = [item for item in typing.get_args(kind) if item is not ...] or [inspect.Parameter.empty]
+    fixed = typing.get_origin(kind) is tuple and ... not in typing.get_args(kind)
+    for item in items if fixed else items[:1] * 2:
+        yield by_name_or(name, SIZE) if item is inspect.Parameter.empty else by_name(name, item)
+
+
+def _is_iterated(parameter: inspect.Parameter, owner: Any) -> bool:
+    """The constructor goes through what it is given for a parameter without an annotation: ``for width in widths``."""
+    if parameter.annotation is not inspect.Parameter.empty:
+        return False
+    for node in ast.walk(syntax(getattr(owner, "__init__", None))):
+        taken: list[ast.expr] = []
+        if isinstance(node, ast.For | ast.comprehension):
+            taken = [node.iter]
+        elif isinstance(node, ast.Starred):
+            taken = [node.value]
+        elif isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant | ast.JoinedStr):
+            taken = [node.value]
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            taken = [node.value] if isinstance(node.slice.value, int) else []
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TAKERS:
+            taken = node.args
+        if any(isinstance(one, ast.Name) and one.id == parameter.name for one in taken):
+            return True
+    return False
 
 
 def _is_plain_class(kind: Any) -> bool:
@@ -277,7 +319,7 @@ def by_name(name: str, kind: Any) -> Any:
             return float(value) if kind is float else int(value) if kind is int else value
     if kind is float:
         return 0.1
-    if kind is int or any(word in name for word in _SIZES):
+    if kind is int or any(word in name for word in _SIZES) or _SIZE_WORDS & set(name.split("_")):
         return SIZE
     if typing.get_origin(kind) in (list, tuple) or kind in (list, tuple) or name.endswith("s"):
         return [SIZE, SIZE]
