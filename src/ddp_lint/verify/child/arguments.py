@@ -115,6 +115,8 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         first = next(iter(kind))
         return Given(first, f"{kind.__name__}.{first.name}")
+    if kind is nn.Module:  # any layer: one that keeps the size
+        return Given(nn.Linear(SIZE, SIZE), f"torch.nn.Linear({SIZE}, {SIZE})")
     if isinstance(kind, type) and issubclass(kind, nn.Module):
         return construct(kind, module, shrink)
     if _is_plain_class(kind):

@@ -43,11 +43,18 @@ class Twin:
 
     @property
     def separable(self) -> bool:
-        """The model is a mean over samples: both runs agree (not so with BatchNorm, dropout, a summed loss)."""
+        """The model is a mean over samples: both runs agree (not so with BatchNorm, dropout, a summed loss).
+
+        Parameters behind small gradients hardly move in a few steps: the gradients are asked as well.
+        """
         if self.full is None:
             return False
-        found = differences(self.full.parameters, self.replicas.parameters)
-        return all(value <= _CLOSE * max(1.0, _size(self.full.parameters[name])) for name, value in found.items())
+        full, replicas = self.full, self.replicas
+        found = [
+            *differences(full.parameters, replicas.parameters).items(),
+            *differences(full.gradients, replicas.gradients).items(),
+        ]
+        return all(value <= _CLOSE * max(1.0, _size(full.parameters[name])) for name, value in found)
 
 
 def seed_step(step: int, offset: int = 0) -> None:
