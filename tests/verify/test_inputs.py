@@ -62,7 +62,8 @@ CASES = {
     "   loss = loss + (self.b(x).expand_as(t['boxes']) - t['boxes']).abs().mean()\n"
     "   loss = loss + nn.functional.cross_entropy(self.c(x).expand(len(t['labels']), -1), t['labels'])\n"
     "  return {'loss': loss}\n",
-    "lists of sizes": "class M(nn.Module):\n def __init__(self, widths, hidden: list[int], ends: tuple[int, int, int]):\n"
+    "lists of sizes": "class M(nn.Module):\n"
+    " def __init__(self, widths, hidden: list[int], ends: tuple[int, int, int]):\n"
     "  super().__init__()\n  sizes = [*widths, *hidden, *ends]\n"
     "  self.l = nn.Sequential(*[nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])])\n"
     " def forward(self, x): return self.l(x)\n",

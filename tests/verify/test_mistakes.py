@@ -1229,6 +1229,138 @@ def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_lu
         assert finding["verdict"] == "inconclusive" and reason in finding["reason"], finding
 
 
+#: One rank goes on from a checkpoint, with its weights and with what its optimizer has kept.
+RESTORED = """
+class Run:
+    def __init__(self):
+        self.model = DDP(nn.Linear(8, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    def steps(self):
+        for _ in range(2):
+            self.optimizer.zero_grad()
+            self.model(torch.randn(4, 8)).square().mean().backward()
+            self.optimizer.step()
+
+    def restore(self, kept):
+        self.model.module.load_state_dict(kept["model"])
+        self.optimizer.load_state_dict(kept["optimizer"])
+
+
+first, second = Run(), Run()
+first.steps()
+kept = {"model": first.model.module.state_dict(), "optimizer": first.optimizer.state_dict()}
+if rank == 0:
+    second.restore(kept)
+second.steps()
+"""
+#: Layers in a list: nothing trains them, though they have gradients, or nothing is to train them.
+LISTED = """
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = [nn.Linear(8, 2) for _ in range(2)]
+        self.gate = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return sum(self.gate(x)[:, i, None] * expert(x) for i, expert in enumerate(self.experts))
+
+
+net = Experts()
+model = DDP(net)
+for expert in net.experts:
+    expert.requires_grad_(wrong)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: A weight that all ranks write alike in forward; backward needs what it was, or only which code was near.
+CODES = """
+# Elsewhere it goes through fully_shard.
+class Codes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.near = nn.Linear(8, 4, bias=False)
+        self.value = nn.Embedding(4, 8)
+
+    def forward(self, x):
+        scores = self.near(x)
+        self.near.weight.data.mul_(0.9).add_(0.1)
+        value = self.value(scores.argmax(-1))
+        return value * scores.sum() if wrong else value + 0 * self.near.weight.sum()
+
+
+model = DDP(Codes())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    x = torch.randn(4, 8)
+    model(x.requires_grad_()).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "reason"),
+    [
+        (LISTED, "DDP214", "these have a gradient, but no module and no optimizer holds them: experts.0.weight"),
+        (CODES, "DDP201", "changed near.weight after forward had used it: backward computes with the new value"),
+    ],
+    ids=["listed", "codes"],
+)
+def test_a_finding_is_confirmed_by_what_it_says_and_refuted_without(
+    tmp_path: pathlib.Path, program: str, code: str, reason: str
+) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    _, report = verify(tmp_path, "train.py", "--select", code, "--", "wrong")
+    (found,) = report["findings"]
+    assert found["verdict"] == "confirmed" and reason in found["reason"], found
+    _, report = verify(tmp_path, "train.py", "--select", code)
+    (found,) = report["findings"]
+    assert found["verdict"] == "refuted", found
+
+
+def test_the_state_of_an_optimizer_is_told_beside_the_weights_that_differ_as_well(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(RESTORED))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP630")
+    (found,) = report["findings"]
+    reason = "only rank 0 loads a state here, and what the optimizers keep differs between the ranks before optimizer"
+    assert found["verdict"] == "confirmed" and reason in found["reason"], found
+
+
+#: The first rank alone has a name for the folder, or a part of an object.
+NAMELESS = """
+import os.path
+
+name = "run" if rank == 0 or not wrong else None
+print(os.path.join(name, "log"))
+"""
+PARTLESS = """
+class Run:
+    writer = None
+
+    def __init__(self):
+        self.log = None if wrong and rank else print
+
+    def end(self):
+        self.log("done")
+
+
+Run().end()
+"""
+
+
+@pytest.mark.parametrize(("program", "name"), [(NAMELESS, "name"), (PARTLESS, "self.log")])
+def test_what_only_one_rank_has_is_named(tmp_path: pathlib.Path, program: str, name: str) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301", "--", "wrong")
+    (found,) = report["discovered"]
+    assert (status, found["code"]) == (1, "DDP505"), found
+    assert found["cause"] == f"`{name}` is None on rank 1, and rank 0 did not fail here", found
+
+
 #: Each rank has files of its own, and leaves an epoch where another one has no more batches.
 OWN_FILES = """
 torch.manual_seed(rank)

@@ -587,6 +587,8 @@ class Raised(Event):
     inner: str = ""
     #: A module of a library raised it while the user's code imported that.
     importing: bool = False
+    #: The variables and attributes that are None in the user's expression that raised it.
+    none: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

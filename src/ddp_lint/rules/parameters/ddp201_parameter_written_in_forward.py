@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import libcst as cst
+
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import meets_no_ranks, several_ranks
@@ -130,8 +132,9 @@ class ParameterWrittenInForward(InPlaceRule):
     def _goes_on(self, write: Write) -> bool:
         """What a write returns is written again: ``weight.mul_(decay).add_(x)`` is one finding."""
         method = self.module.parent(write.node)
-        again = isinstance(method, cst.Attribute) and method.attr.value.endswith("_")
-        return again and isinstance(self.module.parent(method), cst.Call)
+        if not isinstance(method, cst.Attribute) or not method.attr.value.endswith("_"):
+            return False
+        return isinstance(self.module.parent(method), cst.Call)
 
     def _is_unlikely(self, write: Write, *, alike: bool) -> bool:
         """Whether no harm of a write is seen: its file does not shard, and all ranks write the same or nothing shows

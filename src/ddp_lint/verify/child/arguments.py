@@ -154,17 +154,20 @@ def _is_iterated(parameter: inspect.Parameter, owner: Any) -> bool:
         taken: list[ast.expr] = []
         if isinstance(node, ast.For | ast.comprehension):
             taken = [node.iter]
-        elif isinstance(node, ast.Starred):
+        elif isinstance(node, ast.Starred) or (isinstance(node, ast.Subscript) and _counts(node.slice)):
             taken = [node.value]
-        elif isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Constant | ast.JoinedStr):
-            taken = [node.value]
-        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            taken = [node.value] if isinstance(node.slice.value, int) else []
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TAKERS:
             taken = node.args
         if any(isinstance(one, ast.Name) and one.id == parameter.name for one in taken):
             return True
     return False
+
+
+def _counts(index: ast.expr) -> bool:
+    """An index is a number or a slice, no key: a text or a name."""
+    if isinstance(index, ast.UnaryOp):
+        index = index.operand
+    return isinstance(index, ast.Slice) or (isinstance(index, ast.Constant) and isinstance(index.value, int))
 
 
 def _is_plain_class(kind: Any) -> bool:

@@ -1,8 +1,8 @@
 """What a tensor that a model takes may look like: from the model's layers and from the name of the argument.
 
-A specification is plain JSON: `kind` float, int (below `high`), ones (integers), bool (all true) or full (of the integer
-`value`) with a `shape`; dict and tuple with `items`; list with `count` times `item`, one for each sample; value with a
-`value` that is no tensor.
+A specification is plain JSON: `kind` float, int (below `high`), ones (integers), bool (all true) or full (of the
+integer `value`) with a `shape`; dict and tuple with `items`; list with `count` times `item`, one for each sample;
+value with a `value` that is no tensor.
 """
 
 from __future__ import annotations

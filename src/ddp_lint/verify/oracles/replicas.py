@@ -36,7 +36,7 @@ from ddp_lint.verify.trace import (
     Write,
 )
 from ddp_lint.verify.usage import drawn_conditions
-from ddp_lint.verify.wording import spoken
+from ddp_lint.verify.wording import of_ranks, spoken
 
 _COMPUTING = ("forward", "between", "backward")
 
@@ -112,6 +112,29 @@ def parameter(case: Case) -> Opinion:
         return after
     before = _compare(case, "parameters", ("before_wrap",), ("none",))
     return before if before.fired or after.blind else after
+
+
+def state(case: Case) -> Opinion:
+    """What an optimizer keeps, where the finding's line loads it on some ranks alone: no wrapper sends that to the
+    others."""
+    loads = [(rank, frame) for rank, event, frame in case.calls("load_state_dict") if event.arguments.get("optimizer")]
+    having = sorted({rank for rank, _ in loads})
+    if not loads:
+        return Opinion(silent="no state of an optimizer was loaded here")
+    if len(having) == len(case.traces):
+        return Opinion(silent="every rank loads a state here")
+    looks: dict[tuple[int, int], list[Hashes]] = collections.defaultdict(list)
+    for trace in case.traces:
+        for event in trace.hashes("states", "before_step"):
+            looks[event.model, event.update].append(event)
+    met = [(update, events) for (_, update), events in sorted(looks.items()) if len(events) == len(case.traces)]
+    for update, events in met:
+        if any(event.digests != events[0].digests for event in events):
+            text = f"only {of_ranks(having)} loads a state here, and what the optimizers keep differs between the ranks"
+            return case.fires("state", f"{text} before optimizer step {update + 1}", frame=loads[0][1])
+    if not met:
+        return Opinion(blind="no optimizer step of a model with replicas was seen")
+    return Opinion(silent="what the optimizers keep was equal on all ranks before each step")
 
 
 def _unequal_steps(case: Case) -> dict[int, int]:
@@ -355,8 +378,8 @@ def nograd(case: Case) -> Opinion:
             return case.fires("nograd", text, rank=rank, linked=linked)
     for rank, call in case.events(Call):
         if call.name == "unregistered" and case.speaks_of(call.arguments["names"]):
-            names = spoken(call.arguments["names"])
-            return case.fires("nograd", f"these have a gradient, but no module and no optimizer holds them: {names}", rank=rank)
+            text = "these have a gradient, but no module and no optimizer holds them"
+            return case.fires("nograd", f"{text}: {spoken(call.arguments['names'])}", rank=rank)
     if not any(event.when == "before_step" for _, event in case.events(Hashes)):
         return Opinion(blind="no optimizer step was seen")
     return Opinion(silent="every trainable parameter had a gradient at each step")

@@ -41,7 +41,7 @@ class Writes(Observer):
         self._storages: dict[tuple[int, str], int] = {}
         #: Storages of parameters that autograd has used since the last backward.
         self._used: set[int] = set()
-        #: By their storages the parameters that were written through `.data` behind such a use, each with what wrote it.
+        #: By their storages the parameters that were written through `.data` behind such a use, each with what did.
         self._changed: dict[int, tuple[str, str, tuple[trace.Frame, ...]]] = {}
         #: Storages of the buffers that the user's code writes, and of those among them that forwards compute with.
         self._own: set[int] = set()
