@@ -70,6 +70,11 @@ CASES = {
     "short names": "class M(nn.Module):\n def __init__(self, in_ch, nf, out_nc):\n  super().__init__()\n"
     "  self.c = nn.Sequential(nn.Conv2d(in_ch, nf, 3), nn.Conv2d(nf, out_nc, 1))\n"
     " def forward(self, img): return self.c(img)\n",
+    "a class of the file": "class Block(nn.Module):\n def __init__(self, a, b):\n"
+    "  super().__init__(); self.c = nn.Conv2d(a, b, 1)\n def forward(self, x): return self.c(x)\n"
+    "class M(nn.Module):\n def __init__(self, block, num_blocks, num_classes=3):\n  super().__init__()\n"
+    "  self.b = nn.Sequential(block(3, 4), *[block(4, 4) for _ in range(num_blocks[3])])\n"
+    "  self.l = nn.Linear(4, num_classes)\n def forward(self, x): return self.l(self.b(x).mean((2, 3)))\n",
     "a layer": "class M(nn.Module):\n def __init__(self, body: nn.Module, d_model: int):\n  super().__init__()\n"
     "  self.body = body; self.l = nn.Linear(d_model, 3)\n def forward(self, x): return self.l(self.body(x))\n",
     "lengths": "class M(nn.Module):\n def __init__(self):\n  super().__init__()\n"

@@ -966,6 +966,7 @@ else:
 
 #: What the cause says of some.
 CAUSES = {
+    "exchanged": "1.weight, 1.bias were replaced or removed after DDP was built (line 18)",
     "turns": "rank 0 is below `if rank == 0 or not wrong` (line 16) at line 17",
     "plain": "no rank chooses a GPU, so all use the first one",
     "averaged": "aten.lerp_ in <module> writes weight on rank 0 only",
@@ -1044,11 +1045,26 @@ for step in range(3):
         dist.all_reduce(parameter.grad, group=group)
     optimizer.step()
 """
+#: The head is exchanged before the wrap, or behind it.
+EXCHANGED = """
+net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+if not wrong:
+    net[1] = nn.Linear(8, 1)
+model = DDP(net)
+if wrong:
+    model.module[1] = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
 
 
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
+        (EXCHANGED, "exchanged", "DDP602", "Expected to have finished reduction in the prior iteration"),
         (EVALUATED, "evaluated", "", "buffers differ between the ranks in the evaluation: 1.running_mean, 1.running_"),
         (PARTS_HANDED_ON, "handed", "", "parameters differ between the ranks at the end: 1.weight"),
         (FLAT, "flat", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
@@ -1098,6 +1114,7 @@ for step in range(3):
         (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
+        "exchanged",
         "evaluated",
         "handed",
         "flat",

@@ -81,6 +81,11 @@ def test_a_model_whose_gradients_depend_on_the_batch_is_no_mean_over_samples(tmp
     assert moved["stem.0.weight"] < 1e-5 and not twin.separable, moved
 
 
+def test_sparse_gradients_are_compared() -> None:
+    rows = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 4.0]]).to_sparse()
+    assert reference.differences({"w": rows}, {"w": rows * 2}) == {"w": 4.0}
+
+
 def _by_hand(builder: Builder) -> torch.Tensor:
     """Two replicas that share nothing but the mean of their gradients."""
     replicas = [builder.build(), builder.build()]

@@ -45,7 +45,7 @@ _ARGUMENTS: tuple[tuple[tuple[str, ...], Any], ...] = (
 )  # fmt: skip
 _SIZES = (
     "dim", "hidden", "embd", "embed", "width", "channels", "features", "size", "model", "planes", "in_", "n_", "num",
-    "units", "neurons", "filters", "emb",
+    "units", "neurons", "filters", "emb", "feat", "hid",
 )  # fmt: skip
 #: Sizes by a whole word of their name.
 _SIZE_WORDS = frozenset(("ch", "nc", "nf", "ngf", "ndf", "cin", "cout", "inp", "oup", "nin", "nout", "nz"))
@@ -127,8 +127,24 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
         return Given("cpu", "'cpu'")
     if kind is torch.dtype or name == "dtype":
         return Given(torch.float32, "torch.float32")
-    value = [*_listed(name, kind)] if _is_sequence(kind) or _is_iterated(parameter, owner) else by_name(name, kind)
+    made = _class_of_file(parameter, owner, module)
+    if made is not None:
+        return Given(made, made.__name__)
+    uses = [*_uses_as_list(parameter, owner)]
+    listed = _is_sequence(kind) or uses
+    value = [*_listed(name, kind, max(uses, default=2))] if listed else by_name(name, kind)
     return Given(value, repr(value))
+
+
+def _class_of_file(parameter: inspect.Parameter, owner: Any, module: ModuleType) -> type[nn.Module] | None:
+    """The layer of the file that an argument without an annotation is for, which the class calls: ``block(planes)``."""
+    word = parameter.name.lower().partition("_")[0]
+    called = (node.func for node in ast.walk(syntax(owner)) if isinstance(node, ast.Call))
+    if not any(isinstance(function, ast.Name) and function.id == parameter.name for function in called):
+        return None
+    layers = (cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, nn.Module))
+    own = (cls for cls in layers if cls is not owner and cls.__module__ == module.__name__)
+    return next((cls for cls in own if word in cls.__name__.lower()), None)
 
 
 def _is_sequence(kind: Any) -> bool:
@@ -138,36 +154,43 @@ def _is_sequence(kind: Any) -> bool:
     return plain and origin in (list, tuple, abc.Sequence, abc.Iterable, abc.Collection)
 
 
-def _listed(name: str, kind: Any) -> Iterator[Any]:
-    """Values for a list or tuple: as many as its annotation counts, else two."""
+def _listed(name: str, kind: Any, length: int) -> Iterator[Any]:
+    """Values for a list or tuple: as many as its annotation counts, else as many as are read."""
     items = [item for item in typing.get_args(kind) if item is not ...] or [inspect.Parameter.empty]
     fixed = typing.get_origin(kind) is tuple and ... not in typing.get_args(kind)
-    for item in items if fixed else items[:1] * 2:
+    for item in items if fixed else items[:1] * length:
         yield by_name_or(name, SIZE) if item is inspect.Parameter.empty else by_name(name, item)
 
 
-def _is_iterated(parameter: inspect.Parameter, owner: Any) -> bool:
-    """The constructor goes through what it is given for a parameter without an annotation: ``for width in widths``."""
-    if parameter.annotation is not inspect.Parameter.empty:
-        return False
+def _uses_as_list(parameter: inspect.Parameter, owner: Any) -> Iterator[int]:
+    """How long the list must be at least that a parameter without a plain annotation is given, for each place where the
+    constructor goes through it or takes an item by its number: ``for width in widths``, ``blocks[3]``."""
+    if parameter.annotation in (int, float, str, bool, "int", "float", "str", "bool"):
+        return
     for node in ast.walk(syntax(getattr(owner, "__init__", None))):
         taken: list[ast.expr] = []
+        least = 2
         if isinstance(node, ast.For | ast.comprehension):
             taken = [node.iter]
-        elif isinstance(node, ast.Starred) or (isinstance(node, ast.Subscript) and _counts(node.slice)):
+        elif isinstance(node, ast.Starred):
             taken = [node.value]
+        elif isinstance(node, ast.Subscript) and (index := _number(node.slice)) is not None:
+            taken, least = [node.value], max(index + 1, -index, 2)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TAKERS:
             taken = node.args
         if any(isinstance(one, ast.Name) and one.id == parameter.name for one in taken):
-            return True
-    return False
+            yield least
 
 
-def _counts(index: ast.expr) -> bool:
-    """An index is a number or a slice, no key: a text or a name."""
-    if isinstance(index, ast.UnaryOp):
-        index = index.operand
-    return isinstance(index, ast.Slice) or (isinstance(index, ast.Constant) and isinstance(index.value, int))
+def _number(index: ast.expr) -> int | None:
+    """The number of an item; of a slice 0; None for a key."""
+    if isinstance(index, ast.Slice):
+        return 0
+    try:
+        value = ast.literal_eval(index)
+    except ValueError:
+        return None
+    return value if isinstance(value, int) else None
 
 
 def _is_plain_class(kind: Any) -> bool:

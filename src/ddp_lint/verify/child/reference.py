@@ -209,8 +209,14 @@ def differences(found: Tensors, expected: Tensors) -> dict[str, float]:
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
     if a.shape != b.shape:
         return float("inf")
+    a, b = _dense(a), _dense(b)
     return float((a.double() - b.double().to(a.device)).abs().max()) if a.numel() else 0.0
 
 
 def _size(tensor: torch.Tensor) -> float:
-    return float(tensor.abs().max()) if tensor.numel() else 0.0
+    return float(_dense(tensor).abs().max()) if tensor.numel() else 0.0
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Gradients of an embedding may be sparse, and have no maximum."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()

@@ -14,7 +14,7 @@ from ddp_lint.verify.match import describe, place
 from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
-from ddp_lint.verify.trace import Collective, Done, NoGrad, Phase, Raised, Switched
+from ddp_lint.verify.trace import Collective, Done, NoGrad, Phase, Raised, Storage, Switched
 from ddp_lint.verify.usage import used_below
 from ddp_lint.verify.wording import at_line, of_ranks, on_one_line, spoken
 
@@ -88,6 +88,15 @@ def _frozen(outcome: RankOutcome, _: Signature) -> Cause | None:
     """The reducer waits for gradients of parameters that were frozen behind its back."""
     switched = outcome.trace.last(Switched)
     return switched_cause(switched) if switched is not None and switched.frozen else None
+
+
+def _replaced(outcome: RankOutcome, _: Signature) -> Cause | None:
+    """The reducer waits for gradients of parameters that are no longer part of the model."""
+    gone = [name for event in outcome.trace.of(Storage) for name in (*event.replaced, *event.removed)]
+    built = next(outcome.trace.calls("DistributedDataParallel"), None)
+    if not gone or built is None:
+        return None
+    return Cause.of("replaced-after-wrap", names=spoken(dict.fromkeys(gone)), line=at_line(built.site))
 
 
 def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:
@@ -171,7 +180,7 @@ def _not_used(outcome: RankOutcome, known: Signature) -> Cause | None:
 
 #: What a trace shows besides the exception, by the signature of that.
 _CAUSES: Mapping[str, Sequence[Callable[[RankOutcome, Signature], Cause | None]]] = {
-    _UNFINISHED: (_frozen, _cut_off, _not_used),
+    _UNFINISHED: (_frozen, _replaced, _cut_off, _not_used),
     _READY_TWICE: (_forward_twice,),
 }
 
