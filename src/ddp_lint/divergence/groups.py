@@ -39,6 +39,10 @@ _SHARING = frozenset({"tensor", "expert tensor", "pipeline", "context", "model"}
 _OF_AXIS = re.compile(r"(?P<of>.+)\.get_group\((?P<along>[^()]*)\)")
 
 
+#: How the group of the ranks of one node is called; whoever has groups of the local ranks across the nodes says so.
+_OF_NODE = re.compile(r"^(?:local|intra_?node|(?:in|same|per)_node|node_?local)(?:_(?:process_)?(?:group|pg|comm))?$")
+
+
 @functools.lru_cache(maxsize=8192)
 def axis_in(name: str) -> str:
     """The parallel axis that a name mentions (``self.dp_group``: data); '' when it does not."""
@@ -98,11 +102,12 @@ def named(text: str) -> Group:
     """The group that an expression names: ``self.dp_group`` and ``mpu.get_dp_group()`` by what they have in common."""
     asked = _OF_AXIS.fullmatch(text)
     if asked is not None:
-        axis = axis_in(_name_in(asked["along"])) or axis_in(_name_in(asked["of"]))
+        along = _name_in(asked["along"]).lower()
+        axis = axis_in(along) or axis_in(_name_in(asked["of"])) or ("node" if _OF_NODE.search(along) else "")
         if axis or asked["along"]:  # each axis of a mesh has groups of its own
             return Group(text, axis)
     key = re.sub(r"\(.*\)$", "", text).rpartition(".")[2].lstrip("_").removeprefix("get_").lower()
-    axis = axis_in(_INDEX.sub("", key))
+    axis = axis_in(_INDEX.sub("", key)) or ("node" if _OF_NODE.search(key) else "")
     looked_up = not axis and "[" in text
     return Group(key or text, axis, own=not axis and text.startswith("self."), computed="any" if looked_up else "")
 
