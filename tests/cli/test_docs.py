@@ -213,16 +213,28 @@ def test_what_the_scaffold_refuses(
         ("DDP708", {"true": 8, "false": 8}, 1, True),
         ("DDP708", {"true": 9, "false": 7}, 1, False),
         ("DDP708", {"true": 7, "false": 8}, 1, False),  # too few
-        ("DDP708", {"true": 8, "false": 8}, RECENT + 1, False),  # too long ago
+        ("DDP708", {"true": 8, "false": 8}, RECENT + 1, True),  # since then it was not read
         ("DDP708", {"true": 8, "false": 8}, 0, False),  # the block that measures
-        ("DDP250", {"arguable": 8}, 1, True),  # never real
-        ("DDP250", {"arguable": 7}, 1, False),
+        ("DDP250", {"arguable": 5, "false": 3}, 1, True),  # never real
+        ("DDP250", {"arguable": 4, "false": 3}, 1, False),
+        ("DDP250", {"arguable": 8}, 1, False),  # nor false
         ("DDP103", {"false": 16}, 1, False),  # ranks that wait for each other
         ("DDP203", {"false": 16}, 1, False),  # an error of the first run
     ],
 )
 def test_first_readings_make_a_rule_low(code: str, verdicts: dict[str, int], blocks_ago: int, is_refuted: bool) -> None:
-    block = str(int(NEWEST) - blocks_ago)
+    assert (code in refuted(_read(code, verdicts, int(NEWEST) - blocks_ago))) is is_refuted
+
+
+def test_newer_readings_that_keep_the_promise_make_a_rule_shown_again() -> None:
+    before = _read("DDP708", {"true": 8, "false": 8}, int(NEWEST) - RECENT - 2)
+    assert "DDP708" not in refuted(before + _read("DDP708", {"true": 6, "false": 2}, int(NEWEST) - 1))
+    assert "DDP708" in refuted(before + _read("DDP708", {"true": 5, "false": 3}, int(NEWEST) - 1))
+
+
+def _read(code: str, verdicts: dict[str, int], block: int) -> list[Judgement]:
+    """Readings of a rule in one block, each of another code base."""
     each = [verdict for verdict, count in verdicts.items() for _ in range(count)]
-    rows = [Judgement(f"a/{n}", "c0ffee", "x.py:1", code, verdict, "", block) for n, verdict in enumerate(each)]
-    assert (code in refuted(rows)) is is_refuted
+    return [
+        Judgement(f"{block}/{n}", "c0ffee", "x.py:1", code, verdict, "", str(block)) for n, verdict in enumerate(each)
+    ]

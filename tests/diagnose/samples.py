@@ -191,6 +191,12 @@ Root Cause (first observed failure):
             f"[E ProcessGroupNCCL.cpp:587] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
             "Timeout(ms)=1800000) ran for 1800116 milliseconds before timing out.\n"
             for rank in (0, 1, 3)
+        )
+        + 3
+        * (
+            "[E ProcessGroupNCCL.cpp:341] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA "
+            "kernels, subsequent GPU operations might run on corrupted/incomplete data. To avoid this inconsistency, we are taking "
+            "the entire process down.\n"
         ),
     ),
     (
@@ -927,6 +933,543 @@ Running:  40%|########  | 40/100 [00:04<00:06, 10.0 examples/s]Traceback (most r
   File "/app/train.py", line 88, in main
     loss /= masks
 ZeroDivisionError: float division by zero
+""",
+    ),
+    (
+        "what Ray says of any worker that ended is no OOM killer",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "A worker died",
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 7 Worker exit "
+        "detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some potential root causes. "
+        "(1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) ray stop --force is called.\n",
+    ),
+    (
+        "Ray's own monitor of memory",
+        "host-oom",
+        None,
+        None,
+        "low on memory",
+        "(raylet) A worker died or was killed while executing a task. Worker PID: 7 Worker exit type: NODE_OUT_OF_MEMORY "
+        "Worker exit detail: Task was killed due to the node running low on memory.\n",
+    ),
+    (
+        "Lightning without a rank",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "terminated with code 1",
+        "Child process with PID 652 terminated with code 1. Forcefully terminating all other processes to avoid zombies\n",
+    ),
+    (
+        "the shell's word at the end of a progress bar",
+        "exit-sigkill",
+        None,
+        None,
+        "Killed",
+        "Epoch 1:  29%|#     | 94/323 [3:28:18<8:28:33,  1.33s/it, loss=3.23]Killed\n",
+    ),
+    (
+        "the shell says that the job was ended",
+        "job-cancelled",
+        None,
+        None,
+        "Terminated",
+        "Epoch 1:  29%|#     | 94/323 [3:28:18<8:28:33,  1.33s/it, loss=3.23]Terminated\n",
+    ),
+    (
+        "a closed terminal, of which only what torchrun passes on is left",
+        "job-cancelled",
+        None,
+        None,
+        "SIGHUP",
+        "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 102 closing signal SIGHUP\n",
+    ),
+    (
+        "the rendezvous is closed because the other node was stopped",
+        "job-cancelled",
+        None,
+        None,
+        "Received 15 death signal",
+        """  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", line 676, in run
+    raise RendezvousClosedError
+torch.distributed.elastic.rendezvous.api.RendezvousClosedError
+W0409 07:28:49.530000 1359 torch/distributed/elastic/agent/server/api.py:719] Received 15 death signal, shutting down workers
+""",
+    ),
+    (
+        "the rendezvous is closed, and nothing says why",
+        "rendezvous-connection",
+        None,
+        None,
+        "RendezvousClosedError",
+        "torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n",
+    ),
+    (
+        "a process of torch.multiprocessing.spawn failed, and its error is cut off",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "Terminating process 43",
+        """W0210 13:59:12.556000 139 torch/multiprocessing/spawn.py:145] Terminating process 43 via signal SIGTERM
+Traceback (most recent call last):
+  File "/app/train.py", line 136, in <module>
+    main()
+""",
+    ),
+    (
+        "an error whose frames were left out",
+        "python-exception",
+        1,
+        None,
+        "AssertionError",
+        "torch.multiprocessing.spawn.ProcessRaisedException:\n\n-- Process 1 terminated with the following error:\n...\nAssertionError\n",
+    ),
+    (
+        "accelerate repeats what it started",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "To enable traceback",
+        """stderr: Root Cause (first observed failure):
+stderr: [0]:
+stderr:   time      : 2023-06-15_00:47:44
+stderr:   rank      : 1 (local_rank: 1)
+stderr:   exitcode  : 1 (pid: 22)
+stderr:   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/accelerate/test_utils/testing.py", line 383, in execute_subprocess_async
+    raise RuntimeError(
+RuntimeError: 'accelerate-launch test_script.py' failed with returncode 1
+""",
+    ),
+    (
+        "torchrun says that nobody else failed",
+        "child-failed-no-traceback",
+        0,
+        None,
+        "To enable traceback",
+        """Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-02-05_01:02:51
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 90)
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+""",
+    ),
+    (
+        "two nodes list their failures: the earlier one is the first",
+        "child-failed-no-traceback",
+        4,
+        None,
+        "To enable traceback",
+        """Root Cause (first observed failure):
+[0]:
+  time      : 2023-06-03_22:45:52
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 94)
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+Root Cause (first observed failure):
+[0]:
+  time      : 2023-06-03_22:45:01
+  rank      : 4 (local_rank: 0)
+  exitcode  : 1 (pid: 91)
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+""",
+    ),
+    (
+        "what Kubernetes says of a container",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "exitCode: 1",
+        "DEBUG events Error pod job-worker-0 container pytorch exitCode: 1 terminated message:\n",
+    ),
+    (
+        "the rank is in the watchdog's line alone",
+        "hardware-ecc",
+        1,
+        "unet.py:25",
+        "uncorrectable ECC",
+        """  File "/home/u/unet.py", line 25, in embed
+    x = x / n
+RuntimeError: CUDA error: uncorrectable ECC error encountered
+[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered
+""",
+    ),
+    (
+        "sparse convolutions run out of memory in their own words",
+        "cuda-oom",
+        None,
+        None,
+        "out of memory",
+        "RuntimeError: storage.h 168\ncuda failed with error 2 out of memory. use CUDA_LAUNCH_BLOCKING=1\n",
+    ),
+    (
+        "torch 1.x could not reach the store",
+        "rendezvous-connection",
+        None,
+        None,
+        "connect() timed out",
+        """  File "/opt/venv/lib/python3.9/site-packages/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py", line 155, in _create_tcp_store
+    store = TCPStore(
+RuntimeError: connect() timed out. Original timeout was 60000 ms.
+
+The above exception was the direct cause of the following exception:
+""",
+    ),
+    (
+        "the line with the address is quoted beside the exception",
+        "rendezvous-connection",
+        None,
+        None,
+        "10.0.0.1:1234",
+        """[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to 10.0.0.1:1234
+torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details.
+""",
+    ),
+    (
+        "torch 1.x misspelled what the ranks wait for",
+        "store-timeout",
+        0,
+        None,
+        "ncclUniqueId",
+        "RuntimeError: [2] is setting up NCCL communicator and retreiving ncclUniqueId from [0] via c10d key-value store by "
+        "key '0', but store->get('0') got error: Socket Timeout\n",
+    ),
+    (
+        "NCCL's own line about CUDA",
+        "nccl-system-error",
+        None,
+        None,
+        "Cuda failure",
+        "n1:26:22 [0] include/alloc.h:102 NCCL WARN Cuda failure 1 'invalid argument'\n",
+    ),
+    (
+        "a log whose lines were joined",
+        "nccl-system-error",
+        None,
+        None,
+        "NCCL error in",
+        'File "/opt/venv/lib/python3.10/site-packages/torch/distributed/distributed_c10d.py", line 1906, in broadcast '
+        "work = group.broadcast([tensor], opts) torch.distributed.DistBackendError: NCCL error in: nccl.cpp:1331, unhandled "
+        "system error, NCCL version 2.18.5\n",
+    ),
+    (
+        "the mark of a collector that ends like a progress bar",
+        "store-timeout",
+        0,
+        None,
+        "from [0]",
+        """exp-1/0 [default1]:[rank1]:   File "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 2780, in broadcast
+exp-1/0 [default1]:[rank1]:     work = group.broadcast([tensor], opts)
+exp-1/0 [default1]:[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms
+""",
+    ),
+    (
+        "a logger's mark, where the ends of lines were lost",
+        "python-exception",
+        7,
+        "load.py:25",
+        "AssertionError",
+        """2025-10-31 03:11:02,475 - Tuner - INFO - [rank7]:   File "/app/load.py", line 25, in step     2025-10-31 03:11:02,475 - Tuner - INFO - [rank7]:     assert metadata is not None
+2025-10-31 03:11:02,475 - Tuner - INFO - [rank7]: AssertionError     2025-10-31 03:11:02,475 - Tuner - INFO - [rank7]: Traceback (most recent call last): (RANK 7)
+2025-10-31 03:11:02,475 - Tuner - INFO - [rank7]:   File "/app/utils.py",
+""",
+    ),
+    (
+        "a logger's mark in the middle of a traceback",
+        "device-assert",
+        None,
+        "basics.py:138",
+        "device-side assert",
+        """2022-12-28 16:13:02 [ERROR]    File "/app/basics.py", line 268, in callback
+2022-12-28 16:13:02 [ERROR]      evaluate()
+2022-12-28 16:13:02 [ERROR]    File "/app/basics.py", line 138, in evaluate
+2022-12-28 16:13:02 [ERROR]      losses[k] += loss.item()
+2022-12-28 16:13:02 [ERROR]  RuntimeError: CUDA error: device-side assert triggered
+""",
+    ),
+    (
+        "a traceback without its exception",
+        "python-exception",
+        9,
+        "utils.py:8",
+        "torch.load",
+        """[rank9]: Traceback (most recent call last):
+[rank9]:   File "/app/main.py", line 4, in <module>
+[rank9]:     resume()
+[rank9]:   File "/app/utils.py", line 8, in resume
+[rank9]:     state = torch.load(path)
+""",
+    ),
+    (
+        "another rank's traceback goes the same way before it is cut off",
+        "python-exception",
+        None,
+        None,
+        "Failed to import",
+        """[rank4]:   File "/opt/venv/lib/python3.10/site-packages/transformers/utils/import_utils.py", line 1661, in _get_module
+[rank4]:     raise RuntimeError(
+[rank4]: RuntimeError: Failed to import a model because of the following error
+[rank7]: Traceback (most recent call last):
+[rank7]:   File "/opt/venv/lib/python3.10/site-packages/transformers/utils/import_utils.py", line 1659, in _get_module
+[rank7]:     return importlib.import_module(name)
+""",
+    ),
+    (
+        "an exception in a sentence",
+        "python-exception",
+        None,
+        None,
+        "must match the size",
+        "With four GPUs (DDP) RuntimeError: The size of tensor a (3) must match the size of tensor b (0) at dimension 1\n",
+    ),
+    (
+        "timeouts that name no group, out of their order: they are of several groups",
+        "nccl-timeout",
+        None,
+        None,
+        "Watchdog caught",
+        """[E ProcessGroupNCCL.cpp:458] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9620, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800887 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:458] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9617, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800613 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:458] [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6408, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800251 milliseconds before timing out.
+""",
+    ),
+    (
+        "a message that has lost its exception",
+        "dtensor-mixed",
+        None,
+        None,
+        "mixed torch.Tensor",
+        "got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor before calling distributed operators!\n",
+    ),
+    (
+        "the quotation mark was not copied",
+        "env-missing",
+        None,
+        "dist.py:73",
+        "KeyError: 'RANK",
+        """ File "/app/dist.py", line 73, in init
+    rank = int(os.environ['RANK'])
+  File "/usr/lib/python3.7/os.py", line 681, in __getitem__
+    raise KeyError(key) from None
+KeyError: 'RANK
+""",
+    ),
+    (
+        "torch 1.1 raises a worker's traceback as the message",
+        "dataloader-shm",
+        None,
+        "main.py:136",
+        "unable to write to file",
+        """Traceback (most recent call last):
+  File "/app/main.py", line 136, in train
+    for i, batch in enumerate(loader):
+  File "/opt/venv/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 307, in _process_next_batch
+    raise batch.exc_type(batch.exc_msg)
+RuntimeError: Traceback (most recent call last):
+  File "/opt/venv/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 57, in _worker_loop
+    samples = collate_fn([dataset[i] for i in batch_indices])
+RuntimeError: unable to write to file </torch_76_36> at /pytorch/aten/src/TH/THAllocator.c:383
+""",
+    ),
+    (
+        "the error before the exception that a cut-off log ends in",
+        "dataloader-shm",
+        None,
+        "main.py:136",
+        "unable to write to file",
+        """RuntimeError: unable to write to file </torch_76_36>
+Traceback (most recent call last):
+  File "/app/main.py", line 136, in train
+    for i, batch in enumerate(loader):
+  File "/opt/venv/lib/python3.6/site-packages/torch/utils/data/dataloader.py", line 307, in _process_next_batch
+    raise batch.exc_type(batch.exc_msg)
+""",
+    ),
+    (
+        "a lock is a file in /dev/shm",
+        "dataloader-shm",
+        None,
+        None,
+        "No space left",
+        """  File "/usr/lib/python3.10/multiprocessing/synchronize.py", line 57, in __init__
+    sl = self._semlock = _multiprocessing.SemLock(
+OSError: [Errno 28] No space left on device
+""",
+    ),
+    (
+        "no space for a file of the program is another thing",
+        "python-exception",
+        None,
+        "train.py:9",
+        "No space left",
+        TRACE.format(line=9, code="torch.save(state, path)") + "OSError: [Errno 28] No space left on device\n",
+    ),
+    (
+        "mpirun about a process whose number was left out",
+        "exit-sigkill",
+        1,
+        None,
+        "signal 9",
+        "mpirun noticed that process rank 1 with PID xxx on node xxx exited on signal 9 (Killed).\n",
+    ),
+    (
+        "mpirun about the process that failed first",
+        "child-failed-no-traceback",
+        2,
+        None,
+        "Process name",
+        """Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[29973,1],2]
+  Exit code:    1
+""",
+    ),
+    (
+        "Horovod's words on the ranks that did not fail",
+        "python-exception",
+        1,
+        "train.py:5",
+        "KeyError",
+        """[1,0]<stderr>:horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks.
+[1,1]<stderr>:Traceback (most recent call last):
+[1,1]<stderr>:  File "/app/train.py", line 5, in main
+[1,1]<stderr>:    label = labels[name]
+[1,1]<stderr>:KeyError: 'dog'
+""",
+    ),
+    (
+        "Open MPI has lost a peer",
+        "store-peer-closed",
+        None,
+        None,
+        "unexpectedly disconnected",
+        "An MPI communication peer process has unexpectedly disconnected.  This\nusually indicates a failure in the peer process\n",
+    ),
+    (
+        "a traceback whose lines were joined",
+        "python-exception",
+        None,
+        "resume.py:116",
+        "ValueError",
+        'loading checkpoint Traceback (most recent call last): File "run.py", line 592, in <module> main() '
+        'File "/app/resume.py", line 116, in load engine.load(path) '
+        'File "/opt/venv/lib/python3.7/site-packages/engine/load.py", line 12, in load raise ValueError(tag) ValueError: no tag\n',
+    ),
+    (
+        "the words of the operating system alone",
+        "python-exception",
+        None,
+        None,
+        "Errno 2",
+        "then I got the error:\n[Errno 2] No such file or directory: 'out/global_step001/optim_states.pt'\n",
+    ),
+    (
+        "the process that spawn reports first was asked to end",
+        "job-cancelled",
+        None,
+        None,
+        "SIGTERM",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGTERM\n",
+    ),
+    (
+        "abseil's words for a signal",
+        "exit-sigabrt",
+        None,
+        None,
+        "SIGABRT",
+        "(Worker pid=4009) *** SIGABRT received at time=1720159248 on cpu 5 ***\n",
+    ),
+    (
+        "torch 1.7 raises a plain exception for that of a process",
+        "python-exception",
+        2,
+        "train.py:9",
+        "KeyError",
+        """Traceback (most recent call last):
+  File "/app/launch.py", line 126, in <module>
+    mp.spawn(main, nprocs=4)
+  File "/opt/venv/lib/python3.8/site-packages/torch/multiprocessing/spawn.py", line 119, in join
+    raise Exception(msg)
+Exception:
+
+-- Process 2 terminated with the following error:
+Traceback (most recent call last):
+  File "/app/train.py", line 9, in main
+    label = labels[name]
+KeyError: 'dog'
+""",
+    ),
+    (
+        "the log ends in the traceback of a process that spawn reports",
+        "python-exception",
+        2,
+        "train.py:9",
+        "load(path)",
+        """torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 2 terminated with the following error:
+Traceback (most recent call last):
+  File "/app/train.py", line 9, in main
+    load(path)
+  File "/opt/venv/lib/python3.8/site-packages/torch/serial
+""",
+    ),
+    (
+        "a progress bar and torchrun's words are no part of the message",
+        "python-exception",
+        None,
+        None,
+        "attention_mask",
+        """KeyError: 'attention_mask'
+steps:   0%|      | 0/186 [00:00<?, ?it/s]ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 76) of binary: /opt/venv/bin/python
+""",
+    ),
+    (
+        "torchrun's own error, as JSON behind the mark of a collector",
+        "store-peer-closed",
+        None,
+        None,
+        "Broken pipe",
+        r"""(Actor pid=552)       "py_callstack": "Traceback (most recent call last):\n  File \"/opt/venv/lib/python3.9/site-packages/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py\", line 113, in _call_store\n    return getattr(self._store, store_op)(*args, **kwargs)\nRuntimeError: Broken pipe\n"
+""",
+    ),
+    (
+        "three ranks wait, and the log goes on: the fourth did not come",
+        "nccl-timeout",
+        0,
+        None,
+        None,
+        """[E ProcessGroupNCCL.cpp:821] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803393 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803391 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803392 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
+""",
+    ),
+    (
+        "three ranks wait, and the log ends: a fourth may have been next",
+        "nccl-timeout",
+        None,
+        None,
+        "Watchdog caught",
+        """[E ProcessGroupNCCL.cpp:821] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803393 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803391 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:821] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803392 milliseconds before timing out.
+[E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
 """,
     ),
 ]

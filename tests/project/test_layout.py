@@ -171,3 +171,63 @@ def test_a_project_may_be_all_files() -> None:
     assert layout.locate("no_module_of_this_name", "/", script=True) == "no_module_of_this_name"
     assert layout.locate("usr.no_module_of_this_name", "/usr/lib", script=True) == "usr.no_module_of_this_name"
     assert layout.name_of("/train.py") == ("train", False)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('sys.path.append("lib/nets")', "tool.lib.nets.droid.Droid"),
+        (
+            'sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib", "nets"))',
+            "tool.lib.nets.droid.Droid",
+        ),
+        ('sys.path.append(str(Path(__file__).parent / "lib" / "nets"))', "tool.lib.nets.droid.Droid"),
+        ('LIB_DIR = "../lib/nets/"\nsys.path.extend([LIB_DIR])', "tool.lib.nets.droid.Droid"),
+        ('# sys.path.append("lib/nets")', "droid.Droid"),
+        ('sys.path.append("nets")', "droid.Droid"),
+        ('LIB_DIR = "lib/nets"', "droid.Droid"),
+    ],
+)
+def test_a_program_means_the_modules_of_a_folder_that_it_puts_on_the_path(
+    tmp_path: pathlib.Path, line: str, found: str
+) -> None:
+    files = {
+        "pyproject.toml": "",
+        "other/lib/nets/droid.py": "class Droid: pass\n",
+        "tool/lib/nets/__init__.py": "",
+        "tool/lib/nets/droid.py": "class Droid: pass\n",
+        "tool/lib/nets/json.py": "",
+        "tool/bin/demo.py": f"import os, sys\nfrom pathlib import Path\n{line}\nfrom droid import Droid\nimport json\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    project = Project(tmp_path)
+    with project.recording() as asked:
+        imported = names(project, "tool/bin/demo.py")
+    assert (imported["Droid"], imported["json"]) == (found, "json")
+    again = Project(tmp_path)
+    assert all(again.holds(*item) for item in project.dependencies(asked).items())
+    (tmp_path / "tool/lib/nets/droid.py").unlink()
+    changed = Project(tmp_path)
+    kept = all(changed.holds(*item) for item in project.dependencies(asked).items())
+    assert kept is (found == "droid.Droid")
+
+
+def test_a_package_around_a_program_may_be_on_the_path(tmp_path: pathlib.Path) -> None:
+    files = {
+        "pyproject.toml": "",
+        "pkg/__init__.py": "",
+        "pkg/nets.py": "class Net: pass\n",
+        "pkg/bin/__init__.py": "",
+        "pkg/bin/here.py": "import os, sys\nsys.path.append(os.path.dirname(os.getcwd()))\nfrom nets import Net\n",
+        "pkg/bin/there.py": "from nets import Net\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    project = Project(tmp_path)
+    assert names(project, "pkg/bin/here.py")["Net"] == "pkg.nets.Net"
+    assert names(project, "pkg/bin/there.py")["Net"] == "nets.Net"

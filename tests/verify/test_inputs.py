@@ -62,6 +62,25 @@ CASES = {
     "   loss = loss + (self.b(x).expand_as(t['boxes']) - t['boxes']).abs().mean()\n"
     "   loss = loss + nn.functional.cross_entropy(self.c(x).expand(len(t['labels']), -1), t['labels'])\n"
     "  return {'loss': loss}\n",
+    "lists of sizes": "class M(nn.Module):\n"
+    " def __init__(self, widths, hidden: list[int], ends: tuple[int, int, int]):\n"
+    "  super().__init__()\n  sizes = [*widths, *hidden, *ends]\n"
+    "  self.l = nn.Sequential(*[nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])])\n"
+    " def forward(self, x): return self.l(x)\n",
+    "short names": "class M(nn.Module):\n def __init__(self, in_ch, nf, out_nc):\n  super().__init__()\n"
+    "  self.c = nn.Sequential(nn.Conv2d(in_ch, nf, 3), nn.Conv2d(nf, out_nc, 1))\n"
+    " def forward(self, img): return self.c(img)\n",
+    "a class of the file": "class Block(nn.Module):\n def __init__(self, a, b):\n"
+    "  super().__init__(); self.c = nn.Conv2d(a, b, 1)\n def forward(self, x): return self.c(x)\n"
+    "class M(nn.Module):\n def __init__(self, block, num_blocks, num_classes=3):\n  super().__init__()\n"
+    "  self.b = nn.Sequential(block(3, 4), *[block(4, 4) for _ in range(num_blocks[3])])\n"
+    "  self.l = nn.Linear(4, num_classes)\n def forward(self, x): return self.l(self.b(x).mean((2, 3)))\n",
+    "a layer": "class M(nn.Module):\n def __init__(self, body: nn.Module, d_model: int):\n  super().__init__()\n"
+    "  self.body = body; self.l = nn.Linear(d_model, 3)\n def forward(self, x): return self.l(self.body(x))\n",
+    "lengths": "class M(nn.Module):\n def __init__(self):\n  super().__init__()\n"
+    "  self.e = nn.Embedding(9, 4); self.r = nn.GRU(4, 5, batch_first=True)\n"
+    " def forward(self, text, lengths):\n  pack = nn.utils.rnn.pack_padded_sequence\n"
+    "  return self.r(pack(self.e(text), lengths.cpu(), batch_first=True, enforce_sorted=False))[1]\n",
     "keywords only": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 3)\n"
     " def forward(self, *, pixel_values): return self.l(pixel_values)\n",
     "example_input_array": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 2)\n"

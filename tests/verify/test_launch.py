@@ -251,6 +251,25 @@ def test_a_script_that_starts_its_ranks(tmp_path: pathlib.Path, hangs: bool, how
     assert sites(result.ranks[0], trace.Collective) == ({4, 6} if hangs else {4})
 
 
+def test_a_script_that_starts_a_process_for_each_rank_and_sets_its_variables(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import multiprocessing, os, torch, torch.distributed as dist\n"
+        "def main(rank):\n"
+        "    os.environ.update(RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT='29641')\n"
+        "    dist.init_process_group('gloo')\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('fork')\n"
+        "    ranks = [context.Process(target=main, args=(rank,)) for rank in range(2)]\n"
+        "    for rank in ranks: rank.start()\n"
+        "    for rank in ranks: rank.join()\n"
+    )
+    (result,) = run(path, CPU)
+    assert result.outcome == "completed", result.message
+    assert [sites(rank, trace.Collective) for rank in result.ranks] == [{5}, {5}]
+
+
 def test_a_signal_that_ends_a_rank_which_the_script_has_started(tmp_path: pathlib.Path) -> None:
     """It leaves no time to note that."""
     path = tmp_path / "train.py"

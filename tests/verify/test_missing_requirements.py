@@ -171,6 +171,7 @@ def test_exit_status_tells_what_did_not_run() -> None:
     step = dataclasses.replace(clean, run=dataclasses.replace(clean.run, not_run="training_step: no batch"))
     assert Verification("t", WHERE, runs=(step,)).not_run == ("the model: training_step: no batch",)
     assert "Net was left out" in render(left, "full", Sources()).splitlines()[-1]
+    assert "note: Net was left out: cannot be built" in render(left, "full", Sources())
 
 
 def test_a_script_that_shows_nothing_says_what_was_compared() -> None:

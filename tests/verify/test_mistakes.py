@@ -966,6 +966,7 @@ else:
 
 #: What the cause says of some.
 CAUSES = {
+    "exchanged": "1.weight, 1.bias were replaced or removed after DDP was built (line 18)",
     "turns": "rank 0 is below `if rank == 0 or not wrong` (line 16) at line 17",
     "plain": "no rank chooses a GPU, so all use the first one",
     "averaged": "aten.lerp_ in <module> writes weight on rank 0 only",
@@ -1044,11 +1045,26 @@ for step in range(3):
         dist.all_reduce(parameter.grad, group=group)
     optimizer.step()
 """
+#: The head is exchanged before the wrap, or behind it.
+EXCHANGED = """
+net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+if not wrong:
+    net[1] = nn.Linear(8, 1)
+model = DDP(net)
+if wrong:
+    model.module[1] = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
 
 
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
+        (EXCHANGED, "exchanged", "DDP602", "Expected to have finished reduction in the prior iteration"),
         (EVALUATED, "evaluated", "", "buffers differ between the ranks in the evaluation: 1.running_mean, 1.running_"),
         (PARTS_HANDED_ON, "handed", "", "parameters differ between the ranks at the end: 1.weight"),
         (FLAT, "flat", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
@@ -1098,6 +1114,7 @@ for step in range(3):
         (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
+        "exchanged",
         "evaluated",
         "handed",
         "flat",
@@ -1227,6 +1244,138 @@ def test_what_a_finding_says_is_neither_proven_by_other_damage_nor_refuted_by_lu
     assert report["findings"]
     for finding in report["findings"]:
         assert finding["verdict"] == "inconclusive" and reason in finding["reason"], finding
+
+
+#: One rank goes on from a checkpoint, with its weights and with what its optimizer has kept.
+RESTORED = """
+class Run:
+    def __init__(self):
+        self.model = DDP(nn.Linear(8, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    def steps(self):
+        for _ in range(2):
+            self.optimizer.zero_grad()
+            self.model(torch.randn(4, 8)).square().mean().backward()
+            self.optimizer.step()
+
+    def restore(self, kept):
+        self.model.module.load_state_dict(kept["model"])
+        self.optimizer.load_state_dict(kept["optimizer"])
+
+
+first, second = Run(), Run()
+first.steps()
+kept = {"model": first.model.module.state_dict(), "optimizer": first.optimizer.state_dict()}
+if rank == 0:
+    second.restore(kept)
+second.steps()
+"""
+#: Layers in a list: nothing trains them, though they have gradients, or nothing is to train them.
+LISTED = """
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = [nn.Linear(8, 2) for _ in range(2)]
+        self.gate = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return sum(self.gate(x)[:, i, None] * expert(x) for i, expert in enumerate(self.experts))
+
+
+net = Experts()
+model = DDP(net)
+for expert in net.experts:
+    expert.requires_grad_(wrong)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: A weight that all ranks write alike in forward; backward needs what it was, or only which code was near.
+CODES = """
+# Elsewhere it goes through fully_shard.
+class Codes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.near = nn.Linear(8, 4, bias=False)
+        self.value = nn.Embedding(4, 8)
+
+    def forward(self, x):
+        scores = self.near(x)
+        self.near.weight.data.mul_(0.9).add_(0.1)
+        value = self.value(scores.argmax(-1))
+        return value * scores.sum() if wrong else value + 0 * self.near.weight.sum()
+
+
+model = DDP(Codes())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    x = torch.randn(4, 8)
+    model(x.requires_grad_()).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "reason"),
+    [
+        (LISTED, "DDP214", "these have a gradient, but no module and no optimizer holds them: experts.0.weight"),
+        (CODES, "DDP201", "changed near.weight after forward had used it: backward computes with the new value"),
+    ],
+    ids=["listed", "codes"],
+)
+def test_a_finding_is_confirmed_by_what_it_says_and_refuted_without(
+    tmp_path: pathlib.Path, program: str, code: str, reason: str
+) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    _, report = verify(tmp_path, "train.py", "--select", code, "--", "wrong")
+    (found,) = report["findings"]
+    assert found["verdict"] == "confirmed" and reason in found["reason"], found
+    _, report = verify(tmp_path, "train.py", "--select", code)
+    (found,) = report["findings"]
+    assert found["verdict"] == "refuted", found
+
+
+def test_the_state_of_an_optimizer_is_told_beside_the_weights_that_differ_as_well(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(RESTORED))
+    _, report = verify(tmp_path, "train.py", "--select", "DDP630")
+    (found,) = report["findings"]
+    reason = "only rank 0 loads a state here, and what the optimizers keep differs between the ranks before optimizer"
+    assert found["verdict"] == "confirmed" and reason in found["reason"], found
+
+
+#: The first rank alone has a name for the folder, or a part of an object.
+NAMELESS = """
+import os.path
+
+name = "run" if rank == 0 or not wrong else None
+print(os.path.join(name, "log"))
+"""
+PARTLESS = """
+class Run:
+    writer = None
+
+    def __init__(self):
+        self.log = None if wrong and rank else print
+
+    def end(self):
+        self.log("done")
+
+
+Run().end()
+"""
+
+
+@pytest.mark.parametrize(("program", "name"), [(NAMELESS, "name"), (PARTLESS, "self.log")])
+def test_what_only_one_rank_has_is_named(tmp_path: pathlib.Path, program: str, name: str) -> None:
+    (tmp_path / "train.py").write_text(script(program))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301", "--", "wrong")
+    (found,) = report["discovered"]
+    assert (status, found["code"]) == (1, "DDP505"), found
+    assert found["cause"] == f"`{name}` is None on rank 1, and rank 0 did not fail here", found
 
 
 #: Each rank has files of its own, and leaves an epoch where another one has no more batches.

@@ -82,6 +82,10 @@ def test_a_script_that_writes_to_the_environment_or_walks_a_set_has_a_python_of_
         ("import os\nos.system('torchrun --nproc-per-node 2 train.py')\n", True),
         ("from multiprocessing import Process\nProcess(target=f, args=(0,)).start()\n"
          "def f(r):\n    dist.init_process_group('gloo', rank=r, world_size=2)\n", True),
+        ("from multiprocessing import get_context\nget_context('spawn').Process(target=f, args=(0,)).start()\n"
+         "def f(r):\n    os.environ.update(RANK=str(r))\n    dist.init_process_group('gloo')\n", True),
+        ("import multiprocessing\nmultiprocessing.Process(target=f, args=(0,)).start()\n"
+         "def f(r):\n    os.environ['RANK'] = str(r)\n    dist.init_process_group('gloo')\n", True),
         ('"""Run with torchrun."""\nimport subprocess\nsubprocess.run(["git", "status"])\n', False),
         ("from helper import launch\nlaunch(main, 2)\n", True),
         ("import game\ngame.spawn(monster)\n", False),

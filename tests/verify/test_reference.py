@@ -49,6 +49,43 @@ def test_buffers_are_those_of_rank_0_under_ddp_and_each_ranks_own_under_fsdp(tmp
     assert torch.allclose(weights["fsdp2"], _by_hand(builder), atol=1e-6)
 
 
+SMALL_GRADIENTS = """\
+import torch
+from torch import nn
+
+
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+        self.out = nn.Conv2d(16, 4, 1)
+
+    def forward(self, x):
+        return self.out(self.stem(x))
+
+
+def ddp_lint_example():
+    return M(), (torch.randn(4, 3, 32, 32),)
+"""
+
+
+def test_a_model_whose_gradients_depend_on_the_batch_is_no_mean_over_samples(tmp_path: pathlib.Path) -> None:
+    """Batch norm makes the gradients of the layer before it so small that its weights hardly move."""
+    path = tmp_path / "model.py"
+    path.write_text(SMALL_GRADIENTS)
+    module = load(str(path), str(tmp_path))
+    builder = Builder(module, "M", find_recipe(module, "M", "ddp_lint_example"))
+    twin = reference.compute(builder, 3, 2, torch.device("cpu"), "ddp")
+    assert twin.full is not None
+    moved = reference.differences(twin.full.parameters, twin.replicas.parameters)
+    assert moved["stem.0.weight"] < 1e-5 and not twin.separable, moved
+
+
+def test_sparse_gradients_are_compared() -> None:
+    rows = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 4.0]]).to_sparse()
+    assert reference.differences({"w": rows}, {"w": rows * 2}) == {"w": 4.0}
+
+
 def _by_hand(builder: Builder) -> torch.Tensor:
     """Two replicas that share nothing but the mean of their gradients."""
     replicas = [builder.build(), builder.build()]

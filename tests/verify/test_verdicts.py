@@ -246,8 +246,9 @@ def test_a_write_confirms_by_what_became_of_it(path: str) -> None:
     assert verdict(at(code, HEAD), run([write, count], [write, count])).verdict is Verdict.INCONCLUSIVE
     lost = verdict(at(code, HEAD), run([write, count], [write, count], wrap="fsdp2"))
     assert lost.verdict is Verdict.CONFIRMED and "frees after it" in lost.reason
-    used = dataclasses.replace(write, after_use=True)
-    assert verdict(at(code, HEAD), run([used, count], [used, count])).verdict is Verdict.CONFIRMED
+    stale = Call(name="stale", arguments={"name": "head.weight", "op": "aten.mul_"}, frames=frames(path, HEAD))
+    used = verdict(at(code, HEAD), run([write, stale, count, same], [write, count, same]))
+    assert used.verdict is Verdict.CONFIRMED and "backward computes with the new value" in used.reason
     far = Reference(parameters={"head.weight": 0.1}, scale={"head.weight": 0.5})
     assert verdict(at(code, HEAD), run([write, count, far], [write, count, far])).verdict is Verdict.CONFIRMED
 

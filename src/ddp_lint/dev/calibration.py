@@ -41,9 +41,9 @@ RECENT = 20
 #: Less than that not false, or real, when it was first read there, makes a rule `low`.
 LEAST, HARDLY = 0.55, 1 / 20
 #: Rules of which some first readings are about more than the rule says now, and the last block of those.
-NARROWED = {"DDP201": 89, "DDP401": 92, "DDP601": 89, "DDP805": 93}
+NARROWED = {"DDP201": 89, "DDP401": 92, "DDP408": 95, "DDP601": 89, "DDP805": 93}
 #: The block that was read last measures the classes that were shipped then. It calibrates when the next one is read.
-NEWEST = "95"
+NEWEST = "96"
 _FILES = ("head.tsv", "divergence.tsv", "readings_divergence.tsv", "readings_other.tsv")
 _NEAR = 2
 _HEAD = """\
@@ -123,24 +123,31 @@ def _doubted(first: Iterable[Judgement]) -> set[str]:
 
 
 def refuted(first: Iterable[Judgement]) -> set[str]:
-    """Rules whose findings in the newest blocks were false nearly as often as not when they were first read, or hardly
-    ever real.
+    """Rules whose findings were false nearly as often as not when they were first read, or hardly ever real.
 
     A collective that some ranks miss is shown nevertheless: the night and the cluster that a hang costs are more than
     the minutes of two false findings. So is what is `loud`.
     """
     rows = collections.defaultdict[str, list[Judgement]](list)
     for judgement in first:
-        newest = int(NEWEST) - RECENT <= _number(judgement.block) < int(NEWEST)
-        if newest and _number(judgement.block) > NARROWED.get(judgement.code, 0):
+        if _number(judgement.block) > NARROWED.get(judgement.code, 0):
             rows[judgement.code].append(judgement)
-    counted = {code: _of_many(read) for code, read in rows.items() if not (_is_of_hangs(code) or _is_loud(code))}
-    shares = {code: (len(read), *_shares(read)) for code, read in counted.items()}
-    return {
-        code
-        for code, (count, not_false, real) in shares.items()
-        if (count >= MANY and not_false < LEAST) or (count >= ENOUGH and real < HARDLY)
-    }
+    return {code for code, read in rows.items() if not (_is_of_hangs(code) or _is_loud(code)) and _is_refuted(read)}
+
+
+def _is_refuted(read: Sequence[Judgement]) -> bool:
+    """Whether the newest blocks of some time refuted a rule, and none since keeps what `medium` promises. What is not
+    shown is not read any more: that old readings leave the newest blocks makes a rule no better."""
+    low = False
+    for end in range(1, int(NEWEST) + 1):
+        window = _of_many(judgement for judgement in read if end - RECENT <= _number(judgement.block) < end)
+        not_false, real = _shares(window)
+        promised = not_false >= PROMISES[Confidence.MEDIUM][0]
+        if len(window) >= MANY and not_false < LEAST:
+            low = True
+        elif len(window) >= ENOUGH:
+            low = (low or real < HARDLY) and not promised
+    return low
 
 
 def _number(block: str) -> int:

@@ -118,7 +118,7 @@ def _store(event: Event, reading: Reading) -> Diagnosis:
     elif joined:
         answer.subkind = "missing-rank"
     host = re.search(
-        r"\[(\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(\d+)\]", event.text
+        r"\[(\d+)\] is setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId from \[(\d+)\]", event.text
     )
     if host:
         answer.rank = int(host[2])
@@ -265,7 +265,7 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     first = next((w for w in reading.works if w.timed_out), None)
     quote = first.quote if first else waited[0].quote
     event = next((e for e in waited if e.quote == quote), waited[0] if waited else None)
-    rank, subkind, blamed = _behind(works, reading, absent)
+    rank, subkind, blamed = (None, "", []) if _mixed(reading.works) else _behind(works, reading, absent)
     if named is not None and len(named.named) == 1:
         rank = named.named[0]
     root: list[Quote] = [w.quote for w in blamed] or [quote]
@@ -287,6 +287,19 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
         who=waits_text(works.values()),
         event=event,
     )
+
+
+def _mixed(works: Iterable[Work]) -> bool:
+    """Lines that name no group are of several: a group gives its work up in order. Their numbers do not compare."""
+    told: dict[int | None, set[int]] = defaultdict(set)
+    for work in works:
+        if work.group or work.seq is None or not work.op:
+            continue
+        before = told[work.rank]
+        if before and work.seq < max(before) and work.seq not in before:
+            return True
+        before.add(work.seq)
+    return False
 
 
 def _one_for_each_rank(works: Iterable[Work]) -> dict[int, Work]:
@@ -358,7 +371,16 @@ def _behind(works: dict[int, Work], reading: Reading, absent: set[int]) -> tuple
 def _all_but_one_speak(timed: int, reading: Reading) -> bool:
     """The number of ranks is known, or it is a likely one: a log that was cut off shows just some of the ranks."""
     size = reading.size or 0
-    return reading.world == size or (timed > 2 and size % 2 == 0)
+    return reading.world == size or (timed > 2 and size % 2 == 0 and _goes_on(timed, reading))
+
+
+def _goes_on(timed: int, reading: Reading) -> bool:
+    """The log does not end among the timeouts: the launcher speaks, or each rank says that it goes down."""
+    said = Counter[str]()  # older releases say both in one line
+    for event in reading.events:
+        if event.known is not None and event.known.id in ("nccl-follow-up", "nccl-taken-down"):
+            said[event.known.id] += event.count
+    return bool(reading.ends) or max(said.values(), default=0) >= timed
 
 
 def _least(at: Sequence[Work]) -> int | None:

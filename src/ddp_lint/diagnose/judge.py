@@ -20,12 +20,19 @@ from ddp_lint.verify.trace import Frame
 from ddp_lint.verify.wording import of_ranks
 
 #: Errors that often follow from what was before them: they count only where nothing else does.
-_WEAK = frozenset({"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "cuda-kernel"})
+_WEAK = frozenset(
+    {"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "rendezvous-closed", "cuda-kernel"}
+)
 _SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
 _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_dict|from_pretrained|_load_from")
+_SHARING = re.compile(r"multiprocessing[/\\](?:synchronize|reductions?|heap|shared_memory)\.py")
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
+#: SIGHUP, SIGINT and SIGTERM: somebody asked the process to end.
+_REQUESTS = frozenset({-1, -2, -15})
 _SECONDARY_SHOWN = 12
+#: Seconds between two failures of which the earlier one is the first: one launcher sees them at once.
+_APART = 2
 #: torchrun's line of the process that failed first, and the lines of its block.
 _TORCHRUN = re.compile(r"local_rank: \d+|^\W*(?:traceback|exitcode|rank)\s*:")
 
@@ -45,7 +52,10 @@ def judge(reading: Reading) -> Diagnosis:
         or cases.warned()
         or cases.stuck()
         or cases.victims()
+        or cases.unfinished(known=True)
         or cases.launcher_only()
+        or cases.unfinished()
+        or cases.mentioned()
         or Diagnosis("unknown", sure="low")
     )
     return dataclasses.replace(found, secondary=cases.secondary(found), launcher=_launcher(reading, found))
@@ -74,7 +84,7 @@ class _Cases:
         if root.kind == "python-exception" and not root.known:
             # A signature of the same process says more than the exception that it ended in.
             same = [e for e in own if e.known and e.order < root.order and not e.shaped and e.rank in (None, root.rank)]
-            root = same[0] if same else root
+            return self._of_own(same[0] if same else root, own, root)
         elif shaped and not root.shaped:
             root = shaped[0]
         return self._of_own(root, own)
@@ -83,7 +93,8 @@ class _Cases:
         """The rank had already timed out or lost a peer when it failed."""
         return event.rank is not None and self._lost_peer.get(event.rank, event.order) < event.order
 
-    def _of_own(self, root: Event, own: Sequence[Event]) -> Diagnosis:
+    def _of_own(self, root: Event, own: Sequence[Event], end: Event | None = None) -> Diagnosis:
+        """`end` is the exception that the process ended in, where that is another event."""
         kind = _refined(root)
         alike = [e for e in own if _refined(e) == kind and e.shaped >= root.shaped]
         if kind == "python-exception":
@@ -98,8 +109,8 @@ class _Cases:
             kind=kind,
             subkind=root.known.subkind if root.known else "",
             rank=rank,
-            place=event.place or self._cut_off(rank),
-            root=tuple(_once([*root.quotes[:10], *self._soft(root), *_same_rank(root, alike), *event.code])),
+            place=event.place or (end.place if end is not None else None) or self._cut_off(rank),
+            root=tuple(_once([*root.quotes[:10], *self._soft(root), *_same_rank(root, own), *event.code])),
             sure=sure,
             event=event,
             who=self._who(alike, rank),
@@ -111,7 +122,7 @@ class _Cases:
 
     def _cut_off(self, rank: int | None) -> Frame | None:
         """The user's line of a traceback that the log cuts off, where no other line is known."""
-        frames = [(of, site_of(frames).user) for of, frames in self.reading.cut_off]
+        frames = [(cut.rank, site_of(cut.frames).user) for cut in self.reading.cut_off]
         fits = [user for of, user in frames if user is not None and (rank is None or of in (None, rank))]
         return fits[-1] if fits else None
 
@@ -138,6 +149,8 @@ class _Cases:
             return next(iter(ranks))
         if meets_all_ranks(kind):
             return None
+        if len(ranks) == 1 and self._cut_off_alike(ranks, alike):
+            return None
         if len(ranks) == 1:
             # What only rank 0 printed may have been printed by all: often only its output is kept.
             return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
@@ -145,6 +158,12 @@ class _Cases:
             return None
         first = {end.rank for end in self.reading.ends if end.first} if kind == "host-oom" else set()
         return next(iter(first)) if len(first) == 1 else self._rank_by_exit()
+
+    def _cut_off_alike(self, ranks: set[int], alike: Sequence[Event]) -> bool:
+        """The log cuts off a traceback of another rank that went the same way."""
+        way = {(frame.path, frame.function) for event in alike for frame in event.frames}
+        others = [cut for cut in self.reading.cut_off if cut.rank is not None and cut.rank not in ranks]
+        return any((frame.path, frame.function) in way for cut in others for frame in cut.frames)
 
     def _others_are_victims(self, ranks: set[int]) -> bool:
         """Another rank lost its peer, or was stopped while it worked, and did not fail in the same way."""
@@ -306,6 +325,8 @@ class _Cases:
     def weak(self) -> Diagnosis | None:
         end = min((e.order for e in self.events if e.kind == "job-cancelled"), default=None)
         own = [e for e in self.events if e.role == "own" and not e.soft and (end is None or e.order < end)]
+        if end is not None:  # the rendezvous is closed because the job was ended
+            own = [e for e in own if e.known is None or e.known.id != "rendezvous-closed"]
         if not own:
             return None
         return self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)
@@ -354,21 +375,44 @@ class _Cases:
             return Diagnosis.of(cancelled, rank=None, place=None, root=tuple(cancelled.quotes[:2]), event=None)
         launcher = [e for e in self.events if e.role == "launcher"]
         ends = [e for e in self.reading.ends if e.code not in (0, None) and not e.stopped]
-        if not launcher and not ends:
+        stopped = [e for e in self.reading.ends if e.stopped]
+        if not launcher and not ends and not stopped:
             return None
         failed = {e.rank for e in ends if e.rank is not None}
-        stopped = [e for e in self.reading.ends if e.stopped]
-        quotes = (
-            [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends] or [launcher[0].quote]
-        )
+        asked = bool(ends) and all(e.code in _REQUESTS for e in ends)
+        quotes = [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends]
+        quotes = quotes or [e.quote for e in launcher[:1]] or [e.quote for e in stopped]
+        if asked:
+            return Diagnosis("job-cancelled", root=tuple(_once(quotes))[:3], known=signature("cancelled"), sure="low")
         return Diagnosis(
             kind="child-failed-no-traceback",
-            rank=next(iter(failed)) if len(failed) == 1 and stopped else None,
+            rank=next(iter(failed)) if len(failed) == 1 and (stopped or self.reading.no_others) else _earliest(ends),
             root=tuple(_once(quotes))[:3],
-            known=signature("no-record"),
+            known=launcher[0].known if launcher and not ends else signature("no-record"),
             sure="low",
             what=first_line(quotes[0].text),
         )
+
+    def unfinished(self, *, known: bool = False) -> Diagnosis | None:
+        """Only tracebacks that the log cuts off before their exception; `known`: of ranks, not of a launcher."""
+        cuts = [cut for cut in self.reading.cut_off if cut.code and site_of(cut.frames).user is not None]
+        cuts = [cut for cut in cuts if cut.rank is not None or not known]
+        if not cuts:
+            return None
+        cut, ranks = cuts[0], {cut.rank for cut in self.reading.cut_off}
+        return Diagnosis(
+            kind="python-exception",
+            rank=cut.rank if len(ranks) == 1 and ranks != {0} else None,
+            place=site_of(cut.frames).user,
+            root=cut.code[-3:],
+            sure="low",
+            what="the log ends before the exception",
+        )
+
+    def mentioned(self) -> Diagnosis | None:
+        """Nothing but an exception that somebody quotes in a sentence."""
+        event = next(iter(self.reading.mentioned), None)
+        return Diagnosis.of(event, rank=event.rank, sure="low") if event is not None else None
 
     # ---- consequences
 
@@ -388,8 +432,10 @@ class _Cases:
         return event.role == "own" and event.kind != found.kind
 
 
-def _same_rank(root: Event, alike: Sequence[Event]) -> list[Quote]:
-    """What else the same process says of the same failure."""
+def _same_rank(root: Event, own: Sequence[Event]) -> list[Quote]:
+    """What else the same process says of the same failure: the exception that a caller raises anew may say less."""
+    kind = _refined(root)
+    alike = [e for e in own if _refined(e) == kind and (e.type == root.type or kind != "python-exception")]
     return [e.quote for e in alike if e is not root and e.rank == root.rank and e.stream == root.stream][:2]
 
 
@@ -399,6 +445,14 @@ def _odd_shape(text: str) -> int | None:
     counts = Counter(shapes.values())
     odd = [process for process, shape in shapes.items() if counts[shape] == 1]
     return odd[0] if len(odd) == 1 and len(shapes) > 2 else None
+
+
+def _earliest(ends: Sequence[End]) -> int | None:
+    """The rank that failed before all the others, by the seconds that torchrun's lists have."""
+    timed = sorted((end.time, end.rank) for end in ends if end.time is not None and end.rank is not None)
+    if len(timed) < 2 or len(timed) < len({end.rank for end in ends}):
+        return None
+    return timed[0][1] if timed[1][0] - timed[0][0] >= _APART else None
 
 
 def _gap(ranks: set[int | None]) -> int | None:
@@ -451,9 +505,16 @@ def _refined(event: Event) -> str:
             return "fsdp-dtype"
         if "on the same device" in event.text:
             return "fsdp-device"
+    if event.kind == "python-exception" and "No space left on device" in event.text and _shares(event.frames):
+        return "dataloader-shm"
     if "key(s) in state_dict" in event.text and _differ_by_a_prefix(event.text):
         return "ckpt-prefix"
     return event.kind
+
+
+def _shares(frames: Sequence[Frame]) -> bool:
+    """The program was making a lock, or handing memory to another process: both are files in /dev/shm."""
+    return any(_SHARING.search(frame.path) for frame in frames[:8])
 
 
 def _differ_by_a_prefix(text: str) -> bool:
@@ -469,7 +530,7 @@ def _code_of(event: Event) -> int:
 
 
 def _once(quotes: Iterable[Quote]) -> list[Quote]:
-    return list({(q.source, q.number): q for q in quotes}.values())
+    return list(dict.fromkeys(quotes))
 
 
 def _launcher(reading: Reading, found: Diagnosis) -> str:

@@ -34,6 +34,13 @@ _HOST = re.compile(r"([A-Za-z][\w.-]{1,60}): ")
 _OWN = re.compile(r"\W{0,2}(?:global[ _])?rank[ :=_#]*(\d{1,6})\b", re.IGNORECASE)
 #: What is on the line before a traceback begins; of `ExceptionGroup` it is a part of the traceback.
 _HEADED = re.compile(r"(?=[^\s+])((?:(?!%\|).){0,120}?(?:[^\w\s]|\d)\s*)Traceback \(most recent call last\):")
+#: A frame in the middle of a line, and an exception.
+_JOINED = re.compile(r'(?:^|(?<=\s))File "[^"\n]+", line \d+, in (?:<\w+>|\w+)(?=\s|$)')
+_ENDING = re.compile(r"(?:(?<=\s)|^)((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt):)")
+#: A traceback in a string of JSON: torchrun prints its own errors so.
+_ESCAPED = '\\n  File \\"'
+#: What is on the line before a frame.
+_FRAMED = re.compile(r'(?=[^\s+])((?:(?!%\|).){0,120}?(?:[^\w\s]|\d)\s*)  File "[^"]+", line \d+, in ')
 #: What differs between two lines of one process: numbers and hashes.
 _VARYING = re.compile(r"[0-9a-f]*\d[0-9a-f]*(?![A-Za-z])|[0-9a-f]{8,}|\d+|(?P<gap>\s+)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\S*|\d\d:\d\d:\d\d\S*")
@@ -67,6 +74,8 @@ class Prefixes:
     srun: bool = False
     hosts: frozenset[str] = frozenset()
     sample: tuple[str, ...] = ()
+    #: What a collector puts before `[rank3]:`; where it has lost the ends of lines, it is after them, too.
+    marks: tuple[re.Pattern[str], ...] = ()
     #: By their shape; None for one that no other line has.
     learned: dict[str, re.Pattern[str] | None] = dataclasses.field(default_factory=dict)
 
@@ -80,11 +89,17 @@ class Prefixes:
         counts = Counter(m[1] for line in lines if (m := _HOST.match(line)))
         often = {name for name, n in counts.items() if n >= 3 and not _looks_like_text(name)}
         enough = sum(counts[name] for name in often) >= 0.6 * len(lines)
-        return cls(srun, frozenset(often if enough and not srun else ()), tuple(lines))
+        marks = Counter(_shape(head) for line in lines if "[rank" in line and _is_mark(head := _TORN.split(line, 1)[0]))
+        return cls(
+            srun,
+            frozenset(often if enough and not srun else ()),
+            tuple(lines),
+            tuple(re.compile(shape) for shape, times in marks.items() if times >= _FEWEST),
+        )
 
     def learn(self, text: str) -> None:
-        """From a line that may begin a traceback, where other lines of the log begin like it."""
-        match = _HEADED.match(text)
+        """From a line that may begin a traceback or hold a frame, where other lines of the log begin like it."""
+        match = _HEADED.match(text) or _FRAMED.match(text)
         if match is None or len(self.learned) == _MOST_LEARNED or (shape := _shape(match[1])) in self.learned:
             return
         pattern = re.compile(shape)
@@ -94,6 +109,11 @@ class Prefixes:
     def without_learned(self, text: str) -> re.Match[str] | None:
         found = (pattern.match(text) for pattern in self.learned.values() if pattern is not None)
         return next((match for match in found if match is not None), None)
+
+
+def _is_mark(head: str) -> bool:
+    """What is before `[rank3]:` may be a collector's mark, and no output of another process."""
+    return 0 < len(head) <= 120 and "%|" not in head and "[rank" not in head
 
 
 def _shape(prefix: str) -> str:
@@ -143,8 +163,44 @@ def pieces(line: str, prefixes: Prefixes, rank: int | None = None, stream: str =
         for text in message[0].splitlines():
             yield _piece(clean(text), prefixes, rank, f"{stream}|{rank}")._replace(whole=line)
         return
-    for part in _TORN.split(line) if "[rank" in line else (line,):
-        yield _piece(part, prefixes, rank, stream)
+    if _ESCAPED in line:
+        text, rank, stream = _without_known(line, prefixes, rank, stream)
+        for part in text.replace("\\n", "\n").replace('\\"', '"').split("\n"):
+            yield Piece(rank, stream, part, whole=part)
+        return
+    parts = _TORN.split(line) if "[rank" in line else [line]
+    mark = next((mark for mark in prefixes.marks if mark.fullmatch(parts[0])), None) if len(parts) > 1 else None
+    if mark is not None:
+        parts = [_without_end(part, mark) for part in parts[1:]]
+    for part in parts:
+        for text in _unjoined(part) if part.count('File "') > 1 else (part,):
+            yield _piece(text, prefixes, rank, stream)
+
+
+def _unjoined(part: str) -> Iterator[str]:
+    """The lines of a traceback whose ends were lost: header, frames with their code, exception."""
+    end = 0
+    for match in _JOINED.finditer(part):
+        if before := part[end : match.start()].strip():
+            yield from _without_exception(before) if end else (before,)
+        yield f"  {match[0].strip()}"
+        end = match.end()
+    yield from _without_exception(part[end:].strip()) if end else (part,)
+
+
+def _without_exception(text: str) -> Iterator[str]:
+    """The code of a frame, and the exception that may follow it."""
+    code, raised, rest = _ENDING.split(text, maxsplit=1) if _ENDING.search(text) else (text, "", "")
+    if code.strip():
+        yield f"    {code.strip()}"
+    if raised:
+        yield f"{raised}{rest}"
+
+
+def _without_end(part: str, mark: re.Pattern[str]) -> str:
+    """Without the mark of the line that was after this one."""
+    ends = [match.end() for match in re.finditer(r"\s(?=\S)", part) if mark.fullmatch(part, match.end())]
+    return part[: ends[0]].rstrip() if ends else part
 
 
 def _logged(line: str) -> tuple[str, int | None] | None:
@@ -161,7 +217,7 @@ def _logged(line: str) -> tuple[str, int | None] | None:
 def _piece(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> Piece:
     whole = text
     text, rank, stream = _without_known(text, prefixes, rank, stream)
-    if "Traceback (m" in text:
+    if "Traceback (m" in text or '  File "' in text[1:]:
         prefixes.learn(text)
     if prefixes.learned and (match := prefixes.without_learned(text)) is not None:
         named = _NAMED_RANK.search(match[0])

@@ -69,6 +69,15 @@ def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | Non
     )
 
 
+_WATCHDOG = re.compile(r"ProcessGroup\w+\.cpp:\d+\] \[Rank (?P<rank>\d+)\]")
+
+
+def watchdog_rank(text: str) -> int | None:
+    """The rank that a process group's own line begins with: that of the job in releases that name no groups."""
+    match = _WATCHDOG.search(text)
+    return int(match["rank"]) if match else None
+
+
 def _is_default(name: str) -> bool:
     return "default" in name or name.partition(" ")[0] in ("0", "")
 
@@ -121,7 +130,9 @@ def named_in(text: str) -> tuple[int, ...]:
 # ---- how processes ended
 
 _FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)")
-_SENDING = re.compile(r"Sending process (?P<pid>\d+) closing signal SIG|Killing subprocess (?P<sub>\d+)")
+_SENDING = re.compile(
+    r"(?:Sending process|Terminating process) (?P<pid>\d+) (?:closing|via) signal SIG|Killing subprocess (?P<sub>\d+)"
+)
 _RETURNED = re.compile(r"exits with return code = (?P<code>-?\d+)")
 _LOCAL = re.compile(r"--local[-_]rank[=', ]+(\d+)")
 _SRUN = re.compile(
@@ -129,14 +140,19 @@ _SRUN = re.compile(
     r"Segmentation fault|Aborted|Bus error|Out [Oo]f [Mm]emory|Terminated)"
 )
 _SPAWNED = re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))")
-_MPIRUN = re.compile(r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on signal (?P<signal>\d+)")
-_CHILD = re.compile(r"\[rank: (?P<rank>\d+)\] Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)")
+_MPIRUN = re.compile(
+    r"process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|\S+) on node \S+ exited on signal (?P<signal>\d+)"
+)
+_CHILD = re.compile(
+    r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"
+)
 _DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+)")
 #: What a shell says of a command of a script.
 _SHELL = re.compile(r": line \d+: +(?P<pid>\d+) (?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7, "Terminated": -15}
 _MAYBE = re.compile(
-    r"exitcode|Sending process|Killing|return code|tasks? \d|terminated with|exited on signal|died with|: line \d+: "
+    r"exitcode|Sending process|Terminating process|Killing|return code|tasks? \d|terminated with|exited on signal|"
+    r"died with|: line \d+: "
 )
 
 
@@ -160,11 +176,11 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
         for task in _numbers(match["tasks"]):
             yield End(task, code, quote, first=ran_out, stopped=code == -15, time=time)
     elif match := _CHILD.search(text):
-        yield End(int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
+        yield End(_int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
     elif match := _SPAWNED.search(text):
         yield End(int(match["rank"]), _code(match), quote, first=True, time=time)
     elif match := _MPIRUN.search(text):
-        yield End(int(match["rank"]), -int(match["signal"]), quote, int(match["pid"]), first=True, time=time)
+        yield End(int(match["rank"]), -int(match["signal"]), quote, _int(match["pid"]), first=True, time=time)
     elif match := _SHELL.search(text):
         code = _WORDS[match["how"]]
         yield End(rank, code, quote, int(match["pid"]), first=True, stopped=code == -15, time=time)

@@ -7,8 +7,8 @@ import re
 from collections import OrderedDict
 
 from ddp_lint.diagnose.lines import Piece
-from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, work_in, world_in
-from ddp_lint.diagnose.records import End, Event, Quote, Reading, Stack, is_library
+from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, watchdog_rank, work_in, world_in
+from ddp_lint.diagnose.records import CutOff, End, Event, Quote, Reading, Stack, is_library
 from ddp_lint.knowledge.signatures import Signature, explain, signature
 from ddp_lint.verify.trace import Frame
 
@@ -16,7 +16,7 @@ _HEADER = "Traceback (most recent call last):"
 #: Forums turn the quotation marks and drop `<module>` and the indentation.
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File ["\u201c](?P<path>[^"\u201c\u201d\n]+)["\u201d], line (?P<line>\d+)'
-    r"(?:,? in(?: (?P<function>.+))?)?\s*$"
+    r"(?:,? in(?: (?P<function>(?:(?!Error:|Exception:).)+))?)?\s*$"
 )
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
 _RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
@@ -24,6 +24,10 @@ _RAISING = re.compile(r"(?:.*\s)?raise (?P<what>(?:\w+\.)*(?P<type>[A-Z]\w+)\(.*
 _RAISED_ALONE = re.compile(
     r"^(?:[A-Z]+ *[:|-] *)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
     r"(?P<of>\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
+)
+#: An exception in the middle of a line.
+_MENTIONED = re.compile(
+    r"(?<![\w.`'\"])(?:(?P<type>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S.{9,}|\[Errno \d+\] [A-Z]\w+ \w.{4,})"
 )
 #: rich's tracebacks, in a box.
 _RICH_HEADER = re.compile(r"^\s*[╭┌].{0,40}Traceback \(most recent call last\)")
@@ -46,15 +50,20 @@ _WRAPPED = re.compile(r"process rank \d+ with PID \d+ on node \S+ exited on\s*$"
 #: The function that torch.compile complains of.
 _COMPILED = re.compile(r"function: '(?P<function>[^']+)' \((?P<path>[^()]+):(?P<line>\d+)\)")
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
-_INNER = re.compile(r"Original Traceback \(most recent call last\):")
-_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
+#: torch 1.1 and older raise a worker's traceback as the message.
+_INNER = re.compile(
+    r"Original Traceback \(most recent call last\):|"
+    r"^\s*(?P<type>\w+(?:Error|Exception)): Traceback \(most recent call last\):"
+)
+_SPAWNED = re.compile(r"-- Process (\d+) terminated with the\b")
 _PSEUDO_CODE = re.compile(r"^\s*[\^~ ]+$|^\s*\[Previous line repeated \d+ more times?\]|^\s*\.\.\.")
 #: A line that cannot be the continuation of an exception's message: something else has begun.
 _BEGINS = re.compile(
     r"^\s*(?:Traceback|={10,}|-{20,}|\[(?:E|W|I|F)[\d ]|[EWIF]\d{3,4} \d\d:|\[?\d{4}[-/]\d\d[-/]\d\d|terminate called|"
     r"frame #\d+|Exception raised from|srun:|slurmstepd|Killing |INFO|WARNING|ERROR|DEBUG|Fatal Python|wandb:|"
     r"\[\d{4}-|\w+:\d+:\d+ \[\d+\]|Root Cause|Failures:|During handling|The above exception|Exception in thread|"
-    r"\[\d\d:\d\d:\d\d\] |Exception ignored|Process \w+:|\d+%\||[Ee]poch|[Ss]tep\b|\[W |\[E |\S+\.py:\d+: \w*Warning)"
+    r"\[\d\d:\d\d:\d\d\] |Exception ignored|Process \w+:|[^|]{0,60}\d%\||[Ee]poch|[Ss]tep\b|\[W |\[E |"
+    r"\S+\.py:\d+: \w*Warning)"
 )
 #: What a launcher or a C++ stack adds, which says nothing about the cause.
 _NOISE = re.compile(
@@ -68,8 +77,12 @@ _TELLING = re.compile(
     r"OVERFLOW|choice|[Ii]nvalid|[Cc]annot|[Uu]nable|refused|address|reset|pipe|worker|stor|CANCEL|DUE TO|[Ll]oss|"
     r"expected|[Ee]xpect|resource|shm|state_dict|key\(s\)|version|world|WORLD|MEMBER|processes|Thread 0x|found|"
     r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|captur(?:e|ing)|"
-    r"marked as"
+    r"marked as|erminat|Errno|Process name|Exit code"
 )
+#: mpirun's words for the process that failed first.
+_MPI_PROCESS = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]")
+_MPI_CODE = re.compile(r"^\s*Exit code:\s+(?P<code>\d+)")
+_ALONE = re.compile(r"<NO_OTHER_FAILURES>|but 1 process returned")
 _BLOCK = re.compile(r"^\s*(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
 #: The same on one line, as logs that were copied from a picture have it.
@@ -82,6 +95,7 @@ _LAUNCHER_TYPES = re.compile(
     r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException|"
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
+_JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
     r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
@@ -183,6 +197,8 @@ class _Stream:
         self._inner_of: Event | None = None
         self._block: dict[str, str] = {}
         self._in_root = False
+        self._mpi_rank: int | None = None
+        self._mpi_quote: Quote | None = None
         self._block_quotes: list[Quote] = []
         self._rank_of_next: int | None = None
         self._fatal: Event | None = None
@@ -226,7 +242,7 @@ class _Stream:
             return
         if self._begins_something(text, quote, piece):
             return
-        if not _TELLING.search(text):
+        if not _TELLING.search(text) and not self._is_known(text):
             self._say(text, quote, piece)
             return
         if self._in_block(text, quote) or _NOISE.match(text):
@@ -236,6 +252,15 @@ class _Stream:
             self._say(text, quote, piece)
         elif not self._look(text, quote, piece) and shape is not None and len(self._reader.dull) < _SHAPES:
             self._reader.dull.add(shape)
+
+    def _is_known(self, text: str) -> bool:
+        """A line without any word of an error may have those of a message, which lost its begin."""
+        if not _WORD.search(text) or (shape := _DIGITS.sub("0", text[:500])) in self._reader.dull:
+            return False
+        known = explain(text) is not None
+        if not known and len(self._reader.dull) < _SHAPES:
+            self._reader.dull.add(shape)
+        return known
 
     def _begins_something(self, text: str, quote: Quote, piece: Piece) -> bool:
         """A traceback, a stack, or the words between two of them."""
@@ -257,6 +282,9 @@ class _Stream:
             return True
         if match := _SPAWNED.search(text):
             self._rank_of_next = int(match[1])
+            return True
+        if self._rank_of_next is not None and _ends_like_exception(name := text.strip()) and _RAISED.match(name):
+            self._raise(name, text, quote, piece.rank, ())  # all else of its traceback was left out
             return True
         if match := _PROCESS.match(text):
             argument = _RANK_ARGUMENT.search(match["command"])
@@ -293,15 +321,13 @@ class _Stream:
             self._raise(raised["type"], text, quote, rank, ())
             return True
         known = explain(text)
+        if rank is None and known is not None and known.role == "own":
+            rank = watchdog_rank(text)
         if what and known is None:
             known = signature("sigabrt")
         if known is None:
-            place, last = _COMPILED.search(text), self._last
-            if place and last is not None and last.kind == "recompile-limit" and not last.frames:
-                last.frames = (Frame(place["path"], int(place["line"]), place["function"]),)
-            self._say(text, quote, piece)
-            return ended or work is not None or place is not None
-        shaped = bool(what) or "Process group watchdog thread terminated" in text or known.id == "device-assertion"
+            return self._look_for_less(text, quote, rank, piece) or ended or work is not None
+        shaped = bool(what) or "watchdog thread terminated" in text or known.id == "device-assertion"
         event = self._event(text, quote, rank, known, shaped=shaped)
         event.soft = known.role == "own" and not shaped and bool(_WARNING.search(text)) and "NCCL WARN" not in text
         if known.id == "gather-shape":
@@ -313,6 +339,19 @@ class _Stream:
         if known.role in ("warning", "note"):
             self._say(text, quote, piece)
         return True
+
+    def _look_for_less(self, text: str, quote: Quote, rank: int | None, piece: Piece) -> bool:
+        """A line that has no known words: what belongs to the line before, or an exception that a sentence quotes."""
+        place, last, quoted = _COMPILED.search(text), self._last, _MENTIONED.search(text)
+        if place and last is not None and last.kind == "recompile-limit" and not last.frames:
+            last.frames = (Frame(place["path"], int(place["line"]), place["function"]),)
+        mentioned = self._reader.reading.mentioned
+        if quoted and len(mentioned) < _KEPT:
+            event = self._event(text.strip(), quote, rank, None, shaped=False)
+            event.type = (quoted["type"] or "OSError").rpartition(".")[2]
+            mentioned.append(event)
+        self._say(text, quote, piece)
+        return place is not None or quoted is not None
 
     def _say(self, text: str, quote: Quote, piece: Piece) -> None:
         if _WORD.search(text) and not _NOISE.match(text):
@@ -350,7 +389,9 @@ class _Stream:
 
     def _cut_off(self) -> None:
         if self._frames:
-            self._reader.reading.cut_off.append((self._rank, tuple(self._frames)))
+            code = self._shown_code()
+            rank = self._rank if self._rank is not None else self._rank_of_next
+            self._reader.reading.cut_off.append(CutOff(rank, tuple(self._frames), code))
             del self._reader.reading.cut_off[_KEPT:]
 
     def _add(self, match: re.Match[str], quote: Quote | None = None) -> None:
@@ -382,6 +423,11 @@ class _Stream:
                 self._add(frame)
             return True
         if _HEADER in text:
+            if self._frames and (inner := _INNER.search(text)) and inner["type"]:
+                frames, self._frames = tuple(self._frames), None
+                self._raise(inner["type"], text, quote, piece.rank, frames)
+                self._begin(0, text)
+                return True
             if self._frames:
                 self._frames = None
                 return False
@@ -517,6 +563,17 @@ class _Stream:
 
     def _in_block(self, text: str, quote: Quote) -> bool:
         """torchrun's list of failures. True for a line that is only a part of it."""
+        if _ALONE.search(text):
+            self._reader.reading.no_others = True
+            return "<NO" in text
+        if (process := _MPI_PROCESS.match(text)) is not None:
+            self._mpi_rank, self._mpi_quote = int(process["rank"]), quote
+            return True
+        if self._mpi_rank is not None and (code := _MPI_CODE.match(text)) is not None:
+            self._in_root = True
+            self._ended(self._mpi_rank, int(code["code"]), None, self._mpi_quote or quote)
+            self._in_root, self._mpi_rank = False, None
+            return True
         if "Root Cause (first observed failure)" in text:
             self._in_root = True
             self._block = {}
@@ -550,7 +607,7 @@ class _Stream:
         if "Traceback" in value:
             self._begin(0, value)
 
-    def _ended(self, rank: int, code: int, pid: int, quote: Quote) -> None:
+    def _ended(self, rank: int, code: int, pid: int | None, quote: Quote) -> None:
         self._reader.reading.ranks.add(rank)
         self._reader.reading.ends.append(
             End(
@@ -599,11 +656,14 @@ class _Stream:
 
 def _explained(event: Event) -> Signature | None:
     """What is known of an exception, by its last words and then by all of them."""
-    if _LAUNCHER_TYPES.search(event.type):
+    joins = event.frames and _JOINS.search(event.frames[0].path)  # torch 1.7 and older raise a plain Exception
+    if _LAUNCHER_TYPES.search(event.type) or (joins and event.type == "Exception"):
         return explain("ChildFailedError")
     first = explain(event.text.partition("\n")[0][:2000])
     if first is None or first.id in _UNSPECIFIC:
-        return explain(event.text[:6000]) or first
+        found = explain(event.text[:6000])
+        # What a launcher writes next to it is no part of the message.
+        return found if found is not None and (found.role != "launcher" or not event.type) else first
     return first
 
 

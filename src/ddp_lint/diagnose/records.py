@@ -198,6 +198,14 @@ class Stack(NamedTuple):
     quote: Quote
 
 
+class CutOff(NamedTuple):
+    """A traceback that the log cuts off before its exception: frames, innermost first, and the code of the last one."""
+
+    rank: int | None
+    frames: tuple[Frame, ...]
+    code: tuple[Quote, ...]
+
+
 class Print(NamedTuple):
     """One side of a collective that did not match: CollectiveFingerPrint(...)."""
 
@@ -221,8 +229,12 @@ class Reading:
     output_before: dict[int | None, Quote] = dataclasses.field(default_factory=dict)
     ranks: set[int] = dataclasses.field(default_factory=set)
     world: int | None = None
-    #: Tracebacks that the log cuts off before it reaches the exception: rank and frames, innermost first.
-    cut_off: list[tuple[int | None, tuple[Frame, ...]]] = dataclasses.field(default_factory=list)
+    #: Tracebacks that the log cuts off before it reaches the exception.
+    cut_off: list[CutOff] = dataclasses.field(default_factory=list)
+    #: Exceptions in the middle of a line, as people quote them.
+    mentioned: list[Event] = dataclasses.field(default_factory=list)
+    #: torchrun says of a failure that it was the only one.
+    no_others: bool = False
     #: Stacks of processes that still ran.
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
     lines: int = 0

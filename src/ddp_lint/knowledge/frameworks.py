@@ -34,13 +34,15 @@ _T = TypeVar("_T")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launch:
     """What shows that several ranks run a file: `identifiers` and `modules` that it uses, `bases` of its classes. Where
-    there are `words`, an import of `modules` shows it only if the file has one of them as well. `starts` are the
+    there are `words`, an import of `modules` shows it only if the file has one of them as well; `offline` are parts of
+    them for programs of one process, which convert what ranks have written. `starts` are the
     identifiers in files that ranks run themselves; `commands` are patterns of the command lines that start ranks.
     `decorators` keep a function to one rank. `rank_hosts_store`: at the address that the launcher gives the ranks, it
     hosts no store of its own as torchrun does, but rank 0 does."""
 
     identifiers: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    offline: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()

@@ -40,6 +40,8 @@ _WRAPS = frozenset(
 )
 #: Classes of other packages whose objects start the ranks, or join them, without a word of it in the program.
 _RUNNERS = re.compile(r"\w*(Trainer|TrainingArguments|Strategy|Runner|Engine|Accelerator|Fabric)(_\w+)?")
+#: Packages whose classes of such names start no ranks.
+_STARTS_NONE = re.compile(r"typing|torch\.(?!distributed\b)")
 #: How a program starts other processes.
 _STARTS_ITSELF = re.compile(
     r"\bspawn\(|start_processes|notebook_launcher|\bsubprocess\b|os\.system\(|\w*Process\(|\w*launch\w*\("
@@ -260,7 +262,7 @@ def has_runner(facts: ModuleFacts, project: Project) -> bool:
     """Whether a file uses a class of another package that starts ranks, or joins them, by itself."""
     # A folder without `__init__.py` is a package of the project as well.
     foreign = (t for t in facts.imports.names.values() if not (project.find(t.partition(".")[0]) or project.split(t)))
-    return any(_RUNNERS.fullmatch(target.rpartition(".")[2]) for target in foreign if not target.startswith("typing"))
+    return any(_RUNNERS.fullmatch(target.rpartition(".")[2]) for target in foreign if not _STARTS_NONE.match(target))
 
 
 def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:

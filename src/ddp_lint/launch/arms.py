@@ -3,6 +3,7 @@ of the same setting."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import statements
+from ddp_lint.tensors.callers import sites_of
 
 _VARIABLE = r"""["'](?:LOCAL_|)(?:RANK|WORLD_SIZE)["']"""
 _ENVIRON = r"(?:os\.)?environ(?:\.keys\(\))?"
@@ -99,4 +103,35 @@ def _of_joins(module: Module, facts: ModuleFacts, project: Project) -> Iterator[
         if name in facts.definitions:
             continue
         if MAY_JOIN.search(last) or (last in lasts and module.callee(call) in joining):
-            yield tuple(_choices(module, call))
+            yield (*_choices(module, call), *_implied(module, facts, call))
+
+
+def _implied(module: Module, facts: ModuleFacts, node: cst.CSTNode) -> Iterator[_Choice]:
+    """The settings that are on where `node` runs since another one is, which the file sets once from them, or whose
+    value all callers give: ``args.spawns = args.only and args.parallel``."""
+    for test, taken in conditions(module, node):
+        for part in conjuncts(test) if taken else ():
+            if isinstance(part, (cst.Name, cst.Attribute)):
+                yield from (_Choice(setting, "", True) for setting in _set_from(facts, _given(module, part)))
+
+
+def _given(module: Module, name: cst.Name | cst.Attribute) -> str:
+    """The last part of a name, or of what all calls of the function give it where it is a parameter."""
+    function, written = module.function_of(name), dotted(name)
+    bound = module.bindings(name) if function is not None else []
+    if function is not None and [b.kind for b in bound] == ["parameter"]:
+        given = {dotted_ast(site.given(function, written)) for site in sites_of(module, function)}
+        written = given.pop() if len(given) == 1 else ""
+    return written.rpartition(".")[2]
+
+
+def _set_from(facts: ModuleFacts, setting: str) -> Iterator[str]:
+    """The settings that one is set from, where the file sets it once, to whether all of them are on."""
+    set_to = [
+        node.value
+        for node in (statements(facts.tree) if setting else ())
+        if isinstance(node, ast.Assign) and any(last_part(target) == setting for target in node.targets)
+    ]
+    value = set_to[0] if len(set_to) == 1 else None
+    if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.And):
+        yield from filter(None, (dotted_ast(part).rpartition(".")[2] for part in value.values))

@@ -17,7 +17,7 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone, shows_no_ranks
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
-from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off
+from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off, spawns
 from ddp_lint.launch.search import holds_by, importers, programs
 from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.unused import is_plain, is_variable
@@ -107,20 +107,23 @@ def is_for_one_process(facts: ModuleFacts, project: Project, line: int) -> bool:
 
 
 def _imported_by_ranks(module: Module) -> Evidence | None:
-    assert module.project is not None
-    return _run_by(module.project, programs(module.project, module.name, holding=joining_words(module.project)))
+    project, facts = module.project, module.facts
+    assert project is not None and facts is not None
+    return _run_by(project, facts, programs(project, module.name, holding=joining_words(project)))
 
 
 def program_of_ranks(facts: ModuleFacts, project: Project, line: int | None = None) -> Evidence | None:
     """Evidence that several ranks run a file: in it, else in a file that imports it. None where all programs that come
     to it, or to a line of it, are one process."""
     users = importers(project, facts.name, holding=joining_words(project)) if facts.name else iter(())
-    found = evidence_in(facts, project) or _run_by(project, users)
+    found = evidence_in(facts, project) or _run_by(project, facts, users)
     return None if found is None or comes_alone(facts, project, line) else found
 
 
-def _run_by(project: Project, users: Iterator[ModuleFacts]) -> Evidence | None:
-    found = next(filter(None, (evidence_in(facts, project) for facts in users)), None)
+def _run_by(project: Project, facts: ModuleFacts, users: Iterator[ModuleFacts]) -> Evidence | None:
+    """Evidence in one of the files that import another. A test may have ranks for what other code of its file tests."""
+    counted = (user for user in users if facts.source.is_test or not user.source.is_test)
+    found = next(filter(None, (evidence_in(user, project) for user in counted)), None)
     return dataclasses.replace(found, own=False) if found is not None else None
 
 
@@ -304,7 +307,7 @@ def _known() -> dict[str, frozenset[str]]:
     """The words of any program and of all frameworks, by what they are."""
     found = {key: {*values} for key, values in table("launch")["several_ranks"].items()}
     for framework in frameworks.frameworks():
-        for key in ("identifiers", "bases", "modules"):
+        for key in ("identifiers", "bases", "modules", "offline"):
             found.setdefault(key, set()).update(getattr(framework.launch, key))
     return {key: frozenset(values) for key, values in found.items()}
 
@@ -350,9 +353,10 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
             for name in _imported(node):
                 if not _is_used(name, node, used, nodes):
                     continue
-                foreign = is_within(name, known["modules"]) and project.find(name.partition(".")[0]) is None
+                foreign = is_within(name, known["modules"]) and not _is_of_project(project, name)
                 words = _wordy().get(name.partition(".")[0])
-                if foreign and words is not None and words.search(in_use()) is None:
+                wordless = words is not None and words.search(in_use()) is None
+                if foreign and (wordless or is_within(name, known["offline"])):
                     continue  # it has a function that sets seeds, say
                 if not foreign and name.rpartition(".")[2] not in known["identifiers"]:
                     continue
@@ -449,6 +453,13 @@ def _fallen_back(nodes: list[ast.AST]) -> frozenset[ast.AST]:
 
 def _is_number(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and str(value.value).isdigit()
+
+
+def _is_of_project(project: Project, name: str) -> bool:
+    """Whether an imported name is one of the project's own, also in a part of a namespace package that it shares with
+    others: the project has the module, or what it is in."""
+    parts = name.split(".")
+    return any(project.find(".".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -757,7 +768,16 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
                 return True
             if _is_of_one(text, taken):
                 return True
-    return not module.file.shows(_ON_TPUS) and is_joined_elsewhere(module, node)
+    return _has_ranks_of_group(module) and is_joined_elsewhere(module, node)
+
+
+def _has_ranks_of_group(module: Module) -> bool:
+    """Whether the ranks of a file are those that make its group: on TPUs they may do without, unless the file spawns
+    them itself as processes of PyTorch."""
+    if not module.file.shows(_ON_TPUS):
+        return True
+    facts, project = module.facts, module.project
+    return facts is not None and project is not None and any(spawns(facts, project))
 
 
 def _is_of_no_kind(module: Module, text: str) -> bool:
@@ -800,8 +820,8 @@ def comes_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 
 def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     """Whether `node` is in a function that is called in this file, on one rank only, and in no other file that several
-    ranks run; or in a method whose name no other file of the project has, or that all calls by that name in the project
-    keep to one rank or make in a program of one process."""
+    ranks run; or in a method whose name no other file of the project has; or in either, if all calls in the project are
+    kept to one rank or made in a program of one process."""
     function, facts, project = module.function_of(node), module.facts, module.project
     if function is None or facts is None or project is None:
         return False
@@ -813,25 +833,28 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     calls = functools.partial(_calls_of, called, facts.tree.body, own_ranks(module))
     here = project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept)
     if method:
-        return (here and len(project.holding(name)) == 1) or _all_calls_on_one_rank(module, project, function)
-    whole = (module.name, f"{module.name}.{name}")
-    users = importers(project, module.name, holding=(name,)) if here and module.name else ()
-    also = (u for u in users if any(t in whole for t in (*u.imports.names.values(), *u.imports.stars)))
-    return here and not any(program_of_ranks(user, project) for user in also)
+        alone = here and len(project.holding(name)) == 1
+    else:
+        whole = (module.name, f"{module.name}.{name}")
+        users = importers(project, module.name, holding=(name,)) if here and module.name else ()
+        also = (u for u in users if any(t in whole for t in (*u.imports.names.values(), *u.imports.stars)))
+        alone = here and not any(program_of_ranks(user, project) for user in also)
+    return alone or _all_calls_on_one_rank(module, project, function)
 
 
-def _all_calls_on_one_rank(module: Module, project: Project, method: cst.FunctionDef) -> bool:
-    """Whether one rank alone makes all calls of a method, wherever they are: some under a test of the rank, others in
-    programs of one process. Of methods that a base class of another package may call not all calls are seen."""
-    owner, name = module.class_of(method), method.name.value
-    if owner is None or name == "forward" or name.startswith("__") or method.decorators:
+def _all_calls_on_one_rank(module: Module, project: Project, function: cst.FunctionDef) -> bool:
+    """Whether one rank alone makes all calls of a function or method, wherever they are: some under a test of the rank,
+    others in programs of one process. Of methods that a base class of another package may call not all calls are
+    seen."""
+    owner, name = module.class_of(function), function.name.value
+    if name.startswith("__") or (owner is not None and name == "forward") or function.decorators:
         return False
-    sites = call_sites(module, method)
+    sites = call_sites(module, function)
     first = [site for site in sites if is_on_first(module, site.facts, site.node)]
     others = [site for site in sites if site not in first]
     if not first or not all(comes_alone(site.facts, project, site.node.lineno) for site in others):
         return False
-    return is_plain(project, module.name_of(owner)) and not is_installed(project)
+    return (owner is None or is_plain(project, module.name_of(owner))) and not is_installed(project)
 
 
 def called_in_one_process(module: Module, node: cst.CSTNode) -> bool:

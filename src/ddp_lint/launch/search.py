@@ -14,7 +14,7 @@ import libcst as cst
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module
-from ddp_lint.source.imports import absolute, is_script
+from ddp_lint.source.imports import absolute, folders_put_on_path, is_script
 from ddp_lint.source.syntax import FunctionNode, statements, walk
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
@@ -40,13 +40,24 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
         package, _, last = home.rpartition(".")
         word = last or package
         found = [p for p in project.holding(word) if p in wanted] if word else []
-        for path in found[:_READ_LIMIT]:
+        for path in _likely(project, home, found):
             if word not in words_of_imports(project, path):
                 continue
             facts = project.facts_of(path)
             if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
                 seen.add(facts.name)
                 yield facts
+
+
+def _likely(project: Project, home: str, found: list[pathlib.Path]) -> list[pathlib.Path]:
+    """Of the files that hold the last part of a module's name, those that are read: where there are too many, the ones
+    first that hold the part before as well, or lie beside the module, which import it by that name."""
+    before = home.rpartition(".")[0].rpartition(".")[2]
+    if len(found) <= _READ_LIMIT or not before:
+        return found[:_READ_LIMIT]
+    place = project.find(home)
+    around, beside = set(project.holding(before)), place.parent if place is not None else None
+    return sorted(found, key=lambda path: path not in around and path.parent != beside)[:_READ_LIMIT]
 
 
 def words_of_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
@@ -185,13 +196,15 @@ def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]
     path = project.find(facts.name)
     if path is not None:
         _, is_package = project.module_name(path)
-        started = is_script(facts.file.text)
+        started, below = is_script(facts.file.text), folders_put_on_path(facts.file.text)
         for node in (n for n in statements(facts.tree) if isinstance(n, ast.ImportFrom)):
             base = absolute(node, facts.name, is_package)
             names = [f"{base}.{alias.name}" for alias in node.names]
             # Whoever starts a script puts its folder in front, or another one.
             places = (started, False)
-            located = names if node.level else [project.locate(n, path, place) for n in names for place in places]
+            located = (
+                names if node.level else [project.locate(n, path, place, below) for n in names for place in places]
+            )
             targets |= dict.fromkeys(located)
     found: dict[str, None] = {}
     for target in targets:

@@ -129,7 +129,7 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
             return False
         if facts.file.holds("__main__") or not _only_sets_up(facts) or len(stem) < TELLING:
             return False
-        if any(_mentions_word(project, other, stem) for other in project.holding(stem) if other != path):
+        if any(_may_name(project, other, stem) for other in project.holding(stem) if other != path):
             return False
         if named_in_texts(project, stem) or is_installed(project):
             return False
@@ -138,10 +138,35 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
     return project.remember(("left file", facts.name), found)
 
 
-def _mentions_word(project: Project, path: pathlib.Path, word: str) -> bool:
-    """Whether a file holds a word in its code: ``# from models.first_draft import *`` imports nothing any more."""
+def _may_name(project: Project, path: pathlib.Path, stem: str) -> bool:
+    """Whether the code of a file may name a module by its last name: in an import, in a string, as a part of what it
+    imports, or as a name that it does not bind itself. Not ``trainer = Trainer()``, nor what a comment has:
+    ``# from models.first_draft import *``."""
     facts = project.facts_of(path)
-    return facts is None or re.search(rf"\b{re.escape(word)}\b", facts.file.code) is not None
+    if facts is None:
+        return True
+    if re.search(rf"\b{re.escape(stem)}\b", facts.file.code) is None:
+        return False
+    key = ("may name", stem)
+    found: bool = project.remember(key, lambda: _has_name(project, facts, path, stem), facts.kept)
+    return found
+
+
+def _has_name(project: Project, facts: ModuleFacts, path: pathlib.Path, stem: str) -> bool:
+    if stem in words_of_imports(project, path):
+        return True
+    word, read, bound = re.compile(rf"\b{re.escape(stem)}\b"), False, False
+    for node in walk(facts.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.search(node.value):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr == stem:
+            root = dotted_ast(node).partition(".")[0]
+            if root and facts.imports.resolve(root) is not None:
+                return True
+        read |= isinstance(node, ast.Name) and node.id == stem
+        bound |= isinstance(node, ast.arg) and node.arg == stem
+        bound |= isinstance(node, ast.Name) and node.id == stem and not isinstance(node.ctx, ast.Load)
+    return read and not bound
 
 
 def _is_copied_beside(project: Project, facts: ModuleFacts) -> bool:
@@ -198,9 +223,9 @@ def is_unused_at(
     return bool(name) and _is_left(project, facts, name, frozenset(), among, program)
 
 
-def _is_given_away(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
+def is_given_away(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -> bool:
     """Whether a decorator gets a definition that may keep it, as a registry does: ``@torch.no_grad()`` does not."""
-    return not all(_CONTEXTS.fullmatch(facts.qualified(each)) for each in decorators(definition))
+    return not all(_CONTEXTS.fullmatch(facts.qualified(each) or dotted_ast(each)) for each in decorators(definition))
 
 
 def is_plain(project: Project, name: str) -> bool:
@@ -218,7 +243,7 @@ def _is_left(
 ) -> bool:
     """Whether nothing but unused definitions mentions one; `above`: those that are being looked at."""
     definition = facts.definitions.get(name)
-    if definition is None or _is_given_away(facts, definition):
+    if definition is None or is_given_away(facts, definition):
         return False
     if name.startswith("main") and program in ("", facts.name) and not _is_never_started(project, facts, name):
         return False
@@ -228,7 +253,7 @@ def _is_left(
         by_text = is_installed(project) or bool(_how_it_looks_up(project))
     else:
         by_text = _computes_names(project, among)
-    paths = _mentioning_files(project, facts, name, by_text=by_text)
+    paths = files_mentioning(project, facts, name, by_text=by_text)
     if len(paths) > _FILES or (not above and is_found_by_name(project, facts, name, among)):
         return False
     above |= {(facts.name, name)}
@@ -258,7 +283,7 @@ def _is_never_started(project: Project, facts: ModuleFacts, name: str) -> bool:
     return bool(_mentions(project, facts).started) and not may_be_entry_point(project, name)
 
 
-def _mentioning_files(project: Project, facts: ModuleFacts, name: str, *, by_text: bool) -> Sequence[pathlib.Path]:
+def files_mentioning(project: Project, facts: ModuleFacts, name: str, *, by_text: bool) -> Sequence[pathlib.Path]:
     """The files that hold the name of a definition and may mean it, as not all do where it is a word: its own, what
     imports it or a package that passes it on, and what has the string where that counts."""
     paths = project.holding(name)
@@ -330,6 +355,20 @@ def _mentioning(
     none. A list of what a module offers mentions what it does not use, nor does a module that is `imported` do what
     its ``if __name__ == "__main__":`` holds, or what no program comes to; and ``logging.enable`` is not the
     ``enable`` of another module."""
+    lines = lines_mentioning(project, facts, name, definition, by_text=by_text, imported=imported)
+    return {_mentions(project, facts).around(line) for line in lines}
+
+
+def lines_mentioning(
+    project: Project,
+    facts: ModuleFacts,
+    name: str,
+    definition: ast.AST,
+    *,
+    by_text: bool = True,
+    imported: bool = False,
+) -> set[int]:
+    """The lines on which a file mentions a definition (`_mentioning`)."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
@@ -337,7 +376,7 @@ def _mentioning(
     lines |= known.strings.get(name, set()) if by_text else set()
     idle = [*known.offers, *(known.started if imported else ())]
     lines = {line for line in lines if not any(line in each for each in idle)}
-    return {known.around(line) for line in lines if not is_never_reached_from_programs(project, facts, line)}
+    return {line for line in lines if not is_never_reached_from_programs(project, facts, line)}
 
 
 def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> bool:
@@ -360,10 +399,10 @@ def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attri
         return True
     meaning = project.meaning(facts, node)
     found = project.definition(meaning)
-    return _is_foreign(project, meaning) if found is None else found[1] is not definition
+    return is_foreign(project, meaning) if found is None else found[1] is not definition
 
 
-def _is_foreign(project: Project, meaning: str) -> bool:
+def is_foreign(project: Project, meaning: str) -> bool:
     """Whether a name leads to another package: ``torch.load`` is no function `load` of the project."""
     first = meaning.partition(".")[0]
     return bool(first) and project.find(first) is None and project.split(meaning) is None

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from ddp_lint.files import read, write
 from ddp_lint.project.project import Project
 from ddp_lint.project.states import YOUNG, listing_of, state_of
-from ddp_lint.source.imports import imports_in
+from ddp_lint.source.imports import folders_put_on_path, imports_in
 
 _NAME = "imports.json"
 #: Bytes; what is larger was not written by us.
@@ -118,5 +118,6 @@ def _imported(path: pathlib.Path, project: Project) -> Iterator[str]:
         text = os.fsdecode(path.read_bytes())
     except OSError:
         return
+    below = folders_put_on_path(text)
     for target in dict.fromkeys(target for target, _ in imports_in(text)):
-        yield from project.layout.imported(target, os.path.normpath(path), script=True)
+        yield from project.layout.imported(target, os.path.normpath(path), script=True, below=below)

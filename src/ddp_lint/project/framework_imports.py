@@ -15,7 +15,7 @@ from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.layout import FILES_LIMIT, Layout
 from ddp_lint.project.words import words
-from ddp_lint.source.imports import imports_in, is_script
+from ddp_lint.source.imports import folders_put_on_path, imports_in, is_script
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.wrap_evidence import evidence
 
@@ -121,10 +121,10 @@ class FrameworkImports:
             return _Look(True, has_ranks=True)
         found: set[str] = set()
         packages: set[str] = set()
-        started = is_script(text)
+        started, below = is_script(text), folders_put_on_path(text)
         uses = bool(own)
         for target, _ in imports_in(text):
-            names = self._layout.imported(target, path, started)
+            names = self._layout.imported(target, path, started, below)
             files = set(filter(None, map(self._layout.find, names)))
             first = target.partition(".")[0]
             packages.add(first)

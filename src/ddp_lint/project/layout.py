@@ -7,7 +7,8 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from ddp_lint.files import inner, lies_in
@@ -199,13 +200,14 @@ class Layout:
                 return name, is_package
         return ("" if is_package else base.rpartition(".")[0]), is_package
 
-    def locate(self, name: str, folder: str, script: bool) -> str:
+    def locate(self, name: str, folder: str, script: bool, below: Collection[str] = ()) -> str:
         """The name inside the project of what an absolute import in a file of `folder` names; `name` if not found.
 
         As the interpreter would look: in the folder of a script (a file in a folder that is no package, or one that is
         started itself, `script`), in the folders above that are no packages, in the source roots. The folder of a
         script and those above it are in `sys.path` only when someone put them there, yet training recipes do. A package
-        that was copied into another one still imports itself by its old name.
+        that was copied into another one still imports itself by its old name. `below`: what the file puts on the path
+        (`folders_put_on_path`).
         """
         parts = name.split(".")
         for base in dict.fromkeys((*self._import_folders(folder, parts[0], script), *self.source_roots)):
@@ -213,7 +215,24 @@ class Layout:
                 path = self._module_below(base, parts[:length])
                 if path:
                     return ".".join([self.name_of(path)[0], *parts[length:]])
-        return self._in_copied(folder, parts) or name
+        return self._in_copied(folder, parts) or (self._put_on_path(folder, parts, below) if below else "") or name
+
+    def _put_on_path(self, folder: str, parts: list[str], below: Collection[str]) -> str:
+        """The name of what `parts` name in one of the folders `below` this one or one around it: from where a program
+        is started is not seen, so the nearest counts. '' where it has no such module, or the name is another one's."""
+        if parts[0] in _frameworks() or parts[0] in sys.stdlib_module_names:
+            return ""
+        while self._is_inside(folder):
+            for base in (f"{inner(folder)}{name}" if name else folder for name in below):
+                paths = ((n, self._module_below(base, parts[:n])) for n in range(len(parts), 0, -1))
+                length, path = next((found for found in paths if found[1]), (0, None))
+                if path:
+                    return ".".join([self.name_of(path)[0], *parts[length:]])
+            above = os.path.dirname(folder)
+            if above == folder:
+                break
+            folder = above
+        return ""
 
     def _in_copied(self, folder: str, parts: list[str]) -> str:
         """The name of what `parts` name in a package around `folder` that has their first name: in a file of
@@ -233,13 +252,14 @@ class Layout:
             folder = above
         return ""
 
-    def imported(self, target: str, path: str, script: bool) -> Iterator[str]:
+    def imported(self, target: str, path: str, script: bool, below: Collection[str] = ()) -> Iterator[str]:
         """The names inside the project of all that an import of `target` (as `imports_in` gives it) in a file may run:
-        the name itself, should it be a module, the module that it comes from, and the packages around that."""
+        the name itself, should it be a module, the module that it comes from, and the packages around that. `below`:
+        what the file puts on the path."""
         if target.startswith("."):
             name = absolute_target(target, *self.name_of(path))
         else:
-            name = self.locate(target, os.path.dirname(path), script)
+            name = self.locate(target, os.path.dirname(path), script, below)
         while name:
             yield name
             name = name.rpartition(".")[0]

@@ -50,7 +50,7 @@ from ddp_lint.project.project_names import Own
 from ddp_lint.project.types import Types
 from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
-from ddp_lint.source.imports import ImportTable, dotted_ast, is_script
+from ddp_lint.source.imports import ImportTable, dotted_ast, folders_put_on_path, is_script
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.wrap_evidence import in_code
 
@@ -204,24 +204,26 @@ class Project:
         self._ask(f"find:{name}", self._relative(path) if path else "")
         return path
 
-    def locate(self, name: str, path: pathlib.Path, script: bool) -> str:
+    def locate(self, name: str, path: pathlib.Path, script: bool, below: tuple[str, ...] = ()) -> str:
         """What an absolute import of `name` means in the file `path`, as a name that `find` and `canonical` take.
 
         A recipe's ``from utils import x`` means the `utils` in its folder; what the project does not have is returned
-        as it is. `script`: the file is started itself (`is_script`).
+        as it is. `script`: the file is started itself (`is_script`). `below`: what it puts on the path of modules
+        (`folders_put_on_path`).
         """
-        return self._locate(name, os.path.dirname(os.path.normpath(path)), script)
+        return self._locate(name, os.path.dirname(os.path.normpath(path)), script, below)
 
-    def _locate(self, name: str, folder: str, script: bool) -> str:
-        found = self._layout.locate(name, folder, script)
-        self._ask(f"locate:{int(script)}:{name}:{self._relative(folder)}", found)
+    def _locate(self, name: str, folder: str, script: bool, below: tuple[str, ...]) -> str:
+        found = self._layout.locate(name, folder, script, below)
+        self._ask(f"locate:{' '.join((str(int(script)), *below))}:{name}:{self._relative(folder)}", found)
         return found
 
     def imports(self, tree: Any, path: pathlib.Path, text: str) -> ImportTable:
         """The import table of a file, its absolute imports taken as they are meant at its place."""
         name, is_package = self.module_name(path)
         folder, script = os.path.dirname(os.path.normpath(path)), is_script(text)
-        return ImportTable.of(tree, name, is_package, lambda target: self._locate(target, folder, script))
+        below = folders_put_on_path(text)
+        return ImportTable.of(tree, name, is_package, lambda target: self._locate(target, folder, script, below))
 
     # ---- paths
 
@@ -987,8 +989,9 @@ class Project:
             elif kind == "reach":
                 self._ask(question, self._reach_of(rest))
             elif kind == "locate":
-                script, name, folder = rest.split(":", 2)
-                self._locate(name, self.absolute(folder), script == "1")
+                how, name, folder = rest.split(":", 2)
+                script, *below = how.split(" ")
+                self._locate(name, self.absolute(folder), script == "1", tuple(below))
         return self._answers.get(question, "?")
 
 

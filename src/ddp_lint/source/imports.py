@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Container, Iterator
 
@@ -159,6 +160,27 @@ def is_script(text: str) -> bool:
     """Whether a file is started itself, so that it finds the modules beside it: by its ``__main__`` guard, or by the
     options that it reads at its top."""
     return "__main__" in text or ("parse_" in text and _READS_OPTIONS.search(text) is not None)
+
+
+#: Where a file puts folders on the path of modules.
+_PUTS_ON_PATH = re.compile(r"^[^#\n]*\bsys\.path\.(?:append|insert|extend)\(", re.MULTILINE)
+#: A line that speaks of folders, and the folders in it. One that begins at the root of all files is of one machine.
+_OF_FOLDERS = re.compile(r"^[^#\n]*(?:path|dir|root|folder|parent|__file__)[^\n]*", re.MULTILINE | re.IGNORECASE)
+_FOLDER = re.compile(r"""["']((?:[\w.-]+/)*[\w.-]+)/?["']""")
+#: Folders of one file that are looked at.
+_FOLDERS = 16
+
+
+def folders_put_on_path(text: str) -> tuple[str, ...]:
+    """Below which folders a file has its modules looked for, as ``sys.path.append("lib")`` does: the names of folders
+    in its lines about folders, "" for one around the file. Empty where it does not change the path."""
+    if "sys.path." not in text or not _PUTS_ON_PATH.search(text):
+        return ()
+    found = {"": None}
+    for line in _OF_FOLDERS.findall(text):
+        named = ["/".join(part for part in name.split("/") if part.strip(".")) for name in _FOLDER.findall(line)]
+        found |= dict.fromkeys((*named, "/".join(filter(None, named))))
+    return tuple(itertools.islice(found, _FOLDERS))
 
 
 def imports_in(text: str) -> Iterator[tuple[str, str]]:

@@ -231,10 +231,14 @@ def gives_host(site: CallSite, function: cst.FunctionDef, name: str) -> bool:
 def _on_host(value: ast.expr, around: FunctionNode | None, facts: ModuleFacts) -> bool:
     if isinstance(value, ast.Constant):
         return True
+    if isinstance(value, ast.Subscript):
+        return not _is_filled(value.value, around) and _on_host(value.value, around, facts)
     if isinstance(value, ast.Attribute):
         own = around is not None and dotted_ast(value) == f"self.{value.attr}"
-        return value.attr in names("python_values", "attributes") or (
-            own and _is_kept_on_host(value.attr, around, facts)
+        return (
+            value.attr in names("python_values", "attributes")
+            or (own and _is_kept_on_host(value.attr, around, facts))
+            or (value.attr in names("selection", "padded_fields") and _on_host(value.value, around, facts))
         )
     if isinstance(value, ast.Name) and around is not None:
         known = {p.arg for p in parameters(around)}
@@ -250,12 +254,22 @@ def _on_host(value: ast.expr, around: FunctionNode | None, facts: ModuleFacts) -
         return True
     if is_factory(facts.qualified(value.func)):
         return not any(keyword.arg in (None, "device") for keyword in value.keywords)
+    if any(keyword.arg == "return_tensors" for keyword in value.keywords):  # a tokenizer of transformers
+        return not any(keyword.arg in (None, "device") for keyword in value.keywords)
     if not isinstance(value.func, ast.Attribute):
         return False
     to_host = value.func.attr == "to" and any(
         isinstance(a, ast.Constant) and a.value == "cpu" for a in (*value.args, *(k.value for k in value.keywords))
     )
     return to_host or value.func.attr in ("cpu", "numpy") or value.func.attr in names("python_values", "methods")
+
+
+def _is_filled(value: ast.expr, around: FunctionNode | None) -> bool:
+    """Whether a function puts anything into what a name holds: ``batch[key] = batch[key].cuda()``."""
+    stored = (
+        (n for n in walk(around) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)) if around else ()
+    )
+    return any(dotted_ast(each.value) == dotted_ast(value) for each in stored)
 
 
 def _is_kept_on_host(attribute: str, method: FunctionNode | None, facts: ModuleFacts) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.knowledge import canonical, frameworks
+from ddp_lint.launch.alone import modules_around
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -108,6 +110,9 @@ _TRAINS = (
     *frameworks.every(lambda framework: framework.trains),
 )  # fmt: skip
 
+#: The same in what is imported: ``from xtuner.tools.train import main``.
+_IS_TRAINING = re.compile(r"(^|[._])train(er|ers|ing)?\b")
+
 
 def only_infers(project: Project | None) -> bool:
     """Whether the programs of a project run models and train none. A project without programs is a library, whose
@@ -118,6 +123,30 @@ def only_infers(project: Project | None) -> bool:
         return bool(project.holding("__main__")) and not any(map(project.holding, _TRAINS))
 
     return project is not None and project.remember(("only infers",), found)
+
+
+def comes_untrained(module: Module, node: cst.CSTNode) -> bool:
+    """Whether the programs that come to a place are seen, and no module of theirs trains or imports what may: others of
+    the project may train other models."""
+    facts, project = module.facts, module.project
+    if facts is None or project is None:
+        return False
+
+    def found() -> bool:
+        names = modules_around(facts, project, line)
+        return bool(names) and not any(_may_train(project.facts(name)) for name in names)
+
+    line = module.span(node).line
+    untrained: bool = project.remember(("comes untrained", line), found, facts.kept)
+    return untrained
+
+
+def _may_train(facts: ModuleFacts | None) -> bool:
+    """Whether a module holds a word of training, or imports something named after it."""
+    if facts is None or any(map(facts.file.holds, _TRAINS)):
+        return facts is not None
+    targets = (*facts.imports.names.values(), *facts.imports.stars)
+    return any(_IS_TRAINING.search(target) for target in targets)
 
 
 def evaluation_only(module: Module, node: cst.CSTNode) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dis
 import functools
 import importlib.machinery
+import itertools
+import linecache
 import os
 import pathlib
 import re
@@ -17,6 +19,7 @@ from types import FrameType, TracebackType
 from ddp_lint.verify.trace import Frame
 
 _LIMIT = 12
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
@@ -123,6 +126,34 @@ def traceback_frames(trace: TracebackType | None) -> tuple[list[Frame], str]:
             found.insert(0, frame)
         trace = trace.tb_next
     return found[:_LIMIT], inner
+
+
+def none_at(trace: TracebackType | None) -> list[str]:
+    """The variables and attributes that are None in what the innermost of the user's frames was computing."""
+    innermost = None
+    while trace is not None:
+        innermost = trace if is_user(trace.tb_frame.f_code.co_filename) else innermost
+        trace = trace.tb_next
+    if innermost is None:
+        return []
+    code = innermost.tb_frame.f_code
+    text = linecache.getline(code.co_filename, innermost.tb_lineno)
+    if sys.version_info >= (3, 11):
+        first, last, start, end = next(itertools.islice(code.co_positions(), innermost.tb_lasti // 2, None))
+        if first is not None and first == last:
+            text = text.encode()[start:end].decode()
+    names = _DOTTED.findall(text)
+    parts = (part for whole in names for part in itertools.accumulate(whole.split("."), "{}.{}".format))
+    return [part for part in dict.fromkeys(parts) if _value(innermost.tb_frame, part) is None]
+
+
+def _value(frame: FrameType, name: str) -> object:
+    """What a local variable holds, or an attribute of one that its object keeps; what is no such is not None."""
+    first, *rest = name.split(".")
+    held: object = frame.f_locals.get(first, ...)
+    for attribute in rest:
+        held = getattr(held, "__dict__", {}).get(attribute, ...)
+    return held
 
 
 def message_of(error: BaseException) -> str:

@@ -24,6 +24,8 @@ _NETWORK = frozenset(
      "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 )  # fmt: skip
 _SHOWN_LINES = 12
+#: The status of parsers (argparse, click) for wrong arguments, and how a target gets its own.
+_USAGE, _AFTER = 2, "\nthe target's own arguments follow after --: ddp-lint verify TARGET -- ARGUMENTS"
 #: A line of a traceback, and the beginnings of paths of ours.
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line \d+, in ')
 _OURS = (str(pathlib.Path(__file__).parents[1]), "<frozen runpy>")
@@ -117,7 +119,7 @@ def _of_rank(rank: RankOutcome) -> str:
     if left is not None and left.how == "os.exec":
         return f"the target becomes another program by os.exec*(){_at(left)}, which is not observed: run verify on that"
     if rank.how == "exit" and rank.exit and not any(rank.trace.calls("init_process_group")):
-        return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}"
+        return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}{_AFTER * (rank.exit == _USAGE)}"
     return ""
 
 

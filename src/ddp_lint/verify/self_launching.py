@@ -28,7 +28,11 @@ def starts_own_ranks(target: Target) -> bool:
 
 def _starts_ranks(facts: ModuleFacts) -> bool:
     calls = list(calls_below(facts.tree))
-    return any(_starts(facts, call) for call in calls) or _calls_launcher(facts.tree, calls) or _processes(calls)
+    return (
+        any(_starts(facts, call) for call in calls)
+        or _calls_launcher(facts.tree, calls)
+        or _processes(facts.tree, calls)
+    )
 
 
 def _starts(facts: ModuleFacts, call: ast.Call) -> bool:
@@ -46,8 +50,27 @@ def _calls_launcher(tree: ast.Module, calls: list[ast.Call]) -> bool:
     return bool(words & _LAUNCHERS)
 
 
-def _processes(calls: list[ast.Call]) -> bool:
-    """Processes are started, and a rank passes its number to init_process_group."""
+def _processes(tree: ast.Module, calls: list[ast.Call]) -> bool:
+    """Processes are started, and a rank passes its number to init_process_group, or sets the variable for it."""
     starts = any(last_part(c.func) == "Process" and any(k.arg == "target" for k in c.keywords) for c in calls)
     named = any(last_part(c.func) == "init_process_group" and any(k.arg == "rank" for k in c.keywords) for c in calls)
-    return starts and named
+    return starts and (named or _sets_rank(tree, calls))
+
+
+def _sets_rank(tree: ast.Module, calls: list[ast.Call]) -> bool:
+    """``os.environ["RANK"] = ..``, ``os.environ.update(RANK=..)``, ``os.environ.setdefault("RANK", ..)``."""
+    stored = (n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store))
+    if any(last_part(n.value) == "environ" and _is_rank(n.slice) for n in stored):
+        return True
+    for call in calls:
+        if isinstance(call.func, ast.Attribute) and last_part(call.func.value) == "environ":
+            keys = [key for value in call.args if isinstance(value, ast.Dict) for key in value.keys]
+            if any(k.arg == "RANK" for k in call.keywords) or any(map(_is_rank, keys)):
+                return True
+            if call.func.attr == "setdefault" and any(map(_is_rank, call.args[:1])):
+                return True
+    return False
+
+
+def _is_rank(key: ast.expr | None) -> bool:
+    return isinstance(key, ast.Constant) and key.value == "RANK"

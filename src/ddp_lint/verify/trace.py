@@ -263,8 +263,6 @@ class Write(Event):
     sharded: bool = False
     #: The numbers that the operation was given, such as a learning rate.
     numbers: tuple[float, ...] = ()
-    #: An operation that autograd recorded had read the parameter since the last backward.
-    after_use: bool = False
     #: Of a buffer: forwards compute with it, while autograd records.
     computed_with: bool = False
 
@@ -589,6 +587,8 @@ class Raised(Event):
     inner: str = ""
     #: A module of a library raised it while the user's code imported that.
     importing: bool = False
+    #: The variables and attributes that are None in the user's expression that raised it.
+    none: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -273,7 +273,8 @@ class Bodies:
             names = {absolute_target(target, module.name, module.is_package)}
         else:
             started = PROGRAM in module.names.bodies or module.names.acts
-            names = {self._project.locate(target, module.path, script) for script in (started, False)}
+            below = module.names.on_path
+            names = {self._project.locate(target, module.path, script, below) for script in (started, False)}
         known = False
         for name in names:
             head, behind = name, ""

@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.parts import kept_by_node
-from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.imports import dotted_ast, folders_put_on_path, last_part
 from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements
 
 #: The names of the bodies of a module, and of what it does when it is started.
@@ -78,8 +78,8 @@ class Names:
 @dataclasses.dataclass(slots=True)
 class FileNames:
     """The bodies of a file by their names (`Class.method` of a method), the bases of its classes, the decorators of its
-    definitions, what each name is imported as, whether the module does anything when it is imported, and its
-    variables."""
+    definitions, what each name is imported as, whether the module does anything when it is imported, its variables, and
+    what it puts on the path of modules."""
 
     bodies: dict[str, Names] = dataclasses.field(default_factory=dict)
     bases: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -87,6 +87,7 @@ class FileNames:
     imported_as: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     acts: bool = False
     assigned: set[str] = dataclasses.field(default_factory=set)
+    on_path: tuple[str, ...] = ()
 
 
 def naming(text: str) -> str:
@@ -103,7 +104,8 @@ def naming(text: str) -> str:
         for name, b in found.bodies.items()
     ]
     decorated = {name: sorted(each) for name, each in found.decorators.items()}
-    return repr((bodies, found.bases, decorated, found.imported_as, found.acts, sorted(found.assigned)))
+    others = found.imported_as, found.acts, sorted(found.assigned), found.on_path
+    return repr((bodies, found.bases, decorated, *others))
 
 
 @functools.lru_cache(maxsize=2)  # `naming` and who uses the table ask for the same text, one after the other
@@ -113,7 +115,7 @@ def names_of(text: str) -> FileNames | None:
         tree = parse(text)
     except CannotParse:
         return None
-    found = FileNames()
+    found = FileNames(on_path=folders_put_on_path(text))
     _Reader(found).read(tree)
     found.bodies[MODULE].imports_computed |= BY_SETTINGS.search(text) is not None
     return found

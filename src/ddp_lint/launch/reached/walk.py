@@ -43,7 +43,7 @@ _FILES = 600
 #: Letters of a part of a name by which a name that is put together is found.
 _PART = 3
 #: Methods that torch and other packages call by their names on any object, or that Python does.
-_CALLED = re.compile(
+CALLED = re.compile(
     r"__\w+__|_(?!get_name|named_)[a-z]\w*_(hook|impl|dict)|on_\w+|configure_\w+|\w+_(step|dataloader|hook|begin|end)"
     r"|forward|backward|setup_context|step|train|eval|fit|predict|transform|collate|process|run|setup|teardown|close|write"
     r"|flush|read|update|compute|reset|reset_parameters|extra_repr|state_dict|load_state_dict|parameters|to|cuda|apply|_apply"
@@ -360,7 +360,7 @@ class _Walk:
             called = self._attributes.get(name, 0) | asked.get(name, 0) | asked.get("", 0)
             for method in methods:
                 _added(self._had, method, new)
-                self._add(*method, new if foreign or _CALLED.fullmatch(name) else new & called)
+                self._add(*method, new if foreign or CALLED.fullmatch(name) else new & called)
 
     def _add_methods(self, inside: str, owner: str, name: str, bits: int) -> None:
         """A method that is called on an object of a class: that of the class, of those that it inherits from and of

@@ -5,16 +5,14 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence
 from ddp_lint.rules.compile.host import COMPARISONS, HostRule, Place, read_by
 from ddp_lint.rules.compile.host_reads import avoidable, repeated, wanted_by_compiler
+from ddp_lint.rules.compile.waits import wait_before, waited_before
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.queries import line_around
-from ddp_lint.source.tree import method_of, subtree
+from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import half_precision_only
-
-#: Methods of a tensor that give the same numbers, without work for the GPU.
-_OF_NO_COST = frozenset({"detach", "cpu"})
 
 
 class TensorReadOnHost(HostRule):
@@ -90,12 +88,15 @@ class TensorReadOnHost(HostRule):
     runs to say what is wrong in its error, also in functions that are called at such places alone, in tests, under
     `torch.no_grad()`; buffers and attributes that are read without computation, since they may be on the host; loops
     of training scripts outside of forward; arguments that every caller passes from the host
-    (`self.assign(boxes.cpu())`), branches that no caller reaches, single integers (under a test of the dtype and of
-    the shape). With `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Only with `--preview`:
-    a read outside of compiled code, once per forward, whose value the host may need (the size of an allocation, the
-    split sizes of an all-to-all). Reads in statements that follow one another and compute nothing are one finding:
-    only the first waits. The same read in a loop over layers or items, in a helper that several functions of one file
-    call, or of a value that is only used in arithmetic or reports, is always reported.
+    (`self.assign(boxes.cpu())`, `tokenizer(texts, return_tensors="pt").input_ids`), branches that no caller reaches,
+    single integers (under a test of the dtype and of the shape). With `capture_scalar_outputs` or `fullgraph=True`, the
+    reads that are captured. Reads that follow one another with no more than small operations between are one finding:
+    only the first waits, for the others the GPU has next to nothing left to do. Only with `--preview`, and outside of
+    compiled code: a read once per forward whose value the host may need (the size of an allocation, the split sizes of
+    an all-to-all); one right after an operation that waits itself (`mask.nonzero()`, `x[x > 0]`, `.cpu()`), but in a
+    loop, where they add up; one that only programs of one process come to, or only programs that train nothing. The
+    same read in a loop over layers or items, in a helper that several functions of one file call, or of a value that is
+    only used in arithmetic or reports, is reported.
 
     ## How to confirm
 
@@ -182,6 +183,8 @@ class TensorReadOnHost(HostRule):
         )
         if place.surely_compiled:
             return Confidence.HIGH if can_go else Confidence.MEDIUM
+        if waited_before(self.module, node, place.function):
+            return Confidence.LOW
         return Confidence.MEDIUM if can_go and not half_precision_only(self.module, node) else Confidence.LOW
 
     def _report(self, node: cst.Call, place: Place) -> None:
@@ -193,38 +196,18 @@ class TensorReadOnHost(HostRule):
             labels=place.labels,
             help="keep the value as a tensor (torch.where, mask arithmetic, .detach()), or pass sizes in as integers",
             confidence=self._sureness(node, place),
-            cause=self._statement(node),
+            cause=self._statement(node, place),
         )
 
-    def _statement(self, node: cst.Call) -> Cause | None:
-        """Reads in one statement are changed together: ``ends[i].item() - ends[i - 1].item()``. So are those in
-        statements which follow one another and do nothing but read: the first waits, the GPU has nothing left to do
-        for the others."""
+    def _statement(self, node: cst.Call, place: Place) -> Cause | None:
+        """Reads in one statement are changed together: ``ends[i].item() - ends[i - 1].item()``. So are those that
+        follow one another with no more than small operations between: the first waits, the GPU has hardly anything
+        left to do for the others."""
         statement = line_around(self.module, node)
         if statement is None:
             return None
-        block = self.module.parent(statement)
-        if isinstance(block, cst.IndentedBlock) and statement not in self._first_reads:
-            self._first_reads |= _first_reads(block)
-        return Cause(self.module.span(self._first_reads.get(statement, statement)))
-
-
-def _first_reads(block: cst.IndentedBlock) -> dict[cst.CSTNode, cst.CSTNode]:
-    """By statement of a block, the first of those in a row up to it that do nothing but read tensors."""
-    found: dict[cst.CSTNode, cst.CSTNode] = {}
-    first: cst.CSTNode | None = None
-    for each in block.body:
-        first = (first or each) if isinstance(each, cst.SimpleStatementLine) and _only_reads(each) else None
-        found[each] = first or each
-    return found
-
-
-def _only_reads(statement: cst.SimpleStatementLine) -> bool:
-    """Whether a statement reads tensors that exist, and computes none: ``logged = {"loss": loss.item()}``."""
-    nodes = list(subtree(statement))
-    if any(isinstance(n, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.AugAssign)) for n in nodes):
-        return False
-    calls = [n for n in nodes if isinstance(n, cst.Call)]
-    read = [of for call in calls if (of := read_by(call)) is not None]
-    views = [call for call in calls if method_of(call) in _OF_NO_COST and not call.args]
-    return bool(read) and len(read) + len(views) == len(calls)
+        if statement not in self._first_reads:
+            wait = wait_before(self.module, node, place.function)
+            before = wait.statement if wait is not None and wait.reads else None
+            self._first_reads[statement] = self._first_reads.get(before, before) if before is not None else statement
+        return Cause(self.module.span(self._first_reads[statement]))

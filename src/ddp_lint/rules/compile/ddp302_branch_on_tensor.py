@@ -87,8 +87,9 @@ class BranchOnTensor(HostRule):
     from the host, branches that no caller reaches. Only with `--preview`: a check that only raises; a branch outside
     of compiled code that a forward reaches once, unless it sets a flag that is returned or fills in by the mask that
     it asks for (`if mask.any(): x = x.masked_fill(mask, 0)`); one that tests first whether the tensor is of half
-    precision (`x.dtype == torch.float16 and torch.isinf(x).any()`). A branch in a loop over layers or items, or in a
-    helper that several functions of one file call, is reported by default.
+    precision (`x.dtype == torch.float16 and torch.isinf(x).any()`); one outside of compiled code that only programs of
+    one process come to, or only programs that train nothing. A branch in a loop over layers or items, or in a helper
+    that several functions of one file call, is reported by default.
 
     ## How to confirm
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.uncalled import is_in_no_step
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.compile.host import CONVERSIONS, read_by
@@ -18,12 +19,15 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.source.tree import called, method_of, subtree
 from ddp_lint.tensors import Kind, TensorFile
+from ddp_lint.tensors.callers import calls_in_file
 from ddp_lint.tensors.contexts import SELDOM, evaluation_only, logging_only, once_in
 from ddp_lint.tensors.operations import words_of
 from ddp_lint.tensors.values import Value
 
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
+#: Hooks that run once in an epoch, or in a training.
+_OF_EPOCH = re.compile(r"on_(?!step|batch)\w*(epoch|fit|train)_(start|end|begin)")
 
 #: What a loop over steps counts, and what counts the parts of one step, or all steps of an epoch.
 _STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "batch", "itr"})
@@ -92,6 +96,7 @@ class ReadPerParameter(Rule):
     take (`step % 500 == 0`); one weight's gradient in a loop over steps; the gradients of inputs; a script that looks
     at the gradients of one batch, without an optimizer; what a test has shown to be on the host (the other arm of `if
     p.grad.is_cuda`); a branch that ends with an error; functions and branches for logging, debugging and evaluation.
+    Only with `--preview`: functions that nothing in the project calls, and those that it calls in few steps.
 
     ## How to confirm
 
@@ -131,6 +136,7 @@ class ReadPerParameter(Rule):
                 node,
                 f"{self.module.quoted(node)} waits for the GPU {why}, in every step",
                 help="stack the values and read them once after the loop, or keep them as tensors (torch.where)",
+                confidence=Confidence.LOW if self._is_in_no_step(node, function) else None,
             )
 
     def _why(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
@@ -185,6 +191,28 @@ class ReadPerParameter(Rule):
         if not self.module.file.holds("__main__") or self.module.file.holds(".step("):
             return False
         return any(method_of(n) == "backward" and loop_of(self.module, n) is function for n in subtree(function))
+
+    def _is_in_no_step(self, node: cst.Call, function: cst.FunctionDef) -> bool:
+        """Whether nothing in the project calls the function, or code of this file alone, in a few steps, or a
+        framework once in an epoch."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None:
+            return False
+        calls = self._calls_here(function)
+        if _OF_EPOCH.fullmatch(function.name.value):
+            return True
+        if calls and all(map(self._runs_seldom, calls)):
+            return True
+        return is_in_no_step(project, facts, self.module.span(node).line)
+
+    def _calls_here(self, function: cst.FunctionDef) -> Sequence[cst.Call]:
+        """The calls of a function, where this file has all of them; also of one inside another function."""
+        around = self.module.function_of(function)
+        if around is None:
+            return calls_in_file(self.module, function)
+        named = [n for n in subtree(around) if isinstance(n, cst.Name) and n.value == function.name.value]
+        calls = [up for n in named if isinstance(up := self.module.parent(n), cst.Call) and up.func is n]
+        return calls if len(calls) == len(named) - 1 else ()
 
     def _runs_seldom(self, node: cst.Call) -> bool:
         """Whether a few steps alone read it, or the first one, to make a state: ``if "norm" not in state``."""

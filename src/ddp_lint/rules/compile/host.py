@@ -10,6 +10,7 @@ from typing import TypeGuard
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.launch.ranks import meets_no_ranks
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.control_flow import conditions, raises
@@ -21,6 +22,7 @@ from ddp_lint.tensors import Reached, TensorFile, Value
 from ddp_lint.tensors.callers import call_sites, calls_in_file, constant_arguments, host_arguments, made_for_evaluation
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
+    comes_untrained,
     evaluation_only,
     first_forward_only,
     inside_graphs,
@@ -162,6 +164,20 @@ class Place:
 
 class HostRule(Rule):
     """A rule on what a function reads from the device: where a node runs and what expressions are."""
+
+    def _meets_no_run(self, where: cst.CSTNode | Span) -> bool:
+        """As for all rules; outside of compiled code also where no program of several ranks comes by, or none that
+        trains: a wait costs a training that all ranks take part in."""
+        if super()._meets_no_run(where):
+            return True
+        if not isinstance(where, cst.CSTNode) or self._is_surely_compiled(where):
+            return False
+        return comes_untrained(self.module, where) or meets_no_ranks(self.module, where)
+
+    def _is_surely_compiled(self, node: cst.CSTNode) -> bool:
+        function = self.module.function_of(node)
+        compiled = self._compiled(node, function) if function is not None else None
+        return compiled is not None and not compiled.assumed
 
     def value(self, node: cst.BaseExpression, function: cst.FunctionDef) -> Value:
         """What an expression of a function is."""

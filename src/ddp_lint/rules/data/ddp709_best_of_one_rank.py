@@ -31,6 +31,7 @@ _ASKING = (
     "is_initialized",
     "is_available",
     "init_process_group",
+    "destroy_process_group",
     "barrier",
     "get_backend",
 )

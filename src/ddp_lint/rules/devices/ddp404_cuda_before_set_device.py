@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks
+from ddp_lint.launch.actors import has_own_gpus
 from ddp_lint.launch.cuda import Initialiser, Place, makes_context
 from ddp_lint.launch.environment import shows_own_gpu
 from ddp_lint.launch.helpers import helper_of
@@ -102,9 +103,10 @@ class CudaBeforeSetDevice(Rule):
     Devices with an index, `barrier(device_ids=[...])`, `is_available()` and `device_count()` (they use no GPU), the
     other branch of an `if`, code of one process, and scripts that give each rank its GPU in another way (`LOCAL_RANK`,
     `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`, or a launcher: `assert torch.cuda.device_count() == 1`), also in a file that
-    imports them. A loss without weights, which has no
-    tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`, and the statement where the file, or one that
-    it imports, calls `set_device`. Functions of a helper that only programs without a group use.
+    imports them. Classes that the project hands to `ray.remote`, if it gives actors GPUs (`num_gpus`): each actor sees
+    its own. A loss without weights, which has no tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`,
+    and the statement where the file, or one that it imports, calls `set_device`. Functions of a helper that only
+    programs without a group use.
 
     ## How to confirm
 
@@ -171,7 +173,12 @@ class CudaBeforeSetDevice(Rule):
             return False
         for call in calls[:setting]:
             what = self._on_current_gpu(call, calls[:setting])
-            if what and not self._in_main_guard(call, label) and not exclusive(self.module, call, label):
+            if (
+                what
+                and not self._in_main_guard(call, label)
+                and not exclusive(self.module, call, label)
+                and not has_own_gpus(self.module, call)
+            ):
                 self._report(call, what, label)
                 return True
         return False
@@ -277,7 +284,11 @@ class CudaBeforeSetDevice(Rule):
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope
             for call in calls_in(body):
-                if self._on_current_gpu(call, []).startswith("puts") and not runs_alone(self.module, call):
+                if (
+                    self._on_current_gpu(call, []).startswith("puts")
+                    and not runs_alone(self.module, call)
+                    and not has_own_gpus(self.module, call)
+                ):
                     self.report(
                         call,
                         "no code chooses a GPU for the rank: all ranks put their tensors on cuda:0, and NCCL fails",

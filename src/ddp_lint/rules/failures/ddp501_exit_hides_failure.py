@@ -8,7 +8,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.loader_workers import loaders_use_workers, makes_samples
-from ddp_lint.launch.ranks import has_ranks, runs_alone, several_ranks
+from ddp_lint.launch.ranks import has_ranks, meets_no_ranks, runs_alone, several_ranks
 from ddp_lint.launch.single_process import one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import (
@@ -259,7 +259,7 @@ class ExitHidesFailure(Rule):
         program = script or one_process(self.module)
         if not has_ranks(self.module) or (program and several_ranks(self.module) is None):
             return True
-        return runs_alone(self.module, node)
+        return runs_alone(self.module, node) or meets_no_ranks(self.module, node)
 
     def _sureness(self, broad: bool, alone: bool) -> Confidence:
         """A program that trains is started by something that reads its status, also where it is one process."""

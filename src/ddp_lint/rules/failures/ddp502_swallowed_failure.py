@@ -82,9 +82,9 @@ class SwallowedFailure(Rule):
     A handler that raises, exits with a status, returns or stores something that reports the failure, or calls anything
     but print and log; handlers of one particular error (`FileNotFoundError`); a `try` without a training or launching
     call, or one that rank 0 alone comes to; a `main()` or a context manager in a file without evidence of several
-    ranks; a context manager that every `with` of the project puts around imports alone; an `__exit__` that asks for the
-    exception, or returns it. Only with `--preview`: a
-    project without evidence of several ranks.
+    ranks; a context manager that every `with` of the project puts around imports alone, or that hands the exception to
+    a function which its users give it (`on_error(error)`); an `__exit__` that asks for the exception, or returns it.
+    Only with `--preview`: a project without evidence of several ranks.
 
     ## How to confirm
 
@@ -181,6 +181,7 @@ class SwallowedFailure(Rule):
             bool(here)
             and not any(isinstance(n, cst.Assert) for n in inside)
             and not self._reports_failure(handler.body)
+            and not _hands_on(handler, function)
             and not any(not exclusive(self.module, here[-1], later) for later in after)
         )
 
@@ -340,6 +341,17 @@ def _imports(statement: ast.stmt) -> bool:
     """An import, or a flag behind one that says that it worked: ``HAS_APEX = True``."""
     flag = isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
     return flag or isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass))
+
+
+def _hands_on(handler: cst.ExceptHandler, function: cst.FunctionDef) -> bool:
+    """Whether a handler gives the exception to a function that the callers of the one around choose: what becomes of it
+    they decide, ``on_error(error)``."""
+    caught_as = handler.name.name if handler.name is not None else None
+    if not isinstance(caught_as, cst.Name):
+        return False
+    given = {p.name.value for p in (*function.params.params, *function.params.kwonly_params)}
+    calls = (call for call in calls_in(handler.body) if isinstance(call.func, cst.Name) and call.func.value in given)
+    return any(isinstance(a.value, cst.Name) and a.value.value == caught_as.value for c in calls for a in c.args)
 
 
 def _is_context_manager(decorator: cst.BaseExpression) -> bool:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import re
 
+import libcst as cst
+
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
-from ddp_lint.launch.environment import Write
+from ddp_lint.launch.environment import Write, text_of
 from ddp_lint.rules.launch.variables import Misnamed, NameRule
 from ddp_lint.rules.triggers import Triggers
 
@@ -59,7 +61,8 @@ class VariableRenamed(NameRule):
 
     ## When it is silent
 
-    If the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does;
+    If the file sets the new name as well, or `NCCL_ASYNC_ERROR_HANDLING` to 1 as torchrun does, or in a dictionary with
+    `RANK` or `LOCAL_RANK`: then the file makes the workers' environment, and torchrun does not;
     `PYTORCH_CUDA_ALLOC_CONF`, which still works (DDP809 reports it).
 
     ## How to confirm
@@ -91,9 +94,21 @@ class VariableRenamed(NameRule):
         return Misnamed(message, f"write {new}", new, Confidence.LOW)  # it works, and torch itself warns
 
     def is_meant(self, write: Write, found: Misnamed) -> bool:
-        """Whether the file sets the new one, too, or to what torchrun exports as well."""
+        """Whether the file sets the new one, too, or to what torchrun exports as well, or gives the workers all of
+        their environment in place of torchrun."""
         value = self.module.code(write.value) if write.value is not None else ""
+        if write.name == _EXPORTED and self._makes_environment(write):
+            return True
         return self.module.file.holds(found.right) or (write.name == _EXPORTED and value in _ONE)
+
+    def _makes_environment(self, write: Write) -> bool:
+        """Whether the variable is given together with the worker's rank, as an agent for elastic training does."""
+        entry = self.module.parent(write.key)
+        given = self.module.parent(entry) if entry is not None else None
+        entries = given.elements if isinstance(given, cst.Dict) else ()
+        return any(
+            isinstance(each, cst.DictElement) and text_of(each.key) in ("RANK", "LOCAL_RANK") for each in entries
+        )
 
     @classmethod
     def is_meant_in_text(cls, name: str, found: Misnamed, text: str) -> bool:

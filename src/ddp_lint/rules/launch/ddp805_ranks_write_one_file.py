@@ -270,6 +270,9 @@ class RanksWriteOneFile(Rule):
             given = set() if called(shows) in _PREPARING_METHODS else given  # who prepares the models is the program
         if every is None:
             every = self._backward(calls)
+        if every is None and (joined := self._joins_by_function(calls)) is not None:
+            # A program that takes its own function for joining, as an evaluation does, also runs without ranks.
+            every, calls = joined, [c for c in calls[calls.index(joined) :] if self._outcome(c) is not _Outcome.WRITTEN]
         if every is None:
             self._visit_helper(node, calls)
         else:
@@ -299,7 +302,9 @@ class RanksWriteOneFile(Rule):
         """Report folders that a helper makes or removes for a function of another file that every rank runs."""
         for call in calls:
             path = self._written(call) if self._outcome(call) is not _Outcome.WRITTEN else None
-            if path is None or on_one_rank(self.module, call) or self._own_path(path):
+            if path is None or on_one_rank(self.module, call) or as_one_process(self.module, call):
+                continue
+            if self._own_path(path):
                 continue
             downloads = self._outcome(call) is _Outcome.DOWNLOADED
             found = sites_of(self.module, function) if downloads else call_sites(self.module, function)
@@ -340,6 +345,13 @@ class RanksWriteOneFile(Rule):
         that keeps other calls to one rank: a program that counts on several."""
         joined = next((c for c in calls if self.module.qualified(c.func) in _JOINING), None)
         return joined if joined is not None and any(on_one_rank(self.module, c) for c in calls) else None
+
+    def _joins_by_function(self, calls: list[cst.Call]) -> cst.Call | None:
+        """The first call of a function of the project that makes the group."""
+        project = self.module.project
+        joining = joining_functions(project, starting=False) if project is not None else frozenset()
+        last = {name.rpartition(".")[2] for name in joining}
+        return next((c for c in calls if called(c) in last and self.module.callee(c) in joining), None)
 
     def _shows_ranks(self, call: cst.Call) -> bool:
         """Whether a function that makes the call runs on several ranks, by itself or with what a framework wraps: it

@@ -1,4 +1,4 @@
-"""Folders that are there where a test asks for them: what all ranks go through has made them with `exist_ok`."""
+"""Folders that are there where a test asks for them: each rank has made them above, or failed there."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _JOINING = frozenset({"join", "Path", "joinpath", "str", "abspath"})
 
 def is_made_before(module: Module, call: cst.Call, path: cst.BaseExpression) -> bool:
     """Whether a call that makes a folder is under a test for whether it is there, and that folder or one in it has been
-    made with `exist_ok`: above in the function, above all calls of that, or by the object that has the path; or that it
-    is the folder of a file which the function loads further down."""
+    made: above in the function, above all calls of that, or by the object that has the path; or that it is the folder
+    of a file which the function loads further down. Where it is made first, ranks may fail, and not here."""
     facts, project = module.facts, module.project
     if (
         facts is None
@@ -98,23 +98,34 @@ def _is_among(statements: Iterable[ast.stmt], text: str) -> bool:
     for each in statements:
         if isinstance(each, ast.Assign) and len(each.targets) == 1:
             assigned[dotted_ast(each.targets[0])] = each.value
-        call = each.value if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else None
-        if call is None:
-            continue
-        made = _made(call)
+        made = _made(_if_missing(each))
         if made is not None and _begins(made, text, assigned):
             return True
     return False
 
 
-def _made(call: ast.Call) -> ast.expr | None:
-    """What is made where it may be there already: ``os.makedirs(path, exist_ok=True)``."""
-    allowed = any(k.arg == "exist_ok" and isinstance(k.value, ast.Constant) and k.value.value for k in call.keywords)
-    if not allowed or last_part(call.func) not in ("makedirs", "mkdir"):
+def _if_missing(statement: ast.stmt) -> ast.stmt:
+    """What a statement does unless a folder is there: ``if not os.path.exists(path): os.mkdir(path)``. In any other
+    case the statement itself."""
+    if not isinstance(statement, ast.If) or statement.orelse or not isinstance(statement.test, ast.UnaryOp):
+        return statement
+    asked, made = statement.test.operand, _made(statement.body[0])
+    if made is None or not isinstance(asked, ast.Call) or not isinstance(statement.test.op, ast.Not):
+        return statement
+    path, looks = ast.unparse(made), last_part(asked.func)
+    same = ast.unparse(asked) == f"{path}.{looks}()" or any(ast.unparse(each) == path for each in asked.args)
+    return statement.body[0] if same and LOOKS.search(f"{looks}(") else statement
+
+
+def _made(statement: ast.stmt) -> ast.expr | None:
+    """What a statement makes: ``os.makedirs(path)``, ``path.mkdir()``."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
         return None
-    if last_part(call.func) == "makedirs":
-        return argument_at(call, 0, "name")
-    return call.func.value if isinstance(call.func, ast.Attribute) else None
+    maker = dotted_ast(call.func)
+    if last_part(call.func) == "makedirs" or maker == "os.mkdir":
+        return argument_at(call, 0, "name") or argument_at(call, 0, "path")
+    return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "mkdir" else None
 
 
 def _begins(path: ast.expr, text: str, assigned: dict[str, ast.expr], steps: int = _STEPS) -> bool:

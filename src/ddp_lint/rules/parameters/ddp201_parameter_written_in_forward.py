@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import libcst as cst
+
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.launch.ranks import meets_no_ranks, several_ranks
@@ -99,7 +101,7 @@ class ParameterWrittenInForward(InPlaceRule):
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
         value = write.value
-        if not value.name or reached is None or value.kind is Kind.LAYER:
+        if not value.name or reached is None or value.kind is Kind.LAYER or self._goes_on(write):
             return
         owner = TensorFile.of(self.module).owner(function)
         if owner is not None and owner.freezes(value.name):
@@ -126,6 +128,13 @@ class ParameterWrittenInForward(InPlaceRule):
             help="compute with a new tensor (`weight = self.weight * scale`), or write after optimizer.step()",
             confidence=Confidence.LOW if self._is_unlikely(write, alike=alike) else None,
         )
+
+    def _goes_on(self, write: Write) -> bool:
+        """What a write returns is written again: ``weight.mul_(decay).add_(x)`` is one finding."""
+        method = self.module.parent(write.node)
+        if not isinstance(method, cst.Attribute) or not method.attr.value.endswith("_"):
+            return False
+        return isinstance(self.module.parent(method), cst.Call)
 
     def _is_unlikely(self, write: Write, *, alike: bool) -> bool:
         """Whether no harm of a write is seen: its file does not shard, and all ranks write the same or nothing shows

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.texts import is_worded_in_texts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.parameters.in_place import makes_parameter
 from ddp_lint.rules.triggers import Triggers
@@ -14,6 +17,9 @@ from ddp_lint.tensors.operations import names
 _EXPANDED = {"expand", "expand_as", "broadcast_to"}
 _TURNED = {"t", "transpose", "permute", "swapaxes", "movedim"}
 _TURNED_ATTRIBUTES = {"T", "mT", "H", "mH"}
+#: What a project has whose parameters are sharded one by one: torch's function, and settings of frameworks for it.
+_SHARDING = ("fully_shard", "fsdp_version", "fsdp2", "FSDP2", "ModelParallelStrategy")
+_SHARDS = re.compile("|".join(_SHARDING))
 
 
 class ParameterNotContiguous(Rule):
@@ -73,7 +79,9 @@ class ParameterNotContiguous(Rule):
 
     ## When it is silent
 
-    A copy of the view (`.contiguous()`, `.clone()`, arithmetic), `requires_grad=False`, tests.
+    A copy of the view (`.contiguous()`, `.clone()`, arithmetic), `requires_grad=False`, tests. Only with `--preview`:
+    transposed parameters of a project in which nothing uses `fully_shard` or asks a framework for it
+    (`fsdp_version: 2`).
 
     ## How to confirm
 
@@ -108,8 +116,15 @@ class ParameterNotContiguous(Rule):
                 node,
                 f"the parameter is made by `{last}` and not contiguous: fully_shard raises on every rank",
                 help="add `.contiguous()`",
-                confidence=Confidence.MEDIUM,
+                confidence=Confidence.MEDIUM if self._may_be_sharded() else Confidence.LOW,
             )
+
+    def _may_be_sharded(self) -> bool:
+        """Whether the project uses `fully_shard`, or settings of it ask a framework for that."""
+        project = self.module.project
+        if self.module.file.shows(_SHARDS) or project is None or any(map(project.holding, _SHARDING)):
+            return True
+        return is_worded_in_texts(project, _SHARDS)
 
     def _is_kept(self, node: cst.Call) -> bool:
         """Whether the parameter becomes one of a module, or at least gets a name."""

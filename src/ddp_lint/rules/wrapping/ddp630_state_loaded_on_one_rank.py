@@ -116,7 +116,7 @@ class StateLoadedOnOneRank(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: the parameters of the ranks differ after a step.
+    `ddp-lint verify train.py`: the parameters of the ranks differ after a step, or what their optimizers keep does.
 
     ## Fix safety
 
@@ -129,7 +129,7 @@ class StateLoadedOnOneRank(Rule):
 
     confidence = Confidence.MEDIUM
     triggers = Triggers("load_state_dict", file=("torch",), tests=False)
-    oracles = ("parameter",)
+    oracles = ("parameter", "state")
 
     def visit_Call(self, node: cst.Call) -> None:
         if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "load_state_dict":

@@ -11,6 +11,7 @@ import itertools
 import textwrap
 import types
 import typing
+from collections import abc
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -29,7 +30,7 @@ _ARGUMENTS: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("stride", "dilation", "groups"), 1),
     (("padding_idx", "pad_token"), 0),
     (("padding",), 1),
-    (("in_channels", "in_chans", "n_channels", "num_channels", "input_channels", "img_channels"), 3),
+    (("in_ch", "ch_in", "input_nc", "n_channels", "num_channels", "input_channels", "img_channels"), 3),
     (("head",), 2),
     (("num_hidden_layers", "layer", "depth", "block_num", "num_blocks", "n_blocks"), 2),
     (("expert",), 2),
@@ -44,7 +45,12 @@ _ARGUMENTS: tuple[tuple[tuple[str, ...], Any], ...] = (
 )  # fmt: skip
 _SIZES = (
     "dim", "hidden", "embd", "embed", "width", "channels", "features", "size", "model", "planes", "in_", "n_", "num",
+    "units", "neurons", "filters", "emb", "feat", "hid",
 )  # fmt: skip
+#: Sizes by a whole word of their name.
+_SIZE_WORDS = frozenset(("ch", "nc", "nf", "ngf", "ndf", "cin", "cout", "inp", "oup", "nin", "nout", "nz"))
+#: What takes a list of any length, and loops that do.
+_TAKERS = ("len", "zip", "enumerate", "list", "tuple", "sum", "reversed", "pairwise")
 _CONFIGS = ("config", "cfg", "args", "conf", "hparams", "opt", "params", "options")
 _ACTIVATIONS = ("act", "nonlinearity")
 #: Default sizes above this are made small.
@@ -109,6 +115,8 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         first = next(iter(kind))
         return Given(first, f"{kind.__name__}.{first.name}")
+    if kind is nn.Module:  # any layer: one that keeps the size
+        return Given(nn.Linear(SIZE, SIZE), f"torch.nn.Linear({SIZE}, {SIZE})")
     if isinstance(kind, type) and issubclass(kind, nn.Module):
         return construct(kind, module, shrink)
     if _is_plain_class(kind):
@@ -119,8 +127,70 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
         return Given("cpu", "'cpu'")
     if kind is torch.dtype or name == "dtype":
         return Given(torch.float32, "torch.float32")
-    value = by_name(name, kind)
+    made = _class_of_file(parameter, owner, module)
+    if made is not None:
+        return Given(made, made.__name__)
+    uses = [*_uses_as_list(parameter, owner)]
+    listed = _is_sequence(kind) or uses
+    value = [*_listed(name, kind, max(uses, default=2))] if listed else by_name(name, kind)
     return Given(value, repr(value))
+
+
+def _class_of_file(parameter: inspect.Parameter, owner: Any, module: ModuleType) -> type[nn.Module] | None:
+    """The layer of the file that an argument without an annotation is for, which the class calls: ``block(planes)``."""
+    word = parameter.name.lower().partition("_")[0]
+    called = (node.func for node in ast.walk(syntax(owner)) if isinstance(node, ast.Call))
+    if not any(isinstance(function, ast.Name) and function.id == parameter.name for function in called):
+        return None
+    layers = (cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, nn.Module))
+    own = (cls for cls in layers if cls is not owner and cls.__module__ == module.__name__)
+    return next((cls for cls in own if word in cls.__name__.lower()), None)
+
+
+def _is_sequence(kind: Any) -> bool:
+    """The annotation asks for a list or a tuple of plain values."""
+    origin = typing.get_origin(kind) or kind
+    plain = all(item in (int, float, str, bool, ...) for item in typing.get_args(kind))
+    return plain and origin in (list, tuple, abc.Sequence, abc.Iterable, abc.Collection)
+
+
+def _listed(name: str, kind: Any, length: int) -> Iterator[Any]:
+    """Values for a list or tuple: as many as its annotation counts, else as many as are read."""
+    items = [item for item in typing.get_args(kind) if item is not ...] or [inspect.Parameter.empty]
+    fixed = typing.get_origin(kind) is tuple and ... not in typing.get_args(kind)
+    for item in items if fixed else items[:1] * length:
+        yield by_name_or(name, SIZE) if item is inspect.Parameter.empty else by_name(name, item)
+
+
+def _uses_as_list(parameter: inspect.Parameter, owner: Any) -> Iterator[int]:
+    """How long the list must be at least that a parameter without a plain annotation is given, for each place where the
+    constructor goes through it or takes an item by its number: ``for width in widths``, ``blocks[3]``."""
+    if parameter.annotation in (int, float, str, bool, "int", "float", "str", "bool"):
+        return
+    for node in ast.walk(syntax(getattr(owner, "__init__", None))):
+        taken: list[ast.expr] = []
+        least = 2
+        if isinstance(node, ast.For | ast.comprehension):
+            taken = [node.iter]
+        elif isinstance(node, ast.Starred):
+            taken = [node.value]
+        elif isinstance(node, ast.Subscript) and (index := _number(node.slice)) is not None:
+            taken, least = [node.value], max(index + 1, -index, 2)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TAKERS:
+            taken = node.args
+        if any(isinstance(one, ast.Name) and one.id == parameter.name for one in taken):
+            yield least
+
+
+def _number(index: ast.expr) -> int | None:
+    """The number of an item; of a slice 0; None for a key."""
+    if isinstance(index, ast.Slice):
+        return 0
+    try:
+        value = ast.literal_eval(index)
+    except ValueError:
+        return None
+    return value if isinstance(value, int) else None
 
 
 def _is_plain_class(kind: Any) -> bool:
@@ -277,7 +347,7 @@ def by_name(name: str, kind: Any) -> Any:
             return float(value) if kind is float else int(value) if kind is int else value
     if kind is float:
         return 0.1
-    if kind is int or any(word in name for word in _SIZES):
+    if kind is int or any(word in name for word in _SIZES) or _SIZE_WORDS & set(name.split("_")):
         return SIZE
     if typing.get_origin(kind) in (list, tuple) or kind in (list, tuple) or name.endswith("s"):
         return [SIZE, SIZE]

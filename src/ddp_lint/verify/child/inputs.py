@@ -215,7 +215,8 @@ def find_recipe(module: ModuleType, name: str, entry: str, given: str = "") -> d
             seed_all(0)
             model = construct(cls, module, shrink).value
         except Exception as error:
-            reasons.append(f"{name}({', '.join(required(cls))}) could not be made: {_line(error)}")
+            why = str(error) if isinstance(error, CannotBuild) else _line(error)
+            reasons.append(f"{name}({', '.join(required(cls))}) could not be made: {why}")
             continue
         found = _for_model(module, name, model, shrink, reasons)
         if found is not None:

@@ -19,6 +19,9 @@ from ddp_lint.verify.child.gathering import gathered
 #: What wrappers put into qualified names.
 _WRAPPER_PARTS = re.compile(r"(^|\.)(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?=\.|$)")
 
+#: The attributes in which a module registers what it has.
+_REGISTERS = ("_parameters", "_buffers", "_modules")
+
 
 def clean(name: str) -> str:
     """A qualified name without the parts that wrappers add."""
@@ -153,6 +156,15 @@ class Model:
                             f"{prefix}.{name}" if prefix else name, role, tensor, self.sharded and not whole, wrap
                         )
 
+    def unregistered(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Trainable parameters that modules keep in plain lists, tuples and dicts, which no module registers."""
+        for prefix, reference in self._modules:
+            for attribute, value in vars(reference()).items() if reference() is not None else ():
+                if type(value) in (list, tuple, dict) and attribute not in _REGISTERS:
+                    items = value.items() if isinstance(value, dict) else enumerate(value)
+                    for key, item in items:
+                        yield from _trainable(".".join(filter(None, (prefix, attribute, str(key)))), item)
+
     @property
     def replicated(self) -> str:
         """The wrap as far as replicas are concerned: that the user's code averages gradients is one, too."""
@@ -233,6 +245,14 @@ class Model:
     def _ignored(self) -> set[str]:
         """What DDP was configured to leave to each rank."""
         return {clean(name) for name in getattr(self.root, "parameters_to_ignore", ())}
+
+
+def _trainable(name: str, item: object) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of a module, or one by itself, as far as they ask for gradients."""
+    if isinstance(item, nn.Parameter) and item.requires_grad:
+        yield name, item
+    elif isinstance(item, nn.Module):
+        yield from ((f"{name}.{inner}", p) for inner, p in item.named_parameters() if p.requires_grad)
 
 
 def wrap_of(module: nn.Module) -> str:

@@ -43,11 +43,18 @@ class Twin:
 
     @property
     def separable(self) -> bool:
-        """The model is a mean over samples: both runs agree (not so with BatchNorm, dropout, a summed loss)."""
+        """The model is a mean over samples: both runs agree (not so with BatchNorm, dropout, a summed loss).
+
+        Parameters behind small gradients hardly move in a few steps: the gradients are asked as well.
+        """
         if self.full is None:
             return False
-        found = differences(self.full.parameters, self.replicas.parameters)
-        return all(value <= _CLOSE * max(1.0, _size(self.full.parameters[name])) for name, value in found.items())
+        full, replicas = self.full, self.replicas
+        found = [
+            *differences(full.parameters, replicas.parameters).items(),
+            *differences(full.gradients, replicas.gradients).items(),
+        ]
+        return all(value <= _CLOSE * max(1.0, _size(full.parameters[name])) for name, value in found)
 
 
 def seed_step(step: int, offset: int = 0) -> None:
@@ -202,8 +209,14 @@ def differences(found: Tensors, expected: Tensors) -> dict[str, float]:
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
     if a.shape != b.shape:
         return float("inf")
+    a, b = _dense(a), _dense(b)
     return float((a.double() - b.double().to(a.device)).abs().max()) if a.numel() else 0.0
 
 
 def _size(tensor: torch.Tensor) -> float:
-    return float(tensor.abs().max()) if tensor.numel() else 0.0
+    return float(_dense(tensor).abs().max()) if tensor.numel() else 0.0
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Gradients of an embedding may be sparse, and have no maximum."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()

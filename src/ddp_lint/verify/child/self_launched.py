@@ -16,7 +16,7 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -122,8 +122,9 @@ class _Rank:
 
     def _watch_groups(self, module: ModuleType) -> None:
         def init(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if self.session is None and kwargs.get("rank", -1) >= 0:
-                self.begin(int(kwargs["rank"]), int(kwargs.get("world_size", -1)))
+            rank, world = _place(kwargs)
+            if self.session is None and rank >= 0:
+                self.begin(rank, world)
                 if self.session is not None:
                     return module.init_process_group(*args, **kwargs)  # the one that observers have put there
             return original(*args, **kwargs)
@@ -196,6 +197,15 @@ class _Rank:
     def _note_end(self, session: Any, code: int) -> None:
         with contextlib.suppress(OSError):
             session.recorder.marks.ended(session.recorder.rank, code)
+
+
+def _place(given: Mapping[str, Any]) -> tuple[int, int]:
+    """The rank and the size that a group is made with: the arguments, else what the program has set as variables."""
+    found = []
+    for argument, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
+        number = given.get(argument, -1)
+        found.append(int(number if number >= 0 else os.environ.get(variable, "-1")))
+    return found[0], found[1]
 
 
 def begin() -> None:

@@ -226,11 +226,12 @@ def _of_models() -> tuple[Callable[[Recorder, Models], Observer], ...]:
     from ddp_lint.verify.child.observers.streams import Streams
     from ddp_lint.verify.child.observers.syncs import Syncs
     from ddp_lint.verify.child.observers.trainable import Trainable
+    from ddp_lint.verify.child.observers.unregistered import Unregistered
     from ddp_lint.verify.child.observers.unused import Unused
     from ddp_lint.verify.child.observers.unwrapped import Unwrapped
     from ddp_lint.verify.child.observers.writes import Writes
 
     return (
         Writes, Storages, Hashes, Unused, Trainable, Modes, Activations, Streams, Syncs, Calls, Kept, Samples,
-        Clocks, Unwrapped,
+        Clocks, Unwrapped, Unregistered,
     )  # fmt: skip

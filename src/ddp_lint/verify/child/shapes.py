@@ -1,7 +1,8 @@
 """What a tensor that a model takes may look like: from the model's layers and from the name of the argument.
 
-A specification is plain JSON: `kind` float, int (below `high`), ones (integers) or bool (all true) with a `shape`; dict
-and tuple with `items`; list with `count` times `item`, one for each sample; value with a `value` that is no tensor.
+A specification is plain JSON: `kind` float, int (below `high`), ones (integers), bool (all true) or full (of the
+integer `value`) with a `shape`; dict and tuple with `items`; list with `count` times `item`, one for each sample;
+value with a `value` that is no tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _LENGTH = 8
 _TARGETS = ("target", "label", "y", "tgt_ids", "targets", "labels")
 _MASKS = ("mask",)
 _BOXES = {"box", "boxes", "bbox", "bboxes"}
+_LENGTHS = {"length", "lengths", "len", "lens", "seqlen", "seqlens"}
 _IDS = ("ids", "idx", "id", "tokens", "token", "input", "indices", "index")
 #: Candidates of one input that are tried.
 _CANDIDATES = 12
@@ -104,6 +106,8 @@ def named_candidates(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
         yield from (ones(BATCH, _LENGTH), {**ones(BATCH, _LENGTH), "kind": "ones"}, ones(_LENGTH, _LENGTH))
     elif name in ("t", "timestep", "timesteps"):
         yield from (integers(100, BATCH), floats(BATCH))
+    elif words & _LENGTHS:
+        yield from ({"shape": [BATCH], "kind": "full", "value": _LENGTH}, {"kind": "value", "value": _LENGTH})
     elif words & _BOXES:
         yield floats(BATCH, _LENGTH, 4)
     elif "edge" in words:
@@ -156,6 +160,8 @@ def make(spec: Spec, generator: torch.Generator) -> Any:
         return spec["value"]
     if spec["kind"] == "int":
         return torch.randint(0, max(int(spec["high"]), 1), spec["shape"], generator=generator)
+    if spec["kind"] == "full":
+        return torch.full(spec["shape"], spec["value"])
     if spec["kind"] in ("bool", "ones"):
         return torch.ones(spec["shape"], dtype=torch.bool if spec["kind"] == "bool" else torch.long)
     return torch.randn(spec["shape"], generator=generator)
@@ -174,6 +180,8 @@ def source(spec: Spec) -> str:
     shape = ", ".join(map(str, spec["shape"]))
     if spec["kind"] == "int":
         return f"torch.randint(0, {spec['high']}, ({shape}{',' * (len(spec['shape']) == 1)}))"
+    if spec["kind"] == "full":
+        return f"torch.full(({shape}{',' * (len(spec['shape']) == 1)}), {spec['value']})"
     if spec["kind"] in ("bool", "ones"):
         return f"torch.ones({shape}, dtype=torch.{'bool' if spec['kind'] == 'bool' else 'long'})"
     return f"torch.randn({shape})"

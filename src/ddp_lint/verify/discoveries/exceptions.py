@@ -14,14 +14,16 @@ from ddp_lint.verify.match import describe, place
 from ddp_lint.verify.missing_requirements import FILES, is_behind
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
-from ddp_lint.verify.trace import Collective, Done, NoGrad, Phase, Raised, Switched
+from ddp_lint.verify.trace import Collective, Done, NoGrad, Phase, Raised, Storage, Switched
 from ddp_lint.verify.usage import used_below
-from ddp_lint.verify.wording import at_line, on_one_line, spoken
+from ddp_lint.verify.wording import at_line, of_ranks, on_one_line, spoken
 
 #: The signature of a backward that left parameters of a DDP model out.
 _UNFINISHED = "ddp-unfinished-reduction"
 #: The signature of a gradient that DDP got twice in one backward.
 _READY_TWICE, _TWICE = "ddp-ready-twice", 2
+#: What using None raises.
+_OF_NONE = ("AttributeError", "TypeError")
 #: The signatures of an allocation that failed, and of a host that has no memory left, whose rule looks at checkpoints.
 _ALLOCATION, _HOST_MEMORY = "host-allocation", "host-oom"
 
@@ -53,6 +55,7 @@ def _cause(examined: Examined, outcome: RankOutcome, event: Raised, known: Signa
         next(filter(None, causes), None)
         or _too_early(examined, outcome, event)
         or _outwaited(examined, outcome, known)
+        or (_none_here(examined, outcome, event) if known is None else None)
         or (of_signature(known) if known is not None else misled(examined))
     )
 
@@ -87,6 +90,15 @@ def _frozen(outcome: RankOutcome, _: Signature) -> Cause | None:
     return switched_cause(switched) if switched is not None and switched.frozen else None
 
 
+def _replaced(outcome: RankOutcome, _: Signature) -> Cause | None:
+    """The reducer waits for gradients of parameters that are no longer part of the model."""
+    gone = [name for event in outcome.trace.of(Storage) for name in (*event.replaced, *event.removed)]
+    built = next(outcome.trace.calls("DistributedDataParallel"), None)
+    if not gone or built is None:
+        return None
+    return Cause.of("replaced-after-wrap", names=spoken(dict.fromkeys(gone)), line=at_line(built.site))
+
+
 def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:
     """One rank missed a file that another one did not miss, and may have been about to make."""
     missed_not = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
@@ -96,6 +108,19 @@ def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause
         return None
     facts = {"rank": outcome.rank, "other": others[0].rank, "line": at.line, "function": at.function}
     return Cause.of("missed-file", **facts)
+
+
+def _none_here(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:
+    """What a rank has not got that failed on it alone: another rank, which came by the place, has it."""
+    site = event.site
+    if event.type not in _OF_NONE or not event.none or site is None:
+        return None
+    passed = [one.rank for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    failed = [one.rank for one in examined.run.ranks if one.rank not in passed]
+    if not passed:
+        return None
+    names = " and ".join(f"`{name}`" for name in event.none)
+    return Cause.of("none-here", names=names, ranks=of_ranks(failed), others=of_ranks(passed))
 
 
 def _outwaited(examined: Examined, outcome: RankOutcome, known: Signature | None) -> Cause | None:
@@ -155,7 +180,7 @@ def _not_used(outcome: RankOutcome, known: Signature) -> Cause | None:
 
 #: What a trace shows besides the exception, by the signature of that.
 _CAUSES: Mapping[str, Sequence[Callable[[RankOutcome, Signature], Cause | None]]] = {
-    _UNFINISHED: (_frozen, _cut_off, _not_used),
+    _UNFINISHED: (_frozen, _replaced, _cut_off, _not_used),
     _READY_TWICE: (_forward_twice,),
 }
 

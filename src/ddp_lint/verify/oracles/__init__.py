@@ -17,7 +17,7 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
         failures.exception, failures.exit, failures.arguments,
         host.value, host.sync, host.graph_break, host.recompile, host.device, host.environment,
         order.sequence, order.stall, order.files, order.lost, order.resummed, order.streams,
-        replicas.gradient, replicas.parameter, replicas.identity, replicas.reference, replicas.write,
+        replicas.gradient, replicas.parameter, replicas.state, replicas.identity, replicas.reference, replicas.write,
         replicas.unused, replicas.nograd, replicas.finite, replicas.apart,
         training.samples, training.divided, training.epochs, training.seeds, training.clipped, training.cleared,
         training.scaled, training.saved, training.kept, training.metric,

@@ -36,7 +36,7 @@ from ddp_lint.verify.trace import (
     Write,
 )
 from ddp_lint.verify.usage import drawn_conditions
-from ddp_lint.verify.wording import spoken
+from ddp_lint.verify.wording import of_ranks, spoken
 
 _COMPUTING = ("forward", "between", "backward")
 
@@ -112,6 +112,29 @@ def parameter(case: Case) -> Opinion:
         return after
     before = _compare(case, "parameters", ("before_wrap",), ("none",))
     return before if before.fired or after.blind else after
+
+
+def state(case: Case) -> Opinion:
+    """What an optimizer keeps, where the finding's line loads it on some ranks alone: no wrapper sends that to the
+    others."""
+    loads = [(rank, frame) for rank, event, frame in case.calls("load_state_dict") if event.arguments.get("optimizer")]
+    having = sorted({rank for rank, _ in loads})
+    if not loads:
+        return Opinion(silent="no state of an optimizer was loaded here")
+    if len(having) == len(case.traces):
+        return Opinion(silent="every rank loads a state here")
+    looks: dict[tuple[int, int], list[Hashes]] = collections.defaultdict(list)
+    for trace in case.traces:
+        for event in trace.hashes("states", "before_step"):
+            looks[event.model, event.update].append(event)
+    met = [(update, events) for (_, update), events in sorted(looks.items()) if len(events) == len(case.traces)]
+    for update, events in met:
+        if any(event.digests != events[0].digests for event in events):
+            text = f"only {of_ranks(having)} loads a state here, and what the optimizers keep differs between the ranks"
+            return case.fires("state", f"{text} before optimizer step {update + 1}", frame=loads[0][1])
+    if not met:
+        return Opinion(blind="no optimizer step of a model with replicas was seen")
+    return Opinion(silent="what the optimizers keep was equal on all ranks before each step")
 
 
 def _unequal_steps(case: Case) -> dict[int, int]:
@@ -250,7 +273,8 @@ def write(case: Case) -> Opinion:
     writes = list(_writes(case))
     if not writes:
         return Opinion(silent="no parameter or buffer of the model was written at this line")
-    fired = [evidence for rank, event, frame in writes if (evidence := _damage(case, rank, event, frame))]
+    fired = [*_stale(case)]
+    fired += [evidence for rank, event, frame in writes if (evidence := _damage(case, rank, event, frame))]
     fired += _desynchronised(case, {event.name for _, event, _ in writes})
     fired += _deviating(case, {event.name for _, event, _ in writes})
     if fired:
@@ -280,13 +304,18 @@ def _writes(case: Case) -> Iterator[tuple[int, Write | Assign, Frame | None]]:
                 yield trace.rank, write, write.site
 
 
+def _stale(case: Case) -> Iterator[Evidence]:
+    """Parameters that were written here after forward had used them, and that backward then read."""
+    for rank, event, frame in case.calls("stale"):
+        op, name = event.arguments["op"], event.arguments["name"]
+        text = f"{op} changed {name} after forward had used it: backward computes with the new value"
+        yield case.evidence("write", text, rank=rank, frame=frame)
+
+
 def _damage(case: Case, rank: int, event: Write | Assign, frame: Frame | None) -> Evidence | None:
     """What the write alone proves."""
     if not isinstance(event, Write) or event.phase not in _COMPUTING or event.role != "parameter":
         return None
-    if event.after_use and event.through_data:
-        text = f"{event.op} changed {event.name} after forward had used it: backward computes with the new value"
-        return case.evidence("write", text, rank=rank, frame=frame)
     if case.sharded and not event.sharded:
         text = f"{event.op} wrote {event.name} into the copy that FSDP gathers for forward and frees after it: lost"
         return case.evidence("write", text, rank=rank, frame=frame)
@@ -339,13 +368,18 @@ def unused(case: Case) -> Opinion:
 
 
 def nograd(case: Case) -> Opinion:
-    """Trainable parameters without a gradient at `step()`, although a single process has one for them."""
+    """Trainable parameters without a gradient at `step()`, although a single process has one for them, and those that
+    have one and that no optimizer updates."""
     for rank, event in case.events(NoGrad):
         names = [name for name in event.names if name not in event.reference]
         if names:
             text = f"at optimizer step {event.step + 1} these train and have no gradient: {spoken(names)}"
             linked = case.hit(event) is not None or case.speaks_of(names)
             return case.fires("nograd", text, rank=rank, linked=linked)
+    for rank, call in case.events(Call):
+        if call.name == "unregistered" and case.speaks_of(call.arguments["names"]):
+            text = "these have a gradient, but no module and no optimizer holds them"
+            return case.fires("nograd", f"{text}: {spoken(call.arguments['names'])}", rank=rank)
     if not any(event.when == "before_step" for _, event in case.events(Hashes)):
         return Opinion(blind="no optimizer step was seen")
     return Opinion(silent="every trainable parameter had a gradient at each step")

@@ -75,7 +75,14 @@ def _evidence(evidence: Sequence[Evidence], path: str, style: Style) -> list[str
 
 
 def _notes(verification: Verification, style: Style) -> list[str]:
-    return [f"{style.cyan('note')}: {visible(text)}" for text in all_notes(verification.runs)]
+    texts = [f"{name} was left out: {_why(reason)}" for name, reason in verification.left_out.items()]
+    return [f"{style.cyan('note')}: {visible(text)}" for text in (*texts, *all_notes(verification.runs))]
+
+
+def _why(reason: str) -> str:
+    """Of why a model could not be built the error; the lines to add are shown while it is tried."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return lines[1] if len(lines) > 1 else reason
 
 
 def _discovery(discovery: Discovery, sources: Sources, style: Style) -> list[str]:

@@ -15,7 +15,12 @@ _PLACE = re.compile(r'(?:from user code at|in user code at|File) "?(?P<path>[^"\
 #: The log names the function's file and line, then each guard that failed with its line.
 _ANEW = re.compile(r"Recompiling function (?P<function>\S+) in (?P<path>[^\n]+):(?P<line>\d+)")
 _GUARD = re.compile(r"- \S+: (?P<reason>.+?)\s+#.*?:(?P<line>\d+) in ")
-_REASON = re.compile(r"Reason:\s*(?P<reason>.+)|Graph break[^:]*:\s*(?P<other>.+)", re.IGNORECASE)
+#: Why, in the first of these that a message has: the line above torch's explanation is shorter than its general reason.
+_REASONS = (
+    re.compile(r"^(\S.*)\n\s+Explanation:", re.MULTILINE),
+    re.compile(r"Reason:\s*(.+)", re.IGNORECASE),
+    re.compile(r"Graph break[^:]*:\s*(.+)", re.IGNORECASE),
+)
 
 
 class Breaks(Observer):
@@ -64,8 +69,8 @@ class Breaks(Observer):
     def note(self, message: str) -> None:
         places = [trace.Frame(match["path"].strip(), int(match["line"]), "") for match in _PLACE.finditer(message)]
         frames = tuple(frame for frame in places if is_user(frame.path))
-        match = _REASON.search(message)
-        reason = (match["reason"] or match["other"]) if match else message.strip().partition("\n")[0]
+        matches = filter(None, (pattern.search(message) for pattern in _REASONS))
+        reason = next((match[1] for match in matches), message.strip().partition("\n")[0])
         self.recorder.emit(trace.GraphBreak, frames=frames[-1:], reason=reason.strip())
 
     def note_recompilation(self, message: str) -> None:

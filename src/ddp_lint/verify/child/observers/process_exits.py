@@ -10,7 +10,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.frames import frames_in_text, in_an_import, message_of, traceback_frames
+from ddp_lint.verify.frames import frames_in_text, in_an_import, message_of, none_at, traceback_frames
 
 
 class Exits(Observer):
@@ -60,4 +60,5 @@ class Exits(Observer):
             where="worker" if "DataLoader worker" in message else where,
             inner=inner,
             importing=not isinstance(error, SyntaxError) and in_an_import(error.__traceback__),
+            none=tuple(none_at(error.__traceback__)),
         )

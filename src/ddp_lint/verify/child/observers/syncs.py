@@ -22,6 +22,8 @@ _READS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "equal", "is_nonzero", "repeat_interleave",
 }  # fmt: skip
+#: What users write for an operator.
+_WRITTEN = {"_local_scalar_dense": ".item()"}
 _OWN_READERS = ("torch/utils/data/", "torch/distributed/distributed_c10d.py", "torch/optim/", "torch/serialization.py")
 _COPIES = {"_to_copy", "copy_"}
 #: Times a line is reported; its count is among the line counts.
@@ -66,7 +68,7 @@ class Syncs(Observer):
             return None
         of_shards = self.recorder.of_dtensor == op._opname
         self.recorder.of_dtensor = ""
-        return op._opname, source, of_shards
+        return _WRITTEN.get(op._opname, op._opname), source, of_shards
 
     def after(self, token: Any, result: Any) -> None:
         cause, source, of_shards = token

@@ -1,4 +1,8 @@
-"""Writes to the storages of parameters and buffers, also through `.data`, which the version counter does not see."""
+"""Writes to the storages of parameters and buffers, also through `.data`, which the version counter does not see.
+
+What each Call's arguments hold:
+stale: name (of a parameter that backward reads), op (which wrote it, at the event's frames, after forward had used it)
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,8 @@ class Writes(Observer):
         self._storages: dict[tuple[int, str], int] = {}
         #: Storages of parameters that autograd has used since the last backward.
         self._used: set[int] = set()
+        #: By their storages the parameters that were written through `.data` behind such a use, each with what did.
+        self._changed: dict[int, tuple[str, str, tuple[trace.Frame, ...]]] = {}
         #: Storages of the buffers that the user's code writes, and of those among them that forwards compute with.
         self._own: set[int] = set()
         self._computed_with: set[int] = set()
@@ -78,8 +84,12 @@ class Writes(Observer):
         if self.recorder.phase != "forward":
             self.recorder.parameters_written = True
         for place, version in zip(places, versions, strict=True):
+            through_data = place.tensor._version == version
             if place.role == "buffer":
                 self._own.add(pointer(place.tensor))
+            elif through_data and pointer(place.tensor) in self._used and self.recorder.phase != "after_backward":
+                what = place.name, f"{op.namespace}.{op._opname}", self.recorder.here()
+                self._changed.setdefault(pointer(place.tensor), what)
             self.recorder.emit(
                 trace.Write,
                 op=f"{op.namespace}.{op._opname}",
@@ -87,11 +97,17 @@ class Writes(Observer):
                 role=place.role,
                 wrap=place.wrap,
                 numbers=numbers,
-                through_data=place.tensor._version == version,
+                through_data=through_data,
                 sharded=place.sharded and not self._gathered(place),
-                after_use=pointer(place.tensor) in self._used,
                 computed_with=pointer(place.tensor) in self._computed_with,
             )
+
+    def _note_stale(self, args: tuple[Any, ...]) -> None:
+        """Backward reads parameters that have changed since forward has used them."""
+        for tensor in tensors(args):
+            name, op, frames = self._changed.pop(pointer(tensor), ("", "", ()))
+            if name:
+                self.recorder.emit(trace.Call, frames=frames, name="stale", arguments={"name": name, "op": op})
 
     def _note_gradient(self, op: Any, targets: list[torch.Tensor]) -> None:
         """A gradient that the user's own line edits between backward and step: some of the first steps' ones."""
@@ -137,6 +153,8 @@ class Writes(Observer):
         computes with while autograd records."""
         if self.recorder.phase == "backward":
             self._used.clear()
+            if self._changed and not _is_view(op):
+                self._note_stale(args)
         elif self.recorder.phase in ("forward", "between") and not _is_view(op) and torch.is_grad_enabled():
             for tensor in args:
                 if isinstance(tensor, torch.Tensor) and isinstance(
@@ -158,6 +176,7 @@ class Writes(Observer):
                     self.recorder.emit(trace.Write, frames=frames, op=op, name=name, wrap=trace.COPY)
 
     def before_step(self, optimizer: Any) -> None:
+        self._changed.clear()
         self._look()
 
     def after_step(self, optimizer: Any) -> None:

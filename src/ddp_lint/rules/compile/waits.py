@@ -1,0 +1,148 @@
+"""Whether the host has just waited for the GPU where it reads a tensor: the queue of kernels is empty then, and the
+read costs hardly more than a copy. The first wait is what has to go."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.rules.compile.host import CONVERSIONS, read_by, truth_values
+from ddp_lint.source import Module, dotted
+from ddp_lint.source.tree import called, descendants, subtree
+from ddp_lint.tensors import TensorFile
+from ddp_lint.tensors.flow import Flow
+from ddp_lint.tensors.operations import is_log, is_tensor_function, is_tensor_method, names
+
+#: What Python does with its own objects.
+_BUILTINS = frozenset(
+    {*CONVERSIONS, "len", "range", "enumerate", "zip", "list", "tuple", "dict", "set", "str", "print", "max", "min"}
+    | {"sum", "isinstance", "getattr", "hasattr", "sorted", "round", "abs", "any", "all"}
+)
+_OF_CONTAINERS = frozenset({"append", "extend", "update", "get", "items", "keys", "values", "format", "join", "pop"})
+#: Methods that copy a tensor to the host.
+_COPIES = frozenset({"cpu", "numpy"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """What a statement that waits does: whether it reads a tensor by a call, as DDP301 reports, and whether a loop of
+    its function runs over it."""
+
+    statement: cst.CSTNode
+    reads: bool
+    in_loop: bool
+
+
+def wait_before(module: Module, node: cst.CSTNode, function: cst.FunctionDef) -> Wait | None:
+    """The last statement before a place that surely waits for the GPU, in the same round of the innermost loop, if what
+    runs between gives the GPU no more than small operations on tensors: no layer, no function of the project, no
+    product of matrices, no loop."""
+    flow, around = TensorFile.of(module).flow(function), module.ancestors(node)
+    below_it: cst.CSTNode | None = node
+    for up in around:
+        # A comprehension is a loop of its own, but for what it goes over.
+        if isinstance(up, cst.CompIf) or (isinstance(up, cst.BaseComp) and below_it is not up.for_in):
+            return None
+        below_it = up
+        if isinstance(up, cst.BaseStatement):
+            break
+    if below_it is None or isinstance(below_it, cst.While):
+        return None
+    found: tuple[cst.CSTNode, bool] | None = None
+    for up in around:
+        if isinstance(up, (cst.For, cst.While, cst.FunctionDef)):
+            return Wait(*found, in_loop=not isinstance(up, cst.FunctionDef)) if found is not None else None
+        if found is None and isinstance(up, (cst.With, cst.Try)):
+            return None
+        before: list[cst.CSTNode] = []
+        if isinstance(up, cst.IndentedBlock):
+            before = list(itertools.takewhile(lambda each, end=below_it: each is not end, up.body))  # type: ignore[misc]
+        elif isinstance(up, cst.If):
+            before = [up.test]
+        for part in reversed(before) if found is None else ():
+            if not _is_small(module, part, flow):
+                return None
+            kinds = set(_waits(module, part, flow))
+            if kinds:
+                found = (part, True in kinds)
+                break
+        below_it = up
+    return None
+
+
+def waited_before(module: Module, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
+    """Whether a wait before a place, which is no read that DDP301 reports, makes one there cost next to nothing: once
+    in a call of the function, as in a loop they add up."""
+    wait = wait_before(module, node, function)
+    return wait is not None and not wait.reads and not wait.in_loop
+
+
+def _waits(module: Module, part: cst.CSTNode, flow: Flow) -> Iterator[bool]:
+    """How a statement, or the test of a branch, surely waits for the GPU: True for a read that is a call, False for
+    anything else."""
+    test = part.test if isinstance(part, cst.If) else part
+    if isinstance(test, cst.BaseExpression):
+        yield from (False for each in truth_values(test) if flow.value(each).computed)
+    elif not isinstance(test, cst.SimpleStatementLine):
+        return
+    for node in subtree(test):
+        if isinstance(node, cst.Call):
+            read = read_by(node)
+            if read is not None and flow.value(read).computed:
+                yield True
+            elif _selects_or_copies(module, node, flow):
+                yield False
+        elif isinstance(node, cst.Subscript) and _is_selection(node) and flow.value(node.value).computed:
+            yield False
+
+
+def _selects_or_copies(module: Module, call: cst.Call, flow: Flow) -> bool:
+    """Whether the size of what an operation gives depends on the values (``mask.nonzero()``, ``torch.where(mask)``), or
+    it copies a tensor to the host."""
+    if module.qualified(call.func).startswith("torch."):
+        operand = call.args[0].value if call.args else None
+        copies = False
+    else:
+        operand = call.func.value if isinstance(call.func, cst.Attribute) else None
+        copies = called(call) in _COPIES
+    if operand is None or not flow.value(operand).computed:
+        return False
+    finds = called(call) == "where" and len(call.args) == 1
+    return copies or finds or called(call) in names("selection", "selecting")
+
+
+def _is_selection(node: cst.Subscript) -> bool:
+    """``x[x > 0]``, ``x[~mask]``"""
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    value = index.value if isinstance(index, cst.Index) else None
+    return isinstance(value, cst.Comparison) or (
+        isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.BitInvert)
+    )
+
+
+def _is_small(module: Module, part: cst.CSTNode, flow: Flow) -> bool:
+    """Whether a part of a function gives the GPU little to do."""
+    if isinstance(part, (cst.For, cst.While, cst.With, cst.Try)):
+        return False
+    for node in (part, *descendants(part)):
+        if isinstance(node, (cst.For, cst.While, cst.Await, cst.Yield, cst.MatrixMultiply)):
+            return False
+        if isinstance(node, cst.Call) and not _is_small_call(module, node, flow):
+            return False
+    return True
+
+
+def _is_small_call(module: Module, call: cst.Call, flow: Flow) -> bool:
+    name, last, qualified = dotted(call.func), called(call), module.qualified(call.func)
+    if last.rstrip("_") in names("compile", "large"):
+        return False
+    if name in _BUILTINS or is_log(name) or qualified.partition(".")[0] in ("math", "numpy"):
+        return True
+    if is_tensor_function(qualified):
+        return qualified.rpartition(".")[0] in ("torch", "torch.Tensor")
+    if not isinstance(call.func, cst.Attribute) or dotted(call.func.value) == "self":
+        return False
+    return last in _OF_CONTAINERS or last in _COPIES or is_tensor_method(last) or flow.value(call.func.value).tensorish
