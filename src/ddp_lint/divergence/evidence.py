@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import Linker
 from ddp_lint.knowledge.communication import Condition
+from ddp_lint.knowledge.frameworks import every
+from ddp_lint.launch.started import launched_under
 from ddp_lint.launch.texts import is_worded_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -39,13 +42,22 @@ class Evidence:
     def shows(self, facts: ModuleFacts, owner: ClassRef | None, when: Condition) -> bool:
         if when == "launched":
             shown = self._is_shown(facts, owner, when) or self._is_beside(facts, when)
-            return shown and _may_be_enabled(self._linker.project)
+            return (shown and _may_be_enabled(self._linker.project)) or bool(self._chosen_by_settings(facts))
         return not when or self._is_shown(facts, owner, when)
 
     def backends(self, facts: ModuleFacts, owner: ClassRef | None, names: Sequence[str]) -> list[str]:
         """Those of the backends (`frameworks.Shown`) that the file shows, or, where it shows none, its folder."""
-        shown = [name for name in names if self._is_shown(facts, owner, name)]
+        chosen = self._chosen_by_settings(facts)
+        shown = [name for name in names if name in chosen or self._is_shown(facts, owner, name)]
         return shown or [name for name in names if self._is_beside(facts, name)]
+
+    def _chosen_by_settings(self, facts: ModuleFacts) -> frozenset[str]:
+        """The backends that the settings choose with which commands of the project launch the file."""
+        project = self._linker.project
+        if not project.holding(_SCRIPT):
+            return frozenset()
+        of_settings = _of_settings()
+        return frozenset(of_settings[word] for word in launched_under(project, facts) if word in of_settings)
 
     def _is_beside(self, facts: ModuleFacts, what: str) -> bool:
         """Does another script of this folder support FSDP or DeepSpeed? The launcher decides which backend a script
@@ -71,6 +83,16 @@ class Evidence:
         for base in self._linker.linearised(owner)[0] if owner is not None else ():
             files[base.facts.name] = base.facts
         return any(self._linker.project.shows(file, what) for file in files.values())
+
+
+@functools.cache
+def _of_settings() -> Mapping[str, str]:
+    """The backends by the words for them in the settings of a launcher: the members of the enumeration in code."""
+    return {
+        member: backend
+        for entry in every(lambda framework: framework.backend)
+        for member, backend in entry.members.items()
+    }
 
 
 def _may_be_enabled(project: Project) -> bool:

@@ -39,6 +39,12 @@ _SHARING = frozenset({"tensor", "expert tensor", "pipeline", "context", "model"}
 _OF_AXIS = re.compile(r"(?P<of>.+)\.get_group\((?P<along>[^()]*)\)")
 
 
+#: The axis of a group that is called that of the ranks of one node: each test of the rank within the node splits it.
+_LOCAL = "local"
+#: How such a group is called.
+_OF_NODE = re.compile(r"^(?:local|intra_?node|(?:in|same|per)_node|node_?local)(?:_(?:process_)?(?:group|pg|comm))?$")
+
+
 @functools.lru_cache(maxsize=8192)
 def axis_in(name: str) -> str:
     """The parallel axis that a name mentions (``self.dp_group``: data); '' when it does not."""
@@ -98,11 +104,12 @@ def named(text: str) -> Group:
     """The group that an expression names: ``self.dp_group`` and ``mpu.get_dp_group()`` by what they have in common."""
     asked = _OF_AXIS.fullmatch(text)
     if asked is not None:
-        axis = axis_in(_name_in(asked["along"])) or axis_in(_name_in(asked["of"]))
+        along = _name_in(asked["along"]).lower()
+        axis = axis_in(along) or axis_in(_name_in(asked["of"])) or (_LOCAL if _OF_NODE.search(along) else "")
         if axis or asked["along"]:  # each axis of a mesh has groups of its own
             return Group(text, axis)
     key = re.sub(r"\(.*\)$", "", text).rpartition(".")[2].lstrip("_").removeprefix("get_").lower()
-    axis = axis_in(_INDEX.sub("", key))
+    axis = axis_in(_INDEX.sub("", key)) or (_LOCAL if _OF_NODE.search(key) else "")
     looked_up = not axis and "[" in text
     return Group(key or text, axis, own=not axis and text.startswith("self."), computed="any" if looked_up else "")
 
@@ -260,5 +267,5 @@ def can_diverge(varies: Variation, group: Group) -> bool:
     if varies.scope == "world":
         return group.axis != "node"
     if varies.scope == "nodes":
-        return bool(group.axis) and group.axis != "node"  # a group that shows no axis is taken to be that of a node
-    return bool(group.axis) and varies.scope == group.axis
+        return bool(group.axis) and group.axis not in ("node", _LOCAL)  # one that shows no axis is taken to be a node's
+    return bool(group.axis) and (varies.scope == group.axis or (varies.scope == "node" and group.axis == _LOCAL))

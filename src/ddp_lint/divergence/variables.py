@@ -464,10 +464,12 @@ class Variables:
         FSDP(model)``."""
         if method.name != "__init__" or not MODEL.search(name):
             return None
-        wrappers = [_wrapper_of(frame, argument) for frame, argument in self._given(of, method, name)]
+        given = self._given(of, method, name)
+        wrappers = [_wrapper_of(frame, argument) for frame, argument in given]
         if not wrappers or len(set(wrappers)) > 1 or wrappers[0] is None:
             return None
-        return unknown(("wrapped", of.node.name, name), ref.Instance(wrappers[0]))
+        buffered = all(_has_buffers(frame, argument) for frame, argument in given)
+        return unknown(("wrapped", of.node.name, name), ref.Instance(wrappers[0], buffered=buffered))
 
     def _loader_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
         """The loader that every object of the class is made with, where each of them ends with the rank's own data:
@@ -641,14 +643,53 @@ def _may_be_of_other_class(value: Value) -> bool:
     return value.constant is None and value.varies is None and (of is None or isinstance(of, ref.Method))
 
 
+def _values_of(frame: Frame, name: str) -> list[ast.expr]:
+    """What a name is assigned in the function at hand, or at the top level of a script."""
+    if isinstance(frame.function, FunctionNode):
+        return assigned_in(frame.function, name)
+    assigned = assignments_in(frame.facts.tree).get(name, ()) if frame.function is None else ()
+    return [value for target, value in assigned if isinstance(target, ast.Name)]
+
+
+def _has_buffers(frame: Frame, argument: ast.expr) -> bool:
+    """Does a model have buffers, by the one class of the project that it is made an object of where it is wrapped, or
+    by the text of that file?"""
+    evidence = frame.summaries.evidence
+    classes = set(_classes_of(frame, argument, _ASSIGNED))
+    if len(classes) == 1:
+        return evidence.has_buffers(classes.pop())
+    return evidence.shows(frame.facts, frame.owner, "buffers")
+
+
+def _classes_of(frame: Frame, model: ast.expr, depth: int) -> Iterator[ClassRef]:
+    """The classes of the project that a model is made an object of, also where it is moved or wrapped then:
+    ``Net().to(device)``, ``DDP(net)``."""
+    if isinstance(model, ast.Name) and depth:
+        for value in _values_of(frame, model.id):
+            yield from _classes_of(frame, value, depth - 1)
+    elif isinstance(model, ast.Call):
+        callee = frame.linker.expression(frame.facts, model.func)
+        if isinstance(callee, ClassRef):
+            yield callee
+        elif isinstance(callee, ref.External) and known().is_parallel(known().type_of(callee.name)) and model.args:
+            yield from _classes_of(frame, model.args[0], depth)
+        elif isinstance(model.func, ast.Attribute) and model.func.attr in _MOVING:
+            yield from _classes_of(frame, model.func.value, depth)
+
+
+#: Methods of a model that give it back.
+_MOVING: Final = frozenset({"to", "cuda", "half", "float", "bfloat16", "train", "eval", "requires_grad_"})
+
+
 def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:
     """The one class of wrappers that a model is made an object of in the function at hand, None for any other."""
     made: set[str] = set()
     scope = frame.function if isinstance(frame.function, FunctionNode) else None
     if isinstance(argument, ast.Call):
         made.add(_made_by(frame, argument))
-    elif isinstance(argument, ast.Name) and scope is not None:
-        made |= {_made_by(frame, value) for value in assigned_in(scope, argument.id) if isinstance(value, ast.Call)}
+    elif isinstance(argument, ast.Name):
+        made |= {_made_by(frame, value) for value in _values_of(frame, argument.id) if isinstance(value, ast.Call)}
+    if isinstance(argument, ast.Name) and scope is not None:
         made |= {
             _class_of(held) for call, place in unpacked_in(scope, argument.id) if (held := _item(frame, call, place))
         }
