@@ -19,6 +19,7 @@ from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
+from ddp_lint.source.queries import last_name
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.contexts import without_gradient
@@ -288,7 +289,7 @@ class ForwardBypassesWrapper(Rule):
     def _unwrapped(self, node: cst.Call) -> bool:
         """A call of what was taken out of its wrapper: `net = model.module`, `accelerator.unwrap_model(model)`."""
         found = self._unwrapping.source(node.func)
-        if found is None or _is_plain_use(dotted(node.func)):
+        if found is None or _is_plain_use(last_name(node.func)):
             return False
         backward = backward_of(self.module, node)
         end = backward or loss_of(self.module, node)
