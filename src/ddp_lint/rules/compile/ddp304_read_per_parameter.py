@@ -17,7 +17,7 @@ from ddp_lint.source.accumulation import loop_of
 from ddp_lint.source.control_flow import holding, raises
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below, walk
-from ddp_lint.source.tree import called, method_of, subtree
+from ddp_lint.source.tree import called, descendants, method_of, subtree
 from ddp_lint.tensors import Kind, TensorFile
 from ddp_lint.tensors.callers import calls_in_file
 from ddp_lint.tensors.contexts import SELDOM, evaluation_only, logging_only, once_in
@@ -96,7 +96,8 @@ class ReadPerParameter(Rule):
     take (`step % 500 == 0`); one weight's gradient in a loop over steps; the gradients of inputs; a script that looks
     at the gradients of one batch, without an optimizer; what a test has shown to be on the host (the other arm of `if
     p.grad.is_cuda`); a branch that ends with an error; functions and branches for logging, debugging and evaluation.
-    Only with `--preview`: functions that nothing in the project calls, and those that it calls in few steps.
+    Only with `--preview`: functions that nothing in the project calls, and those that it calls in few steps; a read in
+    a loop over epochs, beside the loop that makes the steps.
 
     ## How to confirm
 
@@ -194,7 +195,9 @@ class ReadPerParameter(Rule):
 
     def _is_in_no_step(self, node: cst.Call, function: cst.FunctionDef) -> bool:
         """Whether nothing in the project calls the function, or code of this file alone, in a few steps, or a
-        framework once in an epoch."""
+        framework once in an epoch, or the function reads once in an epoch."""
+        if self._is_beside_steps(node):
+            return True
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None:
             return False
@@ -204,6 +207,19 @@ class ReadPerParameter(Rule):
         if calls and all(map(self._runs_seldom, calls)):
             return True
         return is_in_no_step(project, facts, self.module.span(node).line)
+
+    def _is_beside_steps(self, node: cst.Call) -> bool:
+        """Whether a loop around has another loop, without the read, that makes the steps: it goes over epochs."""
+        below: cst.CSTNode = node
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.FunctionDef):
+                return False
+            if isinstance(up, cst.IndentedBlock) and isinstance(self.module.parent(up), (cst.For, cst.While)):
+                others = (each for each in up.body if each is not below and isinstance(each, (cst.For, cst.While)))
+                if any(method_of(n) == "step" for each in others for n in descendants(each)):
+                    return True
+            below = up
+        return False
 
     def _calls_here(self, function: cst.FunctionDef) -> Sequence[cst.Call]:
         """The calls of a function, where this file has all of them; also of one inside another function."""
