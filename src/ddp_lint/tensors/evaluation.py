@@ -631,8 +631,10 @@ class Evaluator:
         if method in names("evidence", "methods") or method in names("evidence", "reductions"):
             result = computed_from([receiver, *operands], Kind.LIKELY, next(self._storages))
             # What a call returned is computed; what an attribute holds may have been put there on the host.
+            on_host = receiver.on_host
             is_attribute = isinstance(node.func.value, cst.Attribute)
-            result = dataclasses.replace(result, inputs=result.inputs or not is_attribute)
+            inputs = result.inputs or not (is_attribute or on_host)
+            result = dataclasses.replace(result, inputs=inputs, on_host=result.on_host or on_host)
             return result.without_gradient() if method == "detach" else result
         return self._unknown_call([receiver, *operands])
 
