@@ -96,7 +96,7 @@ class ParameterWrittenInForward(InPlaceRule):
     - https://pytorch.org/docs/stable/notes/ddp.html
     """
 
-    oracles = ("write", "parameter", "reference")
+    oracles = ("write", "parameter", "reference", "exception")
     in_training_step = True
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
