@@ -53,6 +53,7 @@ from ddp_lint.divergence.values import (
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
+from ddp_lint.knowledge import table
 from ddp_lint.project import Answered
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
@@ -673,12 +674,10 @@ def _classes_of(frame: Frame, model: ast.expr, depth: int) -> Iterator[ClassRef]
             yield callee
         elif isinstance(callee, ref.External) and known().is_parallel(known().type_of(callee.name)) and model.args:
             yield from _classes_of(frame, model.args[0], depth)
-        elif isinstance(model.func, ast.Attribute) and model.func.attr in _MOVING:
+        elif (
+            isinstance(model.func, ast.Attribute) and model.func.attr in table("tensors")["layers"]["returning_module"]
+        ):
             yield from _classes_of(frame, model.func.value, depth)
-
-
-#: Methods of a model that give it back.
-_MOVING: Final = frozenset({"to", "cuda", "half", "float", "bfloat16", "train", "eval", "requires_grad_"})
 
 
 def _wrapper_of(frame: Frame, argument: ast.expr) -> str | None:

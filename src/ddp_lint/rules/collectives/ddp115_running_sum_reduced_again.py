@@ -60,8 +60,8 @@ class RunningSumReducedAgain(Rule):
 
     Sums that the loop sets to zero, divides, scales or replaces anywhere; averages (`ReduceOp.AVG`, a division by the
     world size): the average of equal numbers is the number; a loop that ends in the round in which the sum is no longer
-    zero (`if stopped > 0: break`); a call that only one round makes (under a test of what the
-    loop changes, or before a `break`); attributes (`self.total`), which other methods may reset.
+    zero (`if stopped > 0: break`); a call that only one round makes (under a test of what the loop changes, or before a
+    `break`); attributes (`self.total`), which other methods may reset.
 
     ## How to confirm
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import libcst as cst
@@ -172,7 +173,7 @@ class CollectiveInFinally(Rule):
         """The end of the process group, which with NCCL waits for the collectives that the others are in."""
         facts, project = self.module.facts, self.module.project
         line = self.module.span(node).line
-        attempt = _attempt_at(facts, line) if facts is not None else None
+        attempt = self._attempts.get(line)
         if facts is None or project is None or attempt is None or shows_or_takes(attempt):
             return
         method = facts.method_at(line)
@@ -185,6 +186,12 @@ class CollectiveInFinally(Rule):
         before = self._same(first, node.body)
         if before is not None and self._has_ranks(facts, node):
             self._report_leaving(call, before)
+
+    @functools.cached_property
+    def _attempts(self) -> dict[int, ast.Try]:
+        """The `try` statements of the file by their lines, in the syntax tree that other files are followed in."""
+        tree = self.module.facts.tree if self.module.facts is not None else ast.Module([], [])
+        return {node.lineno: node for node in statements(tree) if isinstance(node, ast.Try)}
 
     def _has_ranks(self, facts: ModuleFacts, node: cst.Try) -> bool:
         """Whether several ranks leave the group. Where another file forms it, that the program leaves it is enough."""
@@ -247,10 +254,6 @@ class CollectiveInFinally(Rule):
             # Of an object that trains, it does not matter here which of its methods does.
             if cls is not None and any(_trains(cls[0].module, each, 0) for each in cls[0].methods.values()):
                 yield call
-
-
-def _attempt_at(facts: ModuleFacts, line: int) -> ast.Try | None:
-    return next((n for n in statements(facts.tree) if isinstance(n, ast.Try) and n.lineno == line), None)
 
 
 def _trains(facts: ModuleFacts, function: FunctionNode, depth: int) -> bool:

@@ -196,17 +196,13 @@ class ReadPerParameter(Rule):
     def _is_in_no_step(self, node: cst.Call, function: cst.FunctionDef) -> bool:
         """Whether nothing in the project calls the function, or code of this file alone, in a few steps, or a
         framework once in an epoch, or the function reads once in an epoch."""
-        if self._is_beside_steps(node):
+        if self._is_beside_steps(node) or _OF_EPOCH.fullmatch(function.name.value):
             return True
-        facts, project = self.module.facts, self.module.project
-        if facts is None or project is None:
-            return False
         calls = self._calls_here(function)
-        if _OF_EPOCH.fullmatch(function.name.value):
-            return True
         if calls and all(map(self._runs_seldom, calls)):
             return True
-        return is_in_no_step(project, facts, self.module.span(node).line)
+        facts, project = self.module.facts, self.module.project
+        return facts is not None and project is not None and is_in_no_step(project, facts, self.module.span(node).line)
 
     def _is_beside_steps(self, node: cst.Call) -> bool:
         """Whether a loop around has another loop, without the read, that makes the steps: it goes over epochs."""
