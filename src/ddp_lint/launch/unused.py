@@ -264,7 +264,8 @@ def _is_left(
         if among is None and _is_offered(project, facts, name, user):
             return False
         imported = program not in ("", user.name)
-        for place in _mentioning(project, user, name, definition, by_text=by_text, imported=imported):
+        lines = lines_mentioning(project, user, name, definition, by_text=by_text, imported=imported)
+        for place in {_mentions(project, user).around(line) for line in lines}:
             if (user.name, place) in above:
                 continue
             if not place or not _is_left(project, user, place, above, among, program):
@@ -342,23 +343,6 @@ def _computes_names(project: Project, among: frozenset[str]) -> bool:
     return project.remember(("computes names", among), found)
 
 
-def _mentioning(
-    project: Project,
-    facts: ModuleFacts,
-    name: str,
-    definition: ast.AST,
-    *,
-    by_text: bool = True,
-    imported: bool = False,
-) -> set[str]:
-    """The definitions of a file that mention a name, also as a string where that counts (`by_text`); "" for what is in
-    none. A list of what a module offers mentions what it does not use, nor does a module that is `imported` do what
-    its ``if __name__ == "__main__":`` holds, or what no program comes to; and ``logging.enable`` is not the
-    ``enable`` of another module."""
-    lines = lines_mentioning(project, facts, name, definition, by_text=by_text, imported=imported)
-    return {_mentions(project, facts).around(line) for line in lines}
-
-
 def lines_mentioning(
     project: Project,
     facts: ModuleFacts,
@@ -368,7 +352,9 @@ def lines_mentioning(
     by_text: bool = True,
     imported: bool = False,
 ) -> set[int]:
-    """The lines on which a file mentions a definition (`_mentioning`)."""
+    """The lines on which a file mentions a definition, also as a string where that counts (`by_text`). A list of what a
+    module offers mentions what it does not use, nor does a module that is `imported` do what its ``if __name__ ==
+    "__main__":`` holds, or what no program comes to; and ``logging.enable`` is not the ``enable`` of another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
