@@ -44,6 +44,10 @@ def _prose(document: pathlib.Path) -> str:
     return re.sub(r"```.*?```|`[^`\n]*`", "", document.read_text(encoding="utf-8"), flags=re.S)
 
 
+def test_nothing_is_above_the_title_of_the_changelog() -> None:
+    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").startswith("# Changelog\n")
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     documents = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     broken = [

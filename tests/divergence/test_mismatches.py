@@ -60,6 +60,13 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "the second round of a loop over two numbers": """
+        def validate(x):
+            for times in [0, 1]:
+                if times > 0 and dist.get_rank() == 0:
+                    continue
+                dist.barrier()  # !rank-branch
+    """,
     "the rank and a number of members": """
         def run(members, x):
             if dist.get_rank() >= members:
@@ -2032,6 +2039,14 @@ PARTING = {
 }
 
 EQUAL = {
+    "a loop over one number, which its test excludes": """
+        def validate(x, keys):
+            for times in [0]:
+                if times > 0 and dist.get_rank() == 0:
+                    continue
+                dist.barrier()
+            keys.setdefault(*())
+    """,
     "an accelerator of no framework": """
         class Own:
             def log(self, loss):

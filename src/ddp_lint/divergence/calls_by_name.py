@@ -284,7 +284,7 @@ def change(frame: Frame, name: str, node: ast.Call, arguments: Arguments) -> Non
         _grow(frame, node, arguments.values)
     elif name == "update":
         _update(frame, node, arguments)
-    elif node.args:
+    elif arguments.positional:
         _set_default(frame, node, arguments)
 
 

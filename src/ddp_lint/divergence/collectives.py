@@ -43,6 +43,7 @@ from ddp_lint.divergence.values import (
     dictionary,
     divergent,
     is_every_rank,
+    is_on,
     loose_of,
     negated,
     unknown,
@@ -82,7 +83,8 @@ def communicate(
         return _result(frame, entry, arguments, node, key)
     if entry.kind == "leave" and not arguments.values:  # what a rank does from here on, it does alone
         frame.env[LEFT_JOB] = constant(1)
-    if _is_of_one_process(frame, entry, node, guessed):
+    broadcasts = _broadcasts_buffers(frame, node) if entry.when == "buffers" else True
+    if broadcasts is False or _is_of_one_process(frame, entry, node, guessed):
         return passed_on(frame, node, arguments.values, key)
     evident = _is_evident(frame, entry, node, guessed)
     if guessed:
@@ -92,6 +94,8 @@ def communicate(
     unproven = entry.when if entry.when in _OF_JOB and not evident else ""
     if entry.when == "sharded" and _is_sharded_later(frame, node):
         confidence, unproven = Confidence.LOW, ""
+    if broadcasts is None:
+        confidence = Confidence.LOW
     group = group_of(frame, *arguments.get(entry.group, entry.takes)) if entry.group else Group()
     if group.is_world and entry.scope != "world":
         group = Group(entry.scope, entry.scope)
@@ -154,6 +158,12 @@ def _is_evident(frame: Frame, entry: Collective, node: ast.Call, guessed: bool) 
     if isinstance(model, ref.Instance) and (model.inside is not None or model.buffered):
         return model.inside is None or evidence.has_buffers(model.inside)
     return evidence.shows(frame.facts, frame.owner, entry.when)
+
+
+def _broadcasts_buffers(frame: Frame, node: ast.Call) -> bool | None:
+    """Whether the forward of a wrapped model broadcasts its buffers, by the flag that the wrapper was made with."""
+    model = reference_of(container(frame, node.func))
+    return model.broadcasts if isinstance(model, ref.Instance) else True
 
 
 def _is_of_loaders(entry: Collective, arguments: Arguments) -> bool:
@@ -435,7 +445,9 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
         group = with_members(Group(str(frame.key(node)), axis, own=own), ranks)
         return dataclasses.replace(unknown(frame.key(node), ref.GroupRef(group)), missing=NEVER)
     if len(entry.result) == 1 and entry.result[0]:
-        return unknown(frame.key(node), _made(frame, entry.result[0], arguments.positional[:1]))
+        model = _made(frame, entry.result[0], arguments.positional[:1])
+        flag = arguments.get(entry.buffers, entry.takes)[0] if entry.buffers else None
+        return unknown(frame.key(node), dataclasses.replace(model, broadcasts=is_on(flag)))
     if entry.result:
         items = tuple(
             unknown((key, index), ref.Instance(name) if name else None) for index, name in enumerate(entry.result)

@@ -200,6 +200,8 @@ def element_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.expr |
     """What a loop variable is: an element of the iterable."""
     if isinstance(iterable.reference, ref.ListOf):
         return unknown((ELEMENT, frame.key(node)), iterable.reference.of)
+    if isinstance(node, (ast.List, ast.Tuple)) and iterable.items is not None and len(iterable.items) == 1:
+        return iterable.items[0]  # ``for times in [0]``: the loop has one round
     element = _element(frame, iterable, node, target)
     if element.varies is None or not isinstance(iterable.reference, ref.Generator):
         return element

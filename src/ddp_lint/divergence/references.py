@@ -49,6 +49,8 @@ class Instance:
     inside: ClassRef | None = None
     #: Of a wrapped model: where it was wrapped, there is evidence that it has buffers.
     buffered: bool = False
+    #: Of a wrapped model: whether its forward broadcasts the buffers; None if a flag decides that is not known.
+    broadcasts: bool | None = True
     #: Of what is in `HANDED`, and of a loader that `streams`: through how many calls it came in as an argument (see
     #: `Variation.call_depth`).
     handed: int = 0

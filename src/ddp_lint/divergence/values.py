@@ -958,3 +958,10 @@ def leaves(value: Value) -> tuple[Component, ...]:
 def is_absent(value: Value) -> bool:
     """Is it what a variable holds before the job has started: None, 0 or -1?"""
     return value.constant in (Known(None), Known(-1), Known(0))
+
+
+def is_on(flag: Value | None) -> bool | None:
+    """Whether a flag is on that is on where it is not given; None if its value is not known."""
+    if flag is None:
+        return True
+    return bool(flag.constant.value) if flag.constant is not None else None

@@ -49,6 +49,7 @@ from ddp_lint.divergence.values import (
     constant,
     divergent,
     is_absent,
+    is_on,
     merge,
     unknown,
 )
@@ -470,7 +471,10 @@ class Variables:
         if not wrappers or len(set(wrappers)) > 1 or wrappers[0] is None:
             return None
         buffered = all(_has_buffers(frame, argument) for frame, argument in given)
-        return unknown(("wrapped", of.node.name, name), ref.Instance(wrappers[0], buffered=buffered))
+        flags = {flag for frame, argument in given for flag in _flags_of(frame, argument)}
+        broadcasts = flags.pop() if len(flags) == 1 else None if flags else True
+        model = ref.Instance(wrappers[0], buffered=buffered, broadcasts=broadcasts)
+        return unknown(("wrapped", of.node.name, name), model)
 
     def _loader_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
         """The loader that every object of the class is made with, where each of them ends with the rank's own data:
@@ -660,6 +664,17 @@ def _has_buffers(frame: Frame, argument: ast.expr) -> bool:
     if len(classes) == 1:
         return evidence.has_buffers(classes.pop())
     return evidence.shows(frame.facts, frame.owner, "buffers")
+
+
+def _flags_of(frame: Frame, argument: ast.expr) -> Iterator[bool | None]:
+    """Whether the forward of a wrapped model broadcasts its buffers, by each call that wraps it in the function."""
+    made = [argument] if isinstance(argument, ast.Call) else _values_of(frame, getattr(argument, "id", ""))
+    for call in (value for value in made if isinstance(value, ast.Call)):
+        callee = frame.linker.expression(frame.facts, call.func)
+        entry = known().collectives.get(callee.name) if isinstance(callee, ref.External) else None
+        if entry is not None and entry.buffers:
+            given = argument_at(call, entry.takes.index(entry.buffers), entry.buffers)
+            yield is_on(evaluate(frame, given) if given is not None else None)
 
 
 def _classes_of(frame: Frame, model: ast.expr, depth: int) -> Iterator[ClassRef]:

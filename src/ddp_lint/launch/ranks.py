@@ -543,7 +543,23 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     if any(_is_of_several(module, outer) and _is_for_first(module, inner, False) for outer, inner in exits):
         return True
     function = module.function_of(node)
-    return function is not None and any(_decorator(d).endswith(_decorators()) for d in function.decorators)
+    return function is not None and any(_keeps_its_function_to_one(module, d) for d in function.decorators)
+
+
+def _keeps_its_function_to_one(module: Module, decorator: cst.Decorator) -> bool:
+    """Whether one rank alone runs what has a decorator: by its name, or as one of the project that calls the function
+    that it is given under a test of the rank."""
+    name = _decorator(decorator)
+    if name.endswith(_decorators()):
+        return True
+    facts, project = module.facts, module.project
+    if facts is None or project is None or isinstance(decorator.decorator, cst.Call):
+        return False
+    found = project.definition(project.canonical(module.qualified(decorator.decorator)))
+    definition = found[1] if found is not None else facts.definitions.get(name)
+    if not isinstance(definition, FunctionNode) or not definition.args.args:
+        return False
+    return _are_on_one_rank(_calls_of(definition.args.args[0].arg, definition.body, own_ranks(module)))
 
 
 #: What a name may be given that says which rank this is.

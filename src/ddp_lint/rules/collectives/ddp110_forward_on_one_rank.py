@@ -80,7 +80,8 @@ class ForwardOnOneRank(MismatchRule):
     ## When it is silent
 
     Forwards of the inner module (`model.module(x)` under DDP), forwards on all ranks, DDP models without known
-    buffers, models whose wrapping is not found, and parts that both sides of the condition run (a dummy input).
+    buffers or wrapped with `broadcast_buffers=False` (with a flag that is not known: `--preview` only), models whose
+    wrapping is not found, and parts that both sides of the condition run (a dummy input).
 
     ## How to confirm
 

@@ -114,14 +114,20 @@ def _moves_models(project: Project) -> bool:
     return bool(moved) and all(moved)
 
 
-def holds_states(value: ast.expr, function: ast.AST, plain: frozenset[str] | None = None) -> bool | None:
+def holds_states(
+    value: ast.expr, function: ast.AST, plain: frozenset[str] | None = None, within: frozenset[str] = frozenset()
+) -> bool | None:
     """Whether what is saved holds states of a model or an optimizer: ``model.state_dict()``, ``model``. None when it
-    cannot be seen: a parameter, the result of a call. `plain`: the words of what has a state that does not count."""
+    cannot be seen: a parameter, the result of a call. `plain`: the words of what has a state that does not count.
+    `within`: the names that this value is a part of, as a dictionary may hold itself."""
     if isinstance(value, ast.Name):
+        if value.id in within:
+            return False
+        within |= {value.id}
         given = assigned_to(value.id, function)
-        states = [holds_states(v, function, plain) for v in given if not isinstance(v, ast.Name)]
+        states = [holds_states(v, function, plain, within) for v in given if not isinstance(v, ast.Name)]
         parts = [n.value for n in walk(function) if isinstance(n, ast.Assign) and _is_part(n.targets[0], value.id)]
-        states += [holds_states(part, function, plain) for part in parts]
+        states += [holds_states(part, function, plain, within) for part in parts]
         if not given or None in states:
             return True if True in states else None
         return True in states
