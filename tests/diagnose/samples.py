@@ -1472,6 +1472,70 @@ steps:   0%|      | 0/186 [00:00<?, ?it/s]ERROR:torch.distributed.elastic.multip
 [E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
 """,
     ),
+    (
+        "the watchdog's error names the rank of the default group",
+        "device-assert",
+        5,
+        None,
+        "illegal memory access",
+        """frame #5: c10d::ProcessGroupNCCL::watchdogHandler() + 0x1da (0x7f12 in /opt/venv/lib/libtorch_cuda.so)
+
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 5] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+""",
+    ),
+    (
+        "the watchdog's error names a rank of another group",
+        "device-assert",
+        None,
+        None,
+        "illegal memory access",
+        """terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 2 PG GUID 9 Rank 1] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered
+""",
+    ),
+    (
+        "composer's launcher: a rank crashed",
+        "exit-sigbus",
+        3,
+        None,
+        "crashed with exit code -7",
+        """Building train loader...
+Building trainer...
+ERROR:composer.cli.launcher:Rank 3 crashed with exit code -7.
+""",
+    ),
+    (
+        "composer's launcher: a global rank exited",
+        "exit-sigsegv",
+        6,
+        None,
+        "exited with code -11",
+        """2026-08-30 11:05:32,217: rank6[5151][MainThread]: INFO: command_utils.train: Building tokenizer...
+ERROR:composer.cli.launcher:Global rank 6 (PID 5151) exited with code -11
+""",
+    ),
+    (
+        "a message that the log cuts off",
+        "inplace-version",
+        None,
+        "train.py:56",
+        "has been modified",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/user/proj/train.py", line 56, in main
+[rank0]:     loss.backward()
+[rank0]: RuntimeError: one of the variables needed for gradient computation has been modified by an inplace op""",
+    ),
+    (
+        "the watchdog's line is cut off",
+        "nccl-timeout",
+        None,
+        None,
+        "Watchdog caught",
+        """  1%|          | 23/1752 [01:05<1:23:14,  2.89s/it]
+  1%|          | 24/1752 [01:08<1:22:56,  2.88s/it][rank5]:[E602 11:17:52.185053341 ProcessGroupNCCL.cpp:632] [Rank 5] Watchdog caught collective opera""",
+    ),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.
