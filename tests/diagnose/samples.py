@@ -1536,6 +1536,118 @@ ERROR:composer.cli.launcher:Global rank 6 (PID 5151) exited with code -11
         """  1%|          | 23/1752 [01:05<1:23:14,  2.89s/it]
   1%|          | 24/1752 [01:08<1:22:56,  2.88s/it][rank5]:[E602 11:17:52.185053341 ProcessGroupNCCL.cpp:632] [Rank 5] Watchdog caught collective opera""",
     ),
+    (
+        "old torch asks for the launcher's environment",
+        "env-missing",
+        None,
+        "train.py:31",
+        "is required for env://",
+        """Traceback (most recent call last):
+  File "tools/train.py", line 31, in main
+    dist.init_process_group("nccl", init_method="env://")
+RuntimeError: rank is not set but it is required for env:// init method at /build/torch/lib/THD/process_group/General.cpp:17
+""",
+    ),
+    (
+        "ColossalAI asks for the launcher's environment",
+        "env-missing",
+        None,
+        None,
+        "Could not find",
+        """RuntimeError: Could not find 'WORLD_SIZE' in the torch environment, visit https://www.colossalai.org/ for more information on launching with torch
+""",
+    ),
+    (
+        "FlatParameter of older releases wants one dtype",
+        "fsdp-dtype",
+        None,
+        None,
+        "requires uniform dtype",
+        """[rank0]: ValueError: `FlatParameter` requires uniform dtype but got torch.float16 and torch.float32
+""",
+    ),
+    (
+        "the block holds a traceback that the log cuts off",
+        "python-exception",
+        2,
+        "trainer.py:71",
+        "optimizer.step()",
+        """Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-10_16:00:57
+  host      : node
+  rank      : 2 (local_rank: 2)
+  exitcode  : 1 (pid: 82250)
+  error_file: /tmp/torchelastic/attempt_0/2/error.json
+  traceback : Traceback (most recent call last):
+    File "/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 355, in wrapper
+      return f(*args, **kwargs)
+             ^^^^^^^^^^^^^^^^^^
+    File "/home/user/proj/trainer.py", line 71, in train
+      optimizer.step()
+    File "/home/us""",
+    ),
+    (
+        "the thread that crashed is not the first one",
+        "exit-sigsegv",
+        None,
+        "parallel.py:90",
+        "Segmentation fault",
+        """Fatal Python error: Segmentation fault
+
+Thread 0x00007f2e93fff640 (most recent call first):
+  File "/home/user/proj/monitor.py", line 46 in watch
+  File "/usr/lib/python3.10/threading.py", line 953 in run
+
+Current thread 0x00007f2ea0870640 (most recent call first):
+  File "/opt/venv/lib/python3.10/site-packages/torch/distributed/distributed_c10d.py", line 2501 in all_reduce
+  File "/home/user/proj/parallel.py", line 90 in reduce
+""",
+    ),
+    (
+        "the end of a message of torch.load, and a traceback that the log cuts off",
+        "weights-only",
+        None,
+        "finetune.py:73",
+        "accepted by default",
+        """[rank1]: Check the documentation of torch.load to learn more about types accepted by default with weights_only https://pytorch.org/docs/stable/generated/torch.load.html.
+[rank4]: Traceback (most recent call last):
+[rank4]:   File "/home/user/proj/finetune.py", line 73, in main
+[rank4]:     accelerator.load_state(last)""",
+    ),
+    (
+        "Megatron counts skipped iterations in each line: none",
+        "unknown",
+        None,
+        None,
+        None,
+        """ iteration        3/   50000 | lm loss: 2.097394E+01 | loss scale: 1.0 | grad norm: 308.510 | number of skipped iterations:   0 | number of nan iterations:   0 |
+ iteration        4/   50000 | lm loss: 2.071394E+01 | loss scale: 1.0 | grad norm: 301.214 | number of skipped iterations:   0 | number of nan iterations:   0 |
+""",
+    ),
+    (
+        "Megatron: the norm of the gradients is not finite",
+        "nan-loss",
+        None,
+        None,
+        "grad norm: nan",
+        """ iteration        3/   50000 | loss scale: 1.0 | grad norm: 308.510 | number of skipped iterations:   0 | number of nan iterations:   0 |
+ iteration        4/   50000 | loss scale: 1.0 | grad norm: nan | number of skipped iterations:   0 | number of nan iterations:   0 |
+""",
+    ),
+    (
+        "the begin of the paths was left out",
+        "python-exception",
+        None,
+        "basic.py:11",
+        "KeyError",
+        """Traceback (most recent call last):
+  File "<left out>/proj/test/./basic.py", line 11, in main
+    step(batch["horse"])
+  File "<string>", line 3, in step
+KeyError: 'horse'
+""",
+    ),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

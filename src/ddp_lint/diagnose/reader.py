@@ -391,6 +391,7 @@ class _Stream:
         if self._frames:
             code = self._shown_code()
             rank = self._rank if self._rank is not None else self._rank_of_next
+            rank = self._block_rank() if rank is None else rank
             self._reader.reading.cut_off.append(CutOff(rank, tuple(self._frames), code))
             del self._reader.reading.cut_off[_KEPT:]
 
@@ -466,6 +467,9 @@ class _Stream:
             return True
         if _FATAL.search(text) and not self._frames:
             return True
+        if text.startswith("Current thread 0x") and self._fatal is not None and "Fatal" in self._fatal.text:
+            self._frames = []  # the threads before it did not crash
+            return True
         self._end_dump()
         return text.startswith(("Thread 0x", "Current thread 0x", "Extension modules:", "  "))
 
@@ -492,9 +496,8 @@ class _Stream:
             outer.text += f"\n{text}"
             self._message = outer
             return
-        if self._block and "rank" in self._block and rank is None:
-            match = _BLOCK_RANK.search(self._block["rank"])
-            rank = int(match[1]) if match else None
+        if rank is None:
+            rank = self._block_rank()
         if self._rank_of_next is not None and rank is None:
             rank, self._rank_of_next = self._rank_of_next, None
         event = self._event(text.strip(), quote, rank, None, shaped=True)
@@ -606,6 +609,11 @@ class _Stream:
         self._ended(int(rank[1]), int(code[1]), int(code[2]), self._block_quotes[0] if has_error else quote)
         if "Traceback" in value:
             self._begin(0, value)
+
+    def _block_rank(self) -> int | None:
+        """The rank of the entry of torchrun's list that the lines belong to."""
+        match = _BLOCK_RANK.search(self._block.get("rank", ""))
+        return int(match[1]) if match else None
 
     def _ended(self, rank: int, code: int, pid: int | None, quote: Quote) -> None:
         self._reader.reading.ranks.add(rank)

@@ -14,7 +14,8 @@ from ddp_lint.verify.trace import Frame
 
 #: Files of Python, of what it has installed (checkouts of well-known libraries included), and of the launchers.
 _LIBRARY = re.compile(
-    r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|^<|"
+    r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|"
+    r"^<(?![^<>]+>.*[/\\])|"  # <string>, but not <home>/train.py, whose begin somebody has left out
     r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing)[/\\]|^torch[/\\]|"
     r"[/\\](?P<checkout>fairscale|deepspeed|transformers|accelerate|lightning|pytorch_lightning|apex|xformers|peft|timm|"
     r"torchvision|datasets|ray|vllm|flash_attn|diffusers)[/\\](src[/\\])?(?P=checkout)[/\\]|"
