@@ -1648,6 +1648,63 @@ Current thread 0x00007f2ea0870640 (most recent call first):
 KeyError: 'horse'
 """,
     ),
+    (
+        "words of a known error before a traceback begins on their line",
+        "nccl-system-error",
+        None,
+        None,
+        "internal error",
+        """(VllmWorkerProcess pid=177) ERROR 09-23 10:49:22 utils.py:226] Exception in worker VllmWorkerProcess while processing method init_device: NCCL error: internal error - please report this issue to the NCCL developers, Traceback (most recent call last):
+(VllmWorkerProcess pid=177) ERROR 09-23 10:49:22 utils.py:226]   File "/opt/venv/lib/python3.11/site-packages/vllm/executor/utils.py", line 223, in run
+(VllmWorkerProcess pid=177) ERROR 09-23 10:49:22 utils.py:226]     output = executor(*args, **kwargs)
+""",
+    ),
+    (
+        "FSDP with CPU offloading finds parameters on a GPU",
+        "fsdp-device",
+        None,
+        None,
+        "CPU offloading enabled",
+        """RuntimeError: An FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0. Make sure to not move the module from CPU when offloading parameters.
+""",
+    ),
+    (
+        "the name of the master does not resolve",
+        "rendezvous-connection",
+        None,
+        None,
+        "does not resolve",
+        """nslookup: can't resolve 'job-master-0': Name does not resolve
+waiting for master
+
+Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+""",
+    ),
+    (
+        "a kernel of an AMD GPU",
+        "device-assert",
+        None,
+        None,
+        "Memory access fault",
+        """Memory access fault by GPU node-1 (Agent handle: 0x55eb9b5) on address 0x7f66960b2000. Reason: Page not present or supervisor privilege.
+Aborted (core dumped)
+""",
+    ),
+    (
+        "HCCL: a rank waited",
+        "nccl-timeout",
+        None,
+        "reduce.py:35",
+        "HcclAllreduce",
+        """[rank1]:   File "/home/user/proj/reduce.py", line 35, in reduce
+[rank1]:     dist.all_reduce(loss)
+[rank1]: RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6
+[rank1]: [ERROR] 2026-04-08-18:07:20 (PID:1292, Device:1, RankID:1) ERR01100 OPS call acl api failed.
+[rank1]: EI0006: [PID: 1292] 2026-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the data in time. Please check the reason for the rank being stuck
+""",
+    ),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

@@ -269,8 +269,11 @@ class _Stream:
             return True
         if _HEADER in text:
             before = text.partition(_HEADER)[0]
-            self._reader.reading.ends.extend(ends_in(before, piece.rank, quote))
-            self._say(before, quote, piece)
+            if explain(before) is not None and not _RAISED_ALONE.match(before.strip()):
+                self._look(before, quote, piece)
+            else:
+                self._reader.reading.ends.extend(ends_in(before, piece.rank, quote))
+                self._say(before, quote, piece)
             self._begin(0 if before.strip() else len(before), text)
             return True
         if (frame := _FRAME.match(text)) and self._fatal is None:
