@@ -1705,6 +1705,62 @@ Aborted (core dumped)
 [rank1]: EI0006: [PID: 1292] 2026-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the data in time. Please check the reason for the rank being stuck
 """,
     ),
+    (
+        "torch for Windows has no libuv",
+        "python-exception",
+        None,
+        None,
+        "use_libuv",
+        """Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "F:\\conda\\envs\\proj\\Scripts\\torchrun.exe\\__main__.py", line 7, in <module>
+torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv support, run with USE_LIBUV=0 to disable it.
+""",
+    ),
+    (
+        "a pipe to a process that was being started",
+        "python-exception",
+        None,
+        "main.py:112",
+        "Broken pipe",
+        """Traceback (most recent call last):
+  File "C:\\proj\\main.py", line 112, in train
+    for inputs, labels in loader:
+  File "C:\\Users\\nina\\anaconda3\\lib\\site-packages\\torch\\utils\\data\\dataloader.py", line 719, in __init__
+    w.start()
+  File "C:\\Users\\nina\\anaconda3\\lib\\multiprocessing\\popen_spawn_win32.py", line 89, in __init__
+    reduction.dump(process_obj, to_child)
+  File "C:\\Users\\nina\\anaconda3\\lib\\multiprocessing\\reduction.py", line 60, in dump
+    ForkingPickler(file, protocol).dump(obj)
+BrokenPipeError: [Errno 32] Broken pipe
+""",
+    ),
+    (
+        "a compiler that a rank had started",
+        "python-exception",
+        None,
+        "train.py:14",
+        "gcc",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/user/proj/train.py", line 14, in main
+[rank0]:     out = compiled(batch)
+[rank0]:   File "/usr/lib/python3.12/subprocess.py", line 571, in run
+[rank0]:     raise CalledProcessError(retcode, process.args,
+[rank0]: subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/tmp3k/main.c', '-O3', '-shared', '-o', '/tmp/tmp3k/utils.so']' returned non-zero exit status 1.
+""",
+    ),
+    (
+        "gloo cannot connect",
+        "rendezvous-connection",
+        None,
+        "train.py:8",
+        "Connection timed out",
+        """Traceback (most recent call last):
+  File "/home/user/proj/train.py", line 8, in main
+    dist.init_process_group("gloo")
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect [10.0.0.1]:7841: Connection timed out
+""",
+    ),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

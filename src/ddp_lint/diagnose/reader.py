@@ -95,6 +95,7 @@ _LAUNCHER_TYPES = re.compile(
     r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException|"
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
+_STARTS = re.compile(r"multiprocessing[/\\]popen_\w+\.py$")
 _JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
@@ -667,10 +668,12 @@ class _Stream:
 
 def _explained(event: Event) -> Signature | None:
     """What is known of an exception, by its last words and then by all of them."""
+    first = explain(event.text.partition("\n")[0][:2000])
     joins = event.frames and _JOINS.search(event.frames[0].path)  # torch 1.7 and older raise a plain Exception
     if _LAUNCHER_TYPES.search(event.type) or (joins and event.type == "Exception"):
-        return explain("ChildFailedError")
-    first = explain(event.text.partition("\n")[0][:2000])
+        return first if first is not None and first.id == "compiler-failed" else explain("ChildFailedError")
+    if event.type == "BrokenPipeError" and any(_STARTS.search(frame.path) for frame in event.frames):
+        return None  # it was starting a process of its own, no rank
     if first is None or first.id in _UNSPECIFIC:
         found = explain(event.text[:6000])
         # What a launcher writes next to it is no part of the message.
