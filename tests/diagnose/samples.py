@@ -238,6 +238,29 @@ NET/Socket : socket 0x7f connection closed by remote peer
 """,
     ),
     (
+        "what NCCL's proxy thread says of a peer that has gone",
+        "nccl-remote-error",
+        None,
+        None,
+        "retcode 6",
+        """node7:712:730 [1] proxy.cc:1119 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 6
+node7:712:729 [1] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer node8<41234>
+node7:712:729 [1] NCCL INFO proxy.cc:881 -> 6
+node7:712:729 [1] proxy.cc:884 NCCL WARN Proxy Call to rank 1 failed (Connect)
+node7:712:712 [1] NCCL INFO group.cc:421 -> 3
+""",
+    ),
+    (
+        "NCCL's proxy thread for a reason of its own",
+        "nccl-system-error",
+        None,
+        None,
+        "retcode 1",
+        """node7:712:730 [1] proxy.cc:1519 NCCL WARN [Proxy Service 1] Failed to execute operation Setup from rank 1, retcode 1
+node7:712:729 [1] proxy.cc:884 NCCL WARN Proxy Call to rank 1 failed (Setup)
+""",
+    ),
+    (
         "InfiniBand",
         "nccl-ib",
         None,
