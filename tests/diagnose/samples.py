@@ -238,6 +238,29 @@ NET/Socket : socket 0x7f connection closed by remote peer
 """,
     ),
     (
+        "what NCCL's proxy thread says of a peer that has gone",
+        "nccl-remote-error",
+        None,
+        None,
+        "retcode 6",
+        """node7:712:730 [1] proxy.cc:1119 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 6
+node7:712:729 [1] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer node8<41234>
+node7:712:729 [1] NCCL INFO proxy.cc:881 -> 6
+node7:712:729 [1] proxy.cc:884 NCCL WARN Proxy Call to rank 1 failed (Connect)
+node7:712:712 [1] NCCL INFO group.cc:421 -> 3
+""",
+    ),
+    (
+        "NCCL's proxy thread for a reason of its own",
+        "nccl-system-error",
+        None,
+        None,
+        "retcode 1",
+        """node7:712:730 [1] proxy.cc:1519 NCCL WARN [Proxy Service 1] Failed to execute operation Setup from rank 1, retcode 1
+node7:712:729 [1] proxy.cc:884 NCCL WARN Proxy Call to rank 1 failed (Setup)
+""",
+    ),
+    (
         "InfiniBand",
         "nccl-ib",
         None,
@@ -1470,6 +1493,295 @@ steps:   0%|      | 0/186 [00:00<?, ?it/s]ERROR:torch.distributed.elastic.multip
 [E ProcessGroupNCCL.cpp:821] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803391 milliseconds before timing out.
 [E ProcessGroupNCCL.cpp:821] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4120, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803392 milliseconds before timing out.
 [E ProcessGroupNCCL.cpp:462] To avoid data inconsistency, we are taking the entire process down.
+""",
+    ),
+    (
+        "the watchdog's error names the rank of the default group",
+        "device-assert",
+        5,
+        None,
+        "illegal memory access",
+        """frame #5: c10d::ProcessGroupNCCL::watchdogHandler() + 0x1da (0x7f12 in /opt/venv/lib/libtorch_cuda.so)
+
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 5] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+""",
+    ),
+    (
+        "the watchdog's error names a rank of another group",
+        "device-assert",
+        None,
+        None,
+        "illegal memory access",
+        """terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 2 PG GUID 9 Rank 1] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered
+""",
+    ),
+    (
+        "composer's launcher: a rank crashed",
+        "exit-sigbus",
+        3,
+        None,
+        "crashed with exit code -7",
+        """Building train loader...
+Building trainer...
+ERROR:composer.cli.launcher:Rank 3 crashed with exit code -7.
+""",
+    ),
+    (
+        "composer's launcher: a global rank exited",
+        "exit-sigsegv",
+        6,
+        None,
+        "exited with code -11",
+        """2026-08-30 11:05:32,217: rank6[5151][MainThread]: INFO: command_utils.train: Building tokenizer...
+ERROR:composer.cli.launcher:Global rank 6 (PID 5151) exited with code -11
+""",
+    ),
+    (
+        "a message that the log cuts off",
+        "inplace-version",
+        None,
+        "train.py:56",
+        "has been modified",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/user/proj/train.py", line 56, in main
+[rank0]:     loss.backward()
+[rank0]: RuntimeError: one of the variables needed for gradient computation has been modified by an inplace op""",
+    ),
+    (
+        "the watchdog's line is cut off",
+        "nccl-timeout",
+        None,
+        None,
+        "Watchdog caught",
+        """  1%|          | 23/1752 [01:05<1:23:14,  2.89s/it]
+  1%|          | 24/1752 [01:08<1:22:56,  2.88s/it][rank5]:[E602 11:17:52.185053341 ProcessGroupNCCL.cpp:632] [Rank 5] Watchdog caught collective opera""",
+    ),
+    (
+        "old torch asks for the launcher's environment",
+        "env-missing",
+        None,
+        "train.py:31",
+        "is required for env://",
+        """Traceback (most recent call last):
+  File "tools/train.py", line 31, in main
+    dist.init_process_group("nccl", init_method="env://")
+RuntimeError: rank is not set but it is required for env:// init method at /build/torch/lib/THD/process_group/General.cpp:17
+""",
+    ),
+    (
+        "ColossalAI asks for the launcher's environment",
+        "env-missing",
+        None,
+        None,
+        "Could not find",
+        """RuntimeError: Could not find 'WORLD_SIZE' in the torch environment, visit https://www.colossalai.org/ for more information on launching with torch
+""",
+    ),
+    (
+        "FlatParameter of older releases wants one dtype",
+        "fsdp-dtype",
+        None,
+        None,
+        "requires uniform dtype",
+        """[rank0]: ValueError: `FlatParameter` requires uniform dtype but got torch.float16 and torch.float32
+""",
+    ),
+    (
+        "the block holds a traceback that the log cuts off",
+        "python-exception",
+        2,
+        "trainer.py:71",
+        "optimizer.step()",
+        """Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-10_16:00:57
+  host      : node
+  rank      : 2 (local_rank: 2)
+  exitcode  : 1 (pid: 82250)
+  error_file: /tmp/torchelastic/attempt_0/2/error.json
+  traceback : Traceback (most recent call last):
+    File "/opt/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 355, in wrapper
+      return f(*args, **kwargs)
+             ^^^^^^^^^^^^^^^^^^
+    File "/home/user/proj/trainer.py", line 71, in train
+      optimizer.step()
+    File "/home/us""",
+    ),
+    (
+        "the thread that crashed is not the first one",
+        "exit-sigsegv",
+        None,
+        "parallel.py:90",
+        "Segmentation fault",
+        """Fatal Python error: Segmentation fault
+
+Thread 0x00007f2e93fff640 (most recent call first):
+  File "/home/user/proj/monitor.py", line 46 in watch
+  File "/usr/lib/python3.10/threading.py", line 953 in run
+
+Current thread 0x00007f2ea0870640 (most recent call first):
+  File "/opt/venv/lib/python3.10/site-packages/torch/distributed/distributed_c10d.py", line 2501 in all_reduce
+  File "/home/user/proj/parallel.py", line 90 in reduce
+""",
+    ),
+    (
+        "the end of a message of torch.load, and a traceback that the log cuts off",
+        "weights-only",
+        None,
+        "finetune.py:73",
+        "accepted by default",
+        """[rank1]: Check the documentation of torch.load to learn more about types accepted by default with weights_only https://pytorch.org/docs/stable/generated/torch.load.html.
+[rank4]: Traceback (most recent call last):
+[rank4]:   File "/home/user/proj/finetune.py", line 73, in main
+[rank4]:     accelerator.load_state(last)""",
+    ),
+    (
+        "Megatron counts skipped iterations in each line: none",
+        "unknown",
+        None,
+        None,
+        None,
+        """ iteration        3/   50000 | lm loss: 2.097394E+01 | loss scale: 1.0 | grad norm: 308.510 | number of skipped iterations:   0 | number of nan iterations:   0 |
+ iteration        4/   50000 | lm loss: 2.071394E+01 | loss scale: 1.0 | grad norm: 301.214 | number of skipped iterations:   0 | number of nan iterations:   0 |
+""",
+    ),
+    (
+        "Megatron: the norm of the gradients is not finite",
+        "nan-loss",
+        None,
+        None,
+        "grad norm: nan",
+        """ iteration        3/   50000 | loss scale: 1.0 | grad norm: 308.510 | number of skipped iterations:   0 | number of nan iterations:   0 |
+ iteration        4/   50000 | loss scale: 1.0 | grad norm: nan | number of skipped iterations:   0 | number of nan iterations:   0 |
+""",
+    ),
+    (
+        "the begin of the paths was left out",
+        "python-exception",
+        None,
+        "basic.py:11",
+        "KeyError",
+        """Traceback (most recent call last):
+  File "<left out>/proj/test/./basic.py", line 11, in main
+    step(batch["horse"])
+  File "<string>", line 3, in step
+KeyError: 'horse'
+""",
+    ),
+    (
+        "words of a known error before a traceback begins on their line",
+        "nccl-system-error",
+        None,
+        None,
+        "internal error",
+        """(VllmWorkerProcess pid=177) ERROR 09-23 10:49:22 utils.py:226] Exception in worker VllmWorkerProcess while processing method init_device: NCCL error: internal error - please report this issue to the NCCL developers, Traceback (most recent call last):
+(VllmWorkerProcess pid=177) ERROR 09-23 10:49:22 utils.py:226]   File "/opt/venv/lib/python3.11/site-packages/vllm/executor/utils.py", line 223, in run
+(VllmWorkerProcess pid=177) ERROR 09-23 10:49:22 utils.py:226]     output = executor(*args, **kwargs)
+""",
+    ),
+    (
+        "FSDP with CPU offloading finds parameters on a GPU",
+        "fsdp-device",
+        None,
+        None,
+        "CPU offloading enabled",
+        """RuntimeError: An FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0. Make sure to not move the module from CPU when offloading parameters.
+""",
+    ),
+    (
+        "the name of the master does not resolve",
+        "rendezvous-connection",
+        None,
+        None,
+        "does not resolve",
+        """nslookup: can't resolve 'job-master-0': Name does not resolve
+waiting for master
+
+Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+""",
+    ),
+    (
+        "a kernel of an AMD GPU",
+        "device-assert",
+        None,
+        None,
+        "Memory access fault",
+        """Memory access fault by GPU node-1 (Agent handle: 0x55eb9b5) on address 0x7f66960b2000. Reason: Page not present or supervisor privilege.
+Aborted (core dumped)
+""",
+    ),
+    (
+        "HCCL: a rank waited",
+        "nccl-timeout",
+        None,
+        "reduce.py:35",
+        "HcclAllreduce",
+        """[rank1]:   File "/home/user/proj/reduce.py", line 35, in reduce
+[rank1]:     dist.all_reduce(loss)
+[rank1]: RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: HcclAllreduce, error code is 6
+[rank1]: [ERROR] 2026-04-08-18:07:20 (PID:1292, Device:1, RankID:1) ERR01100 OPS call acl api failed.
+[rank1]: EI0006: [PID: 1292] 2026-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the data in time. Please check the reason for the rank being stuck
+""",
+    ),
+    (
+        "torch for Windows has no libuv",
+        "python-exception",
+        None,
+        None,
+        "use_libuv",
+        """Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "F:\\conda\\envs\\proj\\Scripts\\torchrun.exe\\__main__.py", line 7, in <module>
+torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv support, run with USE_LIBUV=0 to disable it.
+""",
+    ),
+    (
+        "a pipe to a process that was being started",
+        "python-exception",
+        None,
+        "main.py:112",
+        "Broken pipe",
+        """Traceback (most recent call last):
+  File "C:\\proj\\main.py", line 112, in train
+    for inputs, labels in loader:
+  File "C:\\Users\\nina\\anaconda3\\lib\\site-packages\\torch\\utils\\data\\dataloader.py", line 719, in __init__
+    w.start()
+  File "C:\\Users\\nina\\anaconda3\\lib\\multiprocessing\\popen_spawn_win32.py", line 89, in __init__
+    reduction.dump(process_obj, to_child)
+  File "C:\\Users\\nina\\anaconda3\\lib\\multiprocessing\\reduction.py", line 60, in dump
+    ForkingPickler(file, protocol).dump(obj)
+BrokenPipeError: [Errno 32] Broken pipe
+""",
+    ),
+    (
+        "a compiler that a rank had started",
+        "python-exception",
+        None,
+        "train.py:14",
+        "gcc",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/user/proj/train.py", line 14, in main
+[rank0]:     out = compiled(batch)
+[rank0]:   File "/usr/lib/python3.12/subprocess.py", line 571, in run
+[rank0]:     raise CalledProcessError(retcode, process.args,
+[rank0]: subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/tmp3k/main.c', '-O3', '-shared', '-o', '/tmp/tmp3k/utils.so']' returned non-zero exit status 1.
+""",
+    ),
+    (
+        "gloo cannot connect",
+        "rendezvous-connection",
+        None,
+        "train.py:8",
+        "Connection timed out",
+        """Traceback (most recent call last):
+  File "/home/user/proj/train.py", line 8, in main
+    dist.init_process_group("gloo")
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect [10.0.0.1]:7841: Connection timed out
 """,
     ),
 ]

@@ -44,7 +44,7 @@ _RANK_PREFIX = re.compile(r"\[[Rr]ank (\d+)\]")
 def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | None:
     """What a watchdog says of a collective. The rank in its text is that of the group: good for the default group."""
     status = _STATUS.search(text) or _LAST.search(text)
-    timed_out = "Watchdog caught collective operation timeout" in text
+    timed_out = "Watchdog caught collective op" in text  # the end of the line may be cut off
     if status is None and not timed_out:
         return None
     group = _GROUP.search(text)
@@ -69,11 +69,14 @@ def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | Non
     )
 
 
-_WATCHDOG = re.compile(r"ProcessGroup\w+\.cpp:\d+\] \[Rank (?P<rank>\d+)\]")
+_WATCHDOG = re.compile(r"(?:ProcessGroup\w+\.cpp:\d+\]|what\(\):) +\[Rank (?P<rank>\d+)\]")
 
 
 def watchdog_rank(text: str) -> int | None:
-    """The rank that a process group's own line begins with: that of the job in releases that name no groups."""
+    """The rank that a process group's own line begins with: that of the job in the default group, and in releases
+    that name no groups."""
+    if group := _GROUP.search(text):
+        return int(group["rank"]) if _is_default(f"{group['id']} {group['guid']}") else None
     match = _WATCHDOG.search(text)
     return int(match["rank"]) if match else None
 
@@ -146,13 +149,17 @@ _MPIRUN = re.compile(
 _CHILD = re.compile(
     r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"
 )
+#: Composer's launcher.
+_RANK_ENDED = re.compile(
+    r"\b(?:Global rank|Rank) (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) exited|crashed) with (?:exit )?code (?P<code>-?\d+)"
+)
 _DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+)")
 #: What a shell says of a command of a script.
 _SHELL = re.compile(r": line \d+: +(?P<pid>\d+) (?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7, "Terminated": -15}
 _MAYBE = re.compile(
     r"exitcode|Sending process|Terminating process|Killing|return code|tasks? \d|terminated with|exited on signal|"
-    r"died with|: line \d+: "
+    r"died with|: line \d+: |ed with (?:exit )?code -?\d"
 )
 
 
@@ -177,6 +184,8 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
             yield End(task, code, quote, first=ran_out, stopped=code == -15, time=time)
     elif match := _CHILD.search(text):
         yield End(_int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
+    elif match := _RANK_ENDED.search(text):
+        yield End(int(match["rank"]), int(match["code"]), quote, _int(match["pid"]), first=True, time=time)
     elif match := _SPAWNED.search(text):
         yield End(int(match["rank"]), _code(match), quote, first=True, time=time)
     elif match := _MPIRUN.search(text):

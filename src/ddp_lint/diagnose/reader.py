@@ -95,6 +95,7 @@ _LAUNCHER_TYPES = re.compile(
     r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SystemExit|SignalException|"
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
+_STARTS = re.compile(r"multiprocessing[/\\]popen_\w+\.py$")
 _JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
@@ -269,8 +270,11 @@ class _Stream:
             return True
         if _HEADER in text:
             before = text.partition(_HEADER)[0]
-            self._reader.reading.ends.extend(ends_in(before, piece.rank, quote))
-            self._say(before, quote, piece)
+            if explain(before) is not None and not _RAISED_ALONE.match(before.strip()):
+                self._look(before, quote, piece)
+            else:
+                self._reader.reading.ends.extend(ends_in(before, piece.rank, quote))
+                self._say(before, quote, piece)
             self._begin(0 if before.strip() else len(before), text)
             return True
         if (frame := _FRAME.match(text)) and self._fatal is None:
@@ -391,6 +395,7 @@ class _Stream:
         if self._frames:
             code = self._shown_code()
             rank = self._rank if self._rank is not None else self._rank_of_next
+            rank = self._block_rank() if rank is None else rank
             self._reader.reading.cut_off.append(CutOff(rank, tuple(self._frames), code))
             del self._reader.reading.cut_off[_KEPT:]
 
@@ -466,6 +471,9 @@ class _Stream:
             return True
         if _FATAL.search(text) and not self._frames:
             return True
+        if text.startswith("Current thread 0x") and self._fatal is not None and "Fatal" in self._fatal.text:
+            self._frames = []  # the threads before it did not crash
+            return True
         self._end_dump()
         return text.startswith(("Thread 0x", "Current thread 0x", "Extension modules:", "  "))
 
@@ -492,9 +500,8 @@ class _Stream:
             outer.text += f"\n{text}"
             self._message = outer
             return
-        if self._block and "rank" in self._block and rank is None:
-            match = _BLOCK_RANK.search(self._block["rank"])
-            rank = int(match[1]) if match else None
+        if rank is None:
+            rank = self._block_rank()
         if self._rank_of_next is not None and rank is None:
             rank, self._rank_of_next = self._rank_of_next, None
         event = self._event(text.strip(), quote, rank, None, shaped=True)
@@ -607,6 +614,11 @@ class _Stream:
         if "Traceback" in value:
             self._begin(0, value)
 
+    def _block_rank(self) -> int | None:
+        """The rank of the entry of torchrun's list that the lines belong to."""
+        match = _BLOCK_RANK.search(self._block.get("rank", ""))
+        return int(match[1]) if match else None
+
     def _ended(self, rank: int, code: int, pid: int | None, quote: Quote) -> None:
         self._reader.reading.ranks.add(rank)
         self._reader.reading.ends.append(
@@ -656,10 +668,12 @@ class _Stream:
 
 def _explained(event: Event) -> Signature | None:
     """What is known of an exception, by its last words and then by all of them."""
+    first = explain(event.text.partition("\n")[0][:2000])
     joins = event.frames and _JOINS.search(event.frames[0].path)  # torch 1.7 and older raise a plain Exception
     if _LAUNCHER_TYPES.search(event.type) or (joins and event.type == "Exception"):
-        return explain("ChildFailedError")
-    first = explain(event.text.partition("\n")[0][:2000])
+        return first if first is not None and first.id == "compiler-failed" else explain("ChildFailedError")
+    if event.type == "BrokenPipeError" and any(_STARTS.search(frame.path) for frame in event.frames):
+        return None  # it was starting a process of its own, no rank
     if first is None or first.id in _UNSPECIFIC:
         found = explain(event.text[:6000])
         # What a launcher writes next to it is no part of the message.

@@ -14,10 +14,14 @@ from ddp_lint.verify.trace import Frame
 
 #: Files of Python, of what it has installed (checkouts of well-known libraries included), and of the launchers.
 _LIBRARY = re.compile(
-    r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|^<|"
+    r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|"
+    r"^<(?![^<>]+>.*[/\\])|"  # <string>, but not <home>/train.py, whose begin somebody has left out
     r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing)[/\\]|^torch[/\\]|"
     r"[/\\](?P<checkout>fairscale|deepspeed|transformers|accelerate|lightning|pytorch_lightning|apex|xformers|peft|timm|"
     r"torchvision|datasets|ray|vllm|flash_attn|diffusers)[/\\](src[/\\])?(?P=checkout)[/\\]|"
+    # of Windows: the standard library has no folder of its version there
+    r"^[A-Za-z]:\\.*\\[Ll]ib\\((multiprocessing|concurrent|asyncio|importlib|ctypes)\\|"
+    r"(runpy|threading|subprocess|queue|contextlib|pickle|socket|selectors)\.py$)|\\Scripts\\[\w.-]+\.exe\\|"
     r"^(multiprocessing|threading|concurrent|asyncio|importlib|runpy|ctypes|socket)([/\\.]|$)|\.(so|cpp|cc|cu|h|hpp|c)$"
 )
 #: Libraries that every program runs through: their frames say nothing about who called.
