@@ -155,6 +155,19 @@ def test_a_notebook_that_starts_no_ranks_is_one_process(cell: str, alone: bool, 
     assert is_of_one_process(SourceFile.read(path, "tried.ipynb")) is alone
 
 
+_NORMS = "def norms(model, batches):\n    for batch in batches:\n        model(batch).sum().backward()\n"
+_NORMS += "        print([p.grad.norm().item() for p in model.parameters()])\n"
+
+
+@pytest.mark.parametrize(("more", "confidence"), [("", "low"), ("optimizer.step()", "medium")])
+def test_a_notebook_that_steps_no_optimizer_has_no_steps(
+    more: str, confidence: str, check: Check, project: pathlib.Path
+) -> None:
+    (project / "a.ipynb").write_text(notebook("import torch\n\n" + _NORMS, f"norms(net, loader)\n{more}"))
+    run = check("--preview", "--select", "DDP304", "--output-format", "json", "a.ipynb")
+    assert [f["confidence"] for f in json.loads(run.stdout)["findings"]] == [confidence]
+
+
 @pytest.mark.parametrize("indent", [1, 4, None])
 @pytest.mark.parametrize("as_list", [True, False])
 def test_fix_changes_the_lines_that_it_mends_and_nothing_else(

@@ -97,7 +97,7 @@ class ReadPerParameter(Rule):
     at the gradients of one batch, without an optimizer; what a test has shown to be on the host (the other arm of `if
     p.grad.is_cuda`); a branch that ends with an error; functions and branches for logging, debugging and evaluation.
     Only with `--preview`: functions that nothing in the project calls, and those that it calls in few steps; a read in
-    a loop over epochs, beside the loop that makes the steps.
+    a loop over epochs, beside the loop that makes the steps; notebooks that step no optimizer.
 
     ## How to confirm
 
@@ -198,6 +198,9 @@ class ReadPerParameter(Rule):
         framework once in an epoch, or the function reads once in an epoch."""
         if self._is_beside_steps(node) or _OF_EPOCH.fullmatch(function.name.value):
             return True
+        file = self.module.file
+        if file.cells is not None and not any(map(file.holds, (".step(", ".fit(", ".train("))):
+            return True  # a notebook without an optimizer looks at gradients
         calls = self._calls_here(function)
         if calls and all(map(self._runs_seldom, calls)):
             return True

@@ -92,9 +92,9 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. A linear layer that takes
     `x.transpose(1, 2)` or `x.permute(0, 2, 1)`: it saves a copy, where the batch is over 1 (tried). Code under
     `torch.no_grad()` or `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's
-    arguments alone, as these may not need a gradient. Another element of a list in each round of a loop (`outs[i]`).
-    Under autocast a layer may save a cast copy instead; then the
-    write is harmless until autocast is turned off.
+    arguments alone, as these may not need a gradient. Another element of a list in each round of a loop (`outs[i]`);
+    what the first round of a loop binds again before the others write it. Under autocast a layer may save a cast copy
+    instead; then the write is harmless until autocast is turned off.
 
     ## How to confirm
 
@@ -138,7 +138,7 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         save = write.save
         if save is None or not save.certain or not write.gradient or write.value.name:
             return
-        if self._is_another_each_round(write.target, save.node, function):
+        if self._is_another_each_round(write.target, save.node, function) or self._is_bound_anew(write, save.node):
             return
         tensor = self.module.code(write.target)
         role = "its result" if save.as_output else "its input"
@@ -169,6 +169,22 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
                 return False
         loops = (up for up in self.module.ancestors(target) if isinstance(up, cst.For))
         return any(not names.isdisjoint(names_in(loop.target)) for loop in loops)
+
+    def _is_bound_anew(self, write: Write, saved: cst.CSTNode) -> bool:
+        """Whether a round before the write binds the name again, where what is saved is behind the loop and comes back
+        to it by a loop around: ``for p in range(n): if p == 1: total = x / d; else: total += x / d``."""
+        name, inner = write.target, list[cst.CSTNode]()
+        if not isinstance(name, cst.Name):
+            return False
+        for up in self.module.ancestors(write.node):
+            inner.append(up)
+            if isinstance(up, (cst.For, cst.While)):
+                break
+        if not isinstance(inner[-1], (cst.For, cst.While)) or any(node is saved for node in subtree(inner[-1])):
+            return False
+        arms = [up for up in inner if isinstance(up, cst.If)]
+        bound = (b.node for b in self.module.bindings(name) if b.kind == "assign")
+        return any(arm in set(self.module.ancestors(node)) for node in bound for arm in arms)
 
     def _one_of_views(self, write: Write, function: Code) -> cst.Call | None:
         """The call that returned what is written, together with other views of a tensor with a gradient."""
