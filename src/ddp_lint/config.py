@@ -17,7 +17,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.files import inner, read, read_stream, shown
+from ddp_lint.files import absolute, inner, read, read_stream, reason_of, shown
+from ddp_lint.findings import UNCHECKED
 from ddp_lint.globs import Globs, problem
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project.layout import Roots
@@ -35,8 +36,6 @@ DEFAULT_EXCLUDE = (
     ".pants.d", ".pyenv", ".pytest_cache", ".pytype", ".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pycache__",
     "__pypackages__", "_build", "buck-out", "build", "dist", "node_modules", "site-packages", "venv",
 )  # fmt: skip
-#: Always looked for, and reported unless ignored by name: a file that nobody could check must not look clean.
-_ALWAYS = frozenset({"DDP000", "DDP001"})
 
 
 class ConfigError(Exception):
@@ -88,6 +87,11 @@ class Settings:
     output_format: str | None = None
     source: pathlib.Path | None = None
     baseline: pathlib.Path | None = None
+
+    @property
+    def cache_folder(self) -> pathlib.Path:
+        """Where results are kept from run to run."""
+        return self.root / ".ddp_lint_cache"
 
     def ignored_in(self, path: pathlib.Path) -> frozenset[str]:
         """The codes that are not reported for this file (absolute path)."""
@@ -234,6 +238,10 @@ class Table:
         line = _line_of(self.text, key)
         return ConfigError(message, f"{_shown(self.file)}:{line}" if line else _shown(self.file))
 
+    def in_key(self, key: str, error: ConfigError) -> ConfigError:
+        """An error in the value of a key."""
+        return self.error(key, f"in '{key}': {error.message}")
+
 
 EMPTY = Table(None, {})
 
@@ -248,7 +256,7 @@ def read_table(file: pathlib.Path) -> Table | None:
     except RecursionError:
         raise ConfigError("it is nested too deeply to be read", _shown(file)) from None
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"cannot be read: {getattr(e, 'strerror', None) or e}", _shown(file)) from None
+        raise ConfigError(f"cannot be read: {reason_of(e)}", _shown(file)) from None
     except ValueError as e:  # a number of more digits than Python reads
         raise ConfigError(f"not valid TOML: {e}", _shown(file)) from None
     if file.name == "pyproject.toml":
@@ -385,7 +393,7 @@ class _Choice:
         """
         steps = [(_specificity(s), False, self._codes(k, s, default)) for k, s in self._selecting()]
         steps += [(_specificity(s), True, self._codes("ignore", s)) for s in self.ignore]
-        chosen = before if self.select is None else _ALWAYS
+        chosen = before if self.select is None else UNCHECKED
         for _, ignored, codes in sorted(steps, key=lambda step: step[:2]):
             chosen = chosen - codes if ignored else chosen | codes
         return chosen
@@ -407,7 +415,7 @@ class _Choice:
         try:
             return codes_of(selector) if default is None else _selected(selector, default)
         except ConfigError as e:
-            raise (self.table.error(key, f"in '{key}': {e.message}") if self.table else e) from None
+            raise (self.table.in_key(key, e) if self.table else e) from None
 
 
 def _enabled(choices: Iterable[_Choice], preview: bool, proving: bool) -> frozenset[str]:
@@ -418,7 +426,7 @@ def _enabled(choices: Iterable[_Choice], preview: bool, proving: bool) -> frozen
     from ddp_lint.rules.registry import declared
 
     default = {code for code, rule in declared().items() if rule.default or preview or (proving and rule.run_decides)}
-    chosen = _ALWAYS | default
+    chosen = UNCHECKED | default
     for choice in choices:
         chosen = choice.over(chosen, frozenset(default))
     return chosen
@@ -522,7 +530,7 @@ def _given(overrides: Overrides) -> Table | None:
         return EMPTY if overrides.isolated else None
     if overrides.isolated:
         raise ConfigError("--config reads a file and --isolated reads none: use one of them")
-    table = read_table(pathlib.Path(os.path.abspath(overrides.config)))  # noqa: PTH100 (a link keeps its own folder)
+    table = read_table(absolute(overrides.config))
     if table is None:
         raise ConfigError("there is no [tool.ddp-lint] table in it", str(overrides.config))
     return table
@@ -566,17 +574,13 @@ def _names(table: Table, key: str) -> tuple[str, ...]:
     return tuple(name.removesuffix("()") for name in table.values.get(key, ()))
 
 
-def _codes_in(table: Table, key: str, selector: str) -> frozenset[str]:
-    try:
-        return codes_of(selector)
-    except ConfigError as e:
-        raise table.error(key, f"in '{key}': {e.message}") from None
-
-
 def _per_file_ignores(table: Table, root: pathlib.Path) -> tuple[FileIgnores, ...]:
-    found = []
-    for pattern, selectors in table.values.get("per-file-ignores", {}).items():
-        codes = frozenset(code for s in selectors for code in _codes_in(table, "per-file-ignores", s))
+    key, found = "per-file-ignores", []
+    for pattern, selectors in table.values.get(key, {}).items():
+        try:
+            codes = frozenset(code for selector in selectors for code in codes_of(selector))
+        except ConfigError as e:
+            raise table.in_key(key, e) from None
         elsewhere = pattern.startswith("!")
         found.append(FileIgnores(_globs(table.base, root, [pattern[elsewhere:]]), codes, elsewhere))
     return tuple(found)

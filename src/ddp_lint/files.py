@@ -92,6 +92,16 @@ def inner(folder: str) -> str:
     return folder if folder.endswith(os.sep) else folder + os.sep
 
 
+def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The absolute path of a file. A link keeps its own name: `resolve` would follow it."""
+    return pathlib.Path(os.path.abspath(path))  # noqa: PTH100
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read or written, without its name."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def behind_links(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """Where a write to `path` lands. Raises OSError where that is outside of `folder`."""
     place = pathlib.Path(os.path.realpath(path))

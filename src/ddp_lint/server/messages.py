@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -148,8 +146,3 @@ def contains(outer: types.Range, inner: types.Range) -> bool:
         return position.line, position.character
 
     return place(outer.start) <= place(inner.end) and place(inner.start) <= place(outer.end)
-
-
-def absolute(path: str) -> pathlib.Path:
-    """The file of a path as findings show it."""
-    return pathlib.Path(os.path.abspath(path))  # noqa: PTH100 (a link keeps its own name)

@@ -16,10 +16,11 @@ from pygls.lsp.server import LanguageServer
 
 from ddp_lint import __version__
 from ddp_lint.config import FILES
+from ddp_lint.files import absolute
 from ddp_lint.findings import Finding
 from ddp_lint.gc_tuning import let_go_of_trees, rare_collections
 from ddp_lint.output import Sources
-from ddp_lint.server.messages import FIX_ALL, Translator, absolute, contains, hover
+from ddp_lint.server.messages import FIX_ALL, Translator, contains, hover
 from ddp_lint.server.workplace import Checked, Document, Workplace
 from ddp_lint.source.file import normalised
 from ddp_lint.source.notebook import Lines, module_of
