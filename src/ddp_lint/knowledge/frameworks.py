@@ -246,6 +246,12 @@ def packages(that: Callable[[Framework], bool]) -> frozenset[str]:
 
 
 @functools.cache
+def all_packages() -> frozenset[str]:
+    """The import names of all frameworks."""
+    return packages(lambda framework: True)
+
+
+@functools.cache
 def bases() -> Mapping[str, tuple[str, ...]]:
     """Class of a framework to the classes that it inherits from."""
     return {name: above for framework in frameworks() for name, above in framework.bases.items()}

@@ -117,7 +117,7 @@ class FrameworkImports:
         text = self._text_of(path)
         if text is None:
             return _Look(False)
-        if not (own := _packages().intersection(self._layout.name_of(path)[0].split("."))) <= {"torch"}:
+        if not (own := frameworks.all_packages().intersection(self._layout.name_of(path)[0].split("."))) <= {"torch"}:
             return _Look(True, has_ranks=True)
         found: set[str] = set()
         packages: set[str] = set()
@@ -129,7 +129,7 @@ class FrameworkImports:
             first = target.partition(".")[0]
             packages.add(first)
             foreign = not files and first and first not in _OTHERS
-            if foreign and (first in _packages() - {"torch"} or COMMUNICATION.search(target)):
+            if foreign and (first in frameworks.all_packages() - {"torch"} or COMMUNICATION.search(target)):
                 return _Look(True, has_ranks=True)
             uses = uses or bool(foreign and first == "torch")
             found |= files
@@ -138,11 +138,6 @@ class FrameworkImports:
         if uses:
             return _Look(True, has_ranks=speaks or _has_ranks(text, of_arrays=of_arrays))
         return _Look(speaks, frozenset(found), has_ranks=speaks)
-
-
-@functools.cache
-def _packages() -> frozenset[str]:
-    return frameworks.packages(lambda framework: True)
 
 
 def _has_ranks(text: str, *, of_arrays: bool) -> bool:
