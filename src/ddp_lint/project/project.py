@@ -10,14 +10,13 @@ import hashlib
 import importlib
 import os
 import pathlib
-import re
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
-from ddp_lint.knowledge.project_names import Names, last
+from ddp_lint.knowledge.project_names import Names, wrapping_pattern
 from ddp_lint.project import layout
 from ddp_lint.project.effort import Charges, Effort, Work
 from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
@@ -720,8 +719,7 @@ class Project:
     def _shown_by(self, file: SourceFile | None, what: str, tree: ast.Module | None = None) -> str:
         if file is None or what not in get_args(frameworks.Shown):
             return "?"
-        own = self.own.names.wrappers if what == "wraps" else ()
-        pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
+        pattern = wrapping_pattern(self.own.names) if what == "wraps" else frameworks.shows(what)
         shown = occurs(pattern, file.text)
         if shown and what == "wraps":
             with contextlib.suppress(CannotParse):
