@@ -105,18 +105,16 @@ def _package_of(located: str, name: str) -> str:
 
 def absolute(node: ast.ImportFrom, module_name: str, is_package: bool) -> str:
     """The absolute module that a from-import names; relative ones are taken from `module_name`."""
-    if not node.level:
-        return node.module or ""
-    parts = module_name.split(".") if module_name else []
-    keep = len(parts) - node.level + (1 if is_package else 0)
-    return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+    module = node.module or ""
+    return absolute_target("." * node.level + module, module_name, is_package) if node.level else module
 
 
 def absolute_target(target: str, module_name: str, is_package: bool) -> str:
-    """The absolute name of a relative import's target, which `imports_in` gives with its dots."""
+    """The absolute name of what a relative import names, with its dots: as `imports_in` gives it."""
     name = target.lstrip(".")
     parts = module_name.split(".") if module_name else []
-    return ".".join([*parts[: max(len(parts) - (len(target) - len(name)) + is_package, 0)], name])
+    kept = max(len(parts) - (len(target) - len(name)) + is_package, 0)
+    return ".".join(filter(None, [*parts[:kept], name]))
 
 
 def dotted_ast(node: ast.AST | None) -> str:
