@@ -357,23 +357,23 @@ class _Graph:
             return self._inherited(self._named[class_][0])
         found = self._by_name.get(class_)
         if found is None:
-            merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
-            for number in self._named[class_]:
-                for name, numbers in self._inherited(number).items():
-                    merged[name].update(dict.fromkeys(numbers))
-            found = self._by_name[class_] = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
+            found = self._by_name[class_] = self._merged(map(self._inherited, self._named[class_]))
         return found
 
     def _methods_of_all(self, classes: frozenset[str]) -> dict[str, list[int]]:
         """The methods by name that objects of these classes have."""
         found = self._by_classes.get(classes)
         if found is None:
-            merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
-            for class_ in classes:
-                for name, numbers in self._methods(class_).items():
-                    merged[name].update(dict.fromkeys(numbers))
-            found = self._by_classes[classes] = {name: self._as_one(list(each)) for name, each in merged.items()}
+            found = self._by_classes[classes] = self._merged(map(self._methods, classes))
         return found
+
+    def _merged(self, several: Iterable[Mapping[str, list[int]]]) -> dict[str, list[int]]:
+        """The methods by name of several classes together."""
+        merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
+        for methods in several:
+            for name, numbers in methods.items():
+                merged[name].update(dict.fromkeys(numbers))
+        return {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
 
     def _as_one(self, functions: list[int]) -> list[int]:
         if len(functions) < 2:
