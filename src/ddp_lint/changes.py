@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ddp_lint.config import ConfigError
 from ddp_lint.findings import Finding, Span
-from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import last_part
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import FunctionNode, first_line, last_line
 
 _HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")

@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Iterable, Sequence
 
 from ddp_lint.findings import UNCHECKED, Edit, Finding, Span
-from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.source.parsing import CannotParse, parse
 
 #: What the author replaces by the reason.
 REASON = "TODO: say why"

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 
 from ddp_lint.knowledge import communication, frameworks
-from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.layout import FILES_LIMIT, Layout
 from ddp_lint.project.words import words
 from ddp_lint.source.imports import folders_put_on_path, imports_in, is_script
 from ddp_lint.source.occurring import occurs
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.wrap_evidence import evidence
 
 #: Names of modules that are assumed to communicate, in any project.

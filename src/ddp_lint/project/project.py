@@ -19,7 +19,7 @@ from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.project_names import Names, wrapping_pattern
 from ddp_lint.project import layout
 from ddp_lint.project.effort import Charges, Effort, Work
-from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
+from ddp_lint.project.facts import MOST_BASES, ClassFacts, Definition, ModuleFacts
 from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.outcomes import NO_OUTCOMES, Earlier, Outcomes
@@ -51,6 +51,7 @@ from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast, folders_put_on_path, is_script
 from ddp_lint.source.occurring import occurs
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.wrap_evidence import in_code
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import libcst as cst
 from libcst.metadata.position_provider import PositionProvidingCodegenState
 
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import below, statements
 from ddp_lint.source.tree import children
 
@@ -91,8 +92,6 @@ class Positions:
     @functools.cached_property
     def _parsed(self) -> list[ast.stmt]:
         """The statements by `ast`, in source order; none where that cannot parse the code."""
-        from ddp_lint.project.facts import CannotParse, parse
-
         try:
             tree = parse(self._text)
         except CannotParse:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.tree import children, dotted, parameters_of, positional_of
 
 if TYPE_CHECKING:
@@ -248,7 +249,6 @@ class Scopes:
 
     def annotated(self, annotation: cst.BaseExpression) -> str:
         """The canonical name of the class that an annotation names, through quotes, `Optional` and ``| None``."""
-        from ddp_lint.project.facts import parse_expression
         from ddp_lint.project.types import is_class_name, named
 
         parts = named(parse_expression(self._module.code(annotation)))
