@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ddp_lint.messages import operators
 from ddp_lint.messages.calls import Calls
-from ddp_lint.messages.values import Class, Exits, Function, GiveUp, Impossible, Object, Scope, TooMuch, Unknown
+from ddp_lint.messages.values import Class, Exits, Function, GiveUp, Impossible, Object, Scope, Steps, Unknown
 from ddp_lint.source.syntax import defaults, walk
 
 #: Statements that one rank carries out.
@@ -32,7 +32,7 @@ class Interpreter(Calls):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._left = _MOST
+        self._statements_left = Steps(_MOST)
         self._statements: dict[type[ast.AST], Callable[[Any, Scope], str]] = {
             ast.Expr: self._expression, ast.Assign: self._assign, ast.AugAssign: self._augment,
             ast.AnnAssign: self._annotated, ast.If: self._if, ast.For: self._for, ast.While: self._while,
@@ -42,7 +42,7 @@ class Interpreter(Calls):
 
     def block(self, body: list[ast.stmt], scope: Scope) -> str:
         for statement in body:
-            self._take()
+            self._statements_left.take()
             if isinstance(statement, ast.Break):
                 return _BREAK
             if isinstance(statement, ast.Continue):
@@ -56,12 +56,6 @@ class Interpreter(Calls):
             if how:
                 return how
         return _END
-
-    def _take(self) -> None:
-        """A statement is about to be carried out. Raises TooMuch."""
-        self._left -= 1
-        if self._left < 0:
-            raise TooMuch
 
     def body_of(self, function: Function, scope: Scope) -> Any:
         """What a function returns."""
@@ -218,7 +212,7 @@ class Interpreter(Calls):
                 return how
             if how == _BREAK:
                 return _END
-            self._take()
+            self._statements_left.take()
 
     def _with(self, node: ast.With, scope: Scope) -> str:
         for item in node.items:

@@ -28,13 +28,13 @@ class Exits(Exception):
 
 
 class Steps:
-    """The work that is left for the programs of one file: expressions that are evaluated, parts that are looked at."""
+    """How much work is left, in steps: expressions that are evaluated, statements that are carried out."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def take(self) -> None:
-        """Raises TooMuch when nothing is left: what a few lines make a program do may take for ever."""
+        """Raises TooMuch when none are left: what a few lines make a program do may take for ever."""
         self._left -= 1
         if self._left < 0:
             raise TooMuch
