@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 from ddp_lint.baseline import DEFAULT, Baseline
-from ddp_lint.changes import Change, Touched, since
+from ddp_lint.changes import Change, since
 from ddp_lint.cli.console import count, say
 from ddp_lint.config import ConfigError, Settings
 from ddp_lint.engine.report import Report
@@ -16,6 +16,7 @@ from ddp_lint.files import absolute, shown
 from ddp_lint.findings import Finding
 from ddp_lint.grouping import grouped
 from ddp_lint.project import Project
+from ddp_lint.touching import Touched
 
 #: The largest number of obsolete rows of a baseline that are listed.
 _LISTED = 5
