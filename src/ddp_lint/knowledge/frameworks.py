@@ -71,7 +71,7 @@ class Shows:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backend:
-    """How a program asks for the backend under which the launcher runs it: the attribute `asked` is compared with a
+    """How a program reads the backend under which the launcher runs it: the attribute `asked` is compared with a
     member of an enumeration, `members` says which backend of `Shown` it stands for, and a job has but one. `plugins`
     are attributes of the state that are None under other backends."""
 

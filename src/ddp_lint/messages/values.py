@@ -12,15 +12,15 @@ from ddp_lint.source.syntax import FunctionNode
 
 
 class GiveUp(Exception):
-    """What the rank does cannot be told from the source: nothing is said of the program."""
+    """The source does not decide what the rank does: nothing is reported of the program."""
 
 
 class TooMuch(GiveUp):
-    """It may be told from the source, by more work than there may be."""
+    """The source may decide it, by more work than there may be."""
 
 
 class Impossible(Exception):
-    """The program is not for a job of this size: it asserts another one, or speaks to a rank that is not there."""
+    """The program is not for a job of this size: it asserts another one, or sends to a rank that is not there."""
 
 
 class Exits(Exception):
@@ -123,7 +123,7 @@ class Wait:
 
 @dataclasses.dataclass(eq=False)
 class Together:
-    """The rank goes on when all ranks have come to such a call."""
+    """The rank goes on when all ranks have reached such a call."""
 
     node: ast.Call
     facts: ModuleFacts

@@ -46,7 +46,7 @@ from ddp_lint.project.facts import MOST_BASES
 _AS_TEXT = frozenset({"__format__", "__str__", "__repr__"})
 #: Methods that the evaluation enters without their being mentioned: where anything is called, where it becomes text,
 #: where a manager is entered.
-_UNSPOKEN = {
+_IMPLICIT = {
     CALLING: frozenset({"__call__", "forward"}),
     **dict.fromkeys((WRITING, "print", "str", "repr"), _AS_TEXT),
     ENTERING: frozenset({"__enter__", "__exit__"}),
@@ -80,9 +80,9 @@ def words_that_count(files: Collection[FileMentions], names: Names) -> frozenset
     variables = {name for file in files for name in file.variables}
     bound = {name for file in files for _, name in file.imports}
     events = vocabulary(names)
-    spoken = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
+    explicit = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
     return frozenset(
-        {*functions, *classes, *variables, *bound, *spoken, *PROGRAMS, *_UNSPOKEN, COMPUTED, OF_FIRST, OWN, _ABOVE}
+        {*functions, *classes, *variables, *bound, *explicit, *PROGRAMS, *_IMPLICIT, COMPUTED, OF_FIRST, OWN, _ABOVE}
     )
 
 
@@ -226,9 +226,9 @@ class _Graph:
 
     def _meaning(self, function: FunctionMentions) -> frozenset[str]:
         """What a function mentions that counts, with the methods that its operations run and the class of `trainer`."""
-        unspoken = (names for what, names in _UNSPOKEN.items() if what in function.words)
+        implicit = (names for what, names in _IMPLICIT.items() if what in function.words)
         programs = (PROGRAMS[name] for name in PROGRAMS.keys() & function.words)
-        return self._known.intersection((*function.words, *programs)).union(*unspoken)
+        return self._known.intersection((*function.words, *programs)).union(*implicit)
 
     def _methods_by_telling_names(self) -> dict[str, list[int]]:
         """Methods that are meant on any object, as hardly another class has one of the name."""
@@ -256,20 +256,20 @@ class _Graph:
             yield from self._in_table(file, held)
         of = self._class_of[number]
         if of >= 0:
-            yield from self._of_class(of, used if self._uses_own_object(number) else self._spoken(number))
+            yield from self._of_class(of, used if self._uses_own_object(number) else self._mentioned(number))
         made = used | MAKING
         for class_ in used & self._named.keys():
             yield from self._of_name(class_, made)
         named = used - MAKING
         for classes in self._in_sight(number):
             yield from _of_names(self._methods_of_all(classes), named)
-        spoken = used - _UNSPOKEN[CALLING] - _AS_TEXT - MAKING
+        explicit = used - _IMPLICIT[CALLING] - _AS_TEXT - MAKING
         for methods in map(self._methods_of_all, self._beside_class(of)):
-            yield from _of_names(methods, spoken)
+            yield from _of_names(methods, explicit)
         for name in used & self._telling.keys():
             yield from self._telling[name]
         if of >= 0 and _ABOVE in used:
-            mentioned = self._spoken(number)
+            mentioned = self._mentioned(number)
             for above in self._classes[of].lineage[1:]:
                 yield from _of_names(self._classes[above].methods, mentioned)
         for computed in self._with_computed_names(number):
@@ -283,7 +283,7 @@ class _Graph:
         if COMPUTED in self._used[number]:
             yield from self._direct(number) - {self._class_of[number]}
 
-    def _spoken(self, number: int) -> frozenset[str]:
+    def _mentioned(self, number: int) -> frozenset[str]:
         """What a function mentions by a word of its own."""
         return self._used[number].intersection(self._functions[number].words)
 

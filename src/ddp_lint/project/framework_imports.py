@@ -134,10 +134,10 @@ class FrameworkImports:
             uses = uses or bool(foreign and first == "torch")
             found |= files
         of_arrays = not packages.isdisjoint(_ARRAYS)
-        speaks = not of_arrays and _speaks(text)
+        named = not of_arrays and _uses_by_name(text)
         if uses:
-            return _Look(True, has_ranks=speaks or _has_ranks(text, of_arrays=of_arrays))
-        return _Look(speaks, frozenset(found), has_ranks=speaks)
+            return _Look(True, has_ranks=named or _has_ranks(text, of_arrays=of_arrays))
+        return _Look(named, frozenset(found), has_ranks=named)
 
 
 def _has_ranks(text: str, *, of_arrays: bool) -> bool:
@@ -162,14 +162,14 @@ def _of_ranks(of_arrays: bool) -> re.Pattern[str]:
     return frameworks.shows("wraps", *_DISTRIBUTED, "SyncBatchNorm", "full_tensor", *methods)
 
 
-def _speaks(text: str) -> bool:
+def _uses_by_name(text: str) -> bool:
     """Whether a text uses an object of a framework by its usual name."""
-    words_at, pattern = _spoken()
+    words_at, pattern = _usual_names()
     return not words_at.isdisjoint(words(text)) and pattern.search(text) is not None
 
 
 @functools.cache
-def _spoken() -> tuple[frozenset[bytes], re.Pattern[str]]:
+def _usual_names() -> tuple[frozenset[bytes], re.Pattern[str]]:
     """Words one of which a text has that uses an object of a framework without an import, and how it has it. What
     torch's own are called (a scheduler, a mesh) has too many meanings; what is distinctive of torch is not sure enough
     to be reported by itself."""

@@ -146,9 +146,9 @@ def of_self(name: str) -> str:
     return attribute if owner == "self" and "." not in attribute else ""
 
 
-#: Names in brackets end at the next bracket of any kind: one that is never closed is not looked for to the end.
-#: What a program has at its top that does without a guard: ``args = parse_args()``.
+#: What a program without a ``__main__`` guard has at its top: ``args = parse_args()``.
 _READS_OPTIONS = re.compile(r"^\w[\w, ]*= *[\w.]*parse_(?:known_)?args\w*\(", re.MULTILINE)
+#: Names in brackets end at the next bracket of any kind: one that is never closed is not looked for to the end.
 _FROM = re.compile(r"[ \t]*from\s+([.\w]+)\s+import\s+(\([^()#]*(?:#[^\n]*\n[^()#]*)*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)")
 _IMPORT = re.compile(r"[ \t]*import\s+([^\n#]*)")
 _COMMENT = re.compile(r"#[^\n]*")
@@ -162,7 +162,7 @@ def is_script(text: str) -> bool:
 
 #: Where a file puts folders on the path of modules.
 _PUTS_ON_PATH = re.compile(r"^[^#\n]*\bsys\.path\.(?:append|insert|extend)\(", re.MULTILINE)
-#: A line that speaks of folders, and the folders in it. One that begins at the root of all files is of one machine.
+#: A line about folders, and the folders in it. One that begins at the root of all files is of one machine.
 _OF_FOLDERS = re.compile(r"^[^#\n]*(?:path|dir|root|folder|parent|__file__)[^\n]*", re.MULTILINE | re.IGNORECASE)
 _FOLDER = re.compile(r"""["']((?:[\w.-]+/)*[\w.-]+)/?["']""")
 #: Folders of one file that are looked at.

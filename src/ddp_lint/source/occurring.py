@@ -53,7 +53,7 @@ def needed(pattern: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def _of_sequence(parts: Iterable[tuple[Any, Any]]) -> set[str]:
-    """Texts, one of which is in whatever matches these parts one after the other; the most telling ones."""
+    """Texts, one of which is in whatever matches these parts one after the other; the rarest ones."""
     candidates: list[set[str]] = []
     run: list[str] = []
     for kind, value in parts:
