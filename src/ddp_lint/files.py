@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 #: Source is text that people wrote; what is larger is data, and costs a hundred times its size in memory to parse.
 LIMIT = 16 * 2**20
+#: What goes wrong where a file is read that an earlier run has written: it is not there, or not of the form of today.
+MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _TEMPORARY = re.compile(r"\.ddp-lint-(\d+)-[0-9a-f]+\.tmp")
 _KINDS = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
 

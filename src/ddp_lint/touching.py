@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.changes import EVERY_LINE, Change, overlap
-from ddp_lint.findings import Finding, Span
+from ddp_lint.findings import Finding, Span, spans_in
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.parsing import CannotParse, parse
@@ -31,7 +31,8 @@ class Touched:
     def by(self, finding: Finding) -> bool:
         """Whether the finding is in what has changed, or any of its places is: a label, a step of a rank, a call on its
         way. Also where its ranks diverge around a call of a changed function: what that does no more has no place."""
-        return any(map(self._holds, _places(finding))) or (finding.cause is not None and self._calls_changed(finding))
+        places = spans_in(dataclasses.replace(finding, fix=None))
+        return any(map(self._holds, places)) or (finding.cause is not None and self._calls_changed(finding))
 
     def _holds(self, span: Span) -> bool:
         return self._of(self._here / span.path).meet(span.line, span.end_line)
@@ -133,12 +134,3 @@ def _tree(path: pathlib.Path) -> ast.Module | None:
         return parse(SourceFile.read(path, str(path)).text) if path.suffix in (".py", ".pyi") else None
     except (Unreadable, CannotParse):
         return None
-
-
-def _places(finding: Finding) -> Iterator[Span]:
-    yield finding.span
-    yield from (label.span for label in (*finding.labels, *finding.paths))
-    yield from (step.span for trace in finding.witness for step in trace.steps)
-    if finding.cause is not None:
-        yield finding.cause.place
-        yield from (site.span for site in (*finding.cause.way, *finding.cause.beside))

@@ -101,9 +101,7 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 )
 @_options(
     click.option(
-        "--since",
-        metavar="REV",
-        help="Report only findings that the changes since this git revision affect.",
+        "--since", metavar="REV", help="Report only findings that the changes since this git revision affect."
     ),
     click.option("--staged", is_flag=True, help="For pre-commit: like --since HEAD, with PATHS as the changed files."),
     click.option(

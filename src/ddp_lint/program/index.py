@@ -88,7 +88,7 @@ def _mentions(states: dict[str, str], names: Names, place: Place) -> dict[str, F
         inside = os.path.relpath(path, place.root)
         entry = earlier.get(inside)
         mentions = None
-        with contextlib.suppress(TypeError, ValueError, AttributeError, LookupError):
+        with contextlib.suppress(*files.MALFORMED):
             if entry is not None and entry[0] == state:
                 mentions = FileMentions.decoded(entry[1])
         if mentions is None and (mentions := _mentions_in(path, pattern)) is not None:
@@ -119,7 +119,7 @@ def _text(path: str) -> str | None:
 def _kept(place: Place, states: dict[str, str], names: Names, unsaved: Mapping[str, str]) -> dict[str, str] | None:
     """The answer of an earlier run, by the files' paths below the root, if it holds."""
     kept = _read(place, _REACH)
-    with contextlib.suppress(TypeError, ValueError, AttributeError, LookupError):
+    with contextlib.suppress(*files.MALFORMED):
         found, of = kept["files"], kept["of"]
         inside = {os.path.relpath(path, place.root): (path, state) for path, state in states.items()}
         if kept["names"] != str(names) or of.keys() != inside.keys():
@@ -156,7 +156,7 @@ def _digest(mentions: FileMentions | None, counting: frozenset[str]) -> str:
 
 def _read(place: Place, name: str) -> dict[str, Any]:
     if place.folder is not None:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
+        with contextlib.suppress(*files.MALFORMED):
             kept = json.loads(files.read(place.folder / name, _LIMIT))
             if isinstance(kept, dict):
                 return kept

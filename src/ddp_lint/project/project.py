@@ -100,12 +100,7 @@ class Project(Memory):
     """
 
     def __init__(
-        self,
-        root: pathlib.Path,
-        cwd: pathlib.Path | None = None,
-        names: Names | None = None,
-        *,
-        changing: bool = False,
+        self, root: pathlib.Path, cwd: pathlib.Path | None = None, names: Names | None = None, *, changing: bool = False
     ) -> None:
         super().__init__(changing=changing)
         self.root = root

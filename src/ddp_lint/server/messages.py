@@ -28,10 +28,7 @@ class Translator:
     its path as findings show it; `uri_of` what the client calls it."""
 
     def __init__(
-        self,
-        codec: PositionCodec,
-        lines_of: Callable[[str, int], Sequence[str]],
-        uri_of: Callable[[str, int], str],
+        self, codec: PositionCodec, lines_of: Callable[[str, int], Sequence[str]], uri_of: Callable[[str, int], str]
     ) -> None:
         self._codec = codec
         self._lines_of = lines_of

@@ -12,15 +12,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import Kind, wrappers
-from ddp_lint.project.handed_on import (
-    ASKING,
-    ASKS,
-    Given,
-    Handed,
-    given_wrapped,
-    keywords_given,
-    wrapping_functions,
-)
+from ddp_lint.project.handed_on import ASKING, ASKS, Given, Handed, given_wrapped, keywords_given, wrapping_functions
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
 from ddp_lint.source.control_flow import arms, conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
