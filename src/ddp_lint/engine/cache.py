@@ -1,6 +1,6 @@
 """Results of earlier runs: used again as long as every file that they depend on is unchanged.
 
-A result depends on questions about the project (`project.memory`), the content of its own file among them;
+A result depends on questions about the project (`project.results`), the content of its own file among them;
 it is good while each has the same answer. Where nothing in the project has changed, none is evaluated (`snapshot`).
 Results lie in files of two lines of JSON, findings and questions, one per folder of sources, below a folder that is
 named after all else that findings depend on: the settings, the tool itself, Python, LibCST. JSON and not pickle,

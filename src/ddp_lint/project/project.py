@@ -21,7 +21,6 @@ from ddp_lint.project import layout
 from ddp_lint.project.facts import MOST_BASES, ClassFacts, Definition, ModuleFacts
 from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
 from ddp_lint.project.grafting import graft
-from ddp_lint.project.memory import Memory
 from ddp_lint.project.outcomes import NO_OUTCOMES, Earlier, Outcomes
 from ddp_lint.project.parts import (
     ALL,
@@ -45,6 +44,7 @@ from ddp_lint.project.parts import (
     parts_of,
 )
 from ddp_lint.project.project_names import Own
+from ddp_lint.project.results import KeptResults
 from ddp_lint.project.types import Types
 from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
@@ -89,12 +89,12 @@ def _path(name: str) -> pathlib.Path:
     return pathlib.Path(name)
 
 
-class Project(Memory):
+class Project(KeptResults):
     """The Python modules below one root. Nothing is read before it is needed.
 
-    What is read of other files is recorded as a *question* (`Memory`), whose answer is a digest (`answer`). `own`: what
-    the configuration says of names of the project's own, whose changes are no questions: the key of the cache includes
-    all settings.
+    What is read of other files is recorded as a *question* (`KeptResults`), whose answer is a digest (`answer`). `own`:
+    what the configuration says of names of the project's own, whose changes are no questions: the key of the cache
+    includes all settings.
 
     With `changing`, files may change while the project is in use, as in an editor: `change` has to be called.
     """

@@ -38,7 +38,7 @@ class Answered(Generic[T]):
 _NOTHING = Basis(set())
 
 
-class Memory:
+class KeptResults:
     """The kept results of one project. With `changing`, its files may change: results that depend on what has changed
     are forgotten."""
 
