@@ -1,4 +1,4 @@
-"""How a reader finds a rule: by what is seen and by the API, on the rule's page and on pages of their own."""
+"""The rules by symptom, by complaint and by API: on pages of their own, and at the end of each rule's page."""
 
 from __future__ import annotations
 
