@@ -14,7 +14,7 @@ import re
 import reprlib
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ddp_lint.files import absolute, inner, read, read_stream, reason_of, shown
@@ -191,24 +191,44 @@ _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong = 4, 120, 120
 
-#: kind -> (what a message calls it, its JSON schema)
-TYPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "strings": ("a list of strings", {"type": "array", "items": {"type": "string"}}),
-    "names": ("a list of dotted names", {"type": "array", "items": {"type": "string"}}),
-    "flag": ("true or false", {"type": "boolean"}),
-    "version": ('a version as a string, such as "2.4"', {"type": "string", "pattern": r"^\d+\.\d+(\.\d+)?$"}),
-    "format": (f"one of {', '.join(FORMATS)}", {"enum": list(FORMATS)}),
-    "file": ("the name of a file", {"type": "string"}),
-    "ignores": (
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A type of values: what messages call it, its JSON schema, and whether a value is of it."""
+
+    words: str
+    schema: dict[str, Any]
+    fits: Callable[[Any], bool]
+
+
+def _are_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+_STRINGS = {"type": "array", "items": {"type": "string"}}
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+TYPES = {
+    "strings": Kind("a list of strings", _STRINGS, _are_strings),
+    "names": Kind("a list of dotted names", _STRINGS, lambda v: _are_strings(v) and all(map(_NAME.fullmatch, v))),
+    "flag": Kind("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool)),
+    "version": Kind(
+        'a version as a string, such as "2.4"',
+        {"type": "string", "pattern": f"^{_VERSION.pattern}$"},
+        lambda v: isinstance(v, str) and _VERSION.fullmatch(v) is not None,
+    ),
+    "format": Kind(f"one of {', '.join(FORMATS)}", {"enum": list(FORMATS)}, lambda v: v in FORMATS),
+    "file": Kind("the name of a file", {"type": "string"}, lambda v: isinstance(v, str) and bool(v) and "\0" not in v),
+    "ignores": Kind(
         "a table of lists of strings",
-        {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+        {"type": "object", "additionalProperties": _STRINGS},
+        lambda v: isinstance(v, dict) and all(map(_are_strings, v.values())),
     ),
 }
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of the table, for editors."""
-    properties = {o.key: {"description": o.help, **TYPES[o.kind][1]} for o in OPTIONS}
+    properties = {o.key: {"description": o.help, **TYPES[o.kind].schema} for o in OPTIONS}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Configuration of ddp-lint",
@@ -302,9 +322,9 @@ def _check(table: Table, key: str, value: object) -> None:
     if option is None:
         known = [o.key for o in OPTIONS]
         raise table.error(key, f"unknown key '{key}'{did_you_mean(key, known)} (known: {', '.join(known)})")
-    if not _is(option.kind, value):
+    if not TYPES[option.kind].fits(value):
         raise table.error(
-            key, f"'{key}' must be {TYPES[option.kind][0]}, not {_toml(value)}; write {key} = {option.example}"
+            key, f"'{key}' must be {TYPES[option.kind].words}, not {_toml(value)}; write {key} = {option.example}"
         )
     for pattern in value if key in _PATTERNS and isinstance(value, (list, dict)) else ():
         if wrong := problem(pattern):
@@ -312,22 +332,6 @@ def _check(table: Table, key: str, value: object) -> None:
 
 
 _PATTERNS = ("exclude", "extend-exclude", "per-file-ignores")
-
-
-def _is(kind: str, value: object) -> bool:
-    if kind == "strings":
-        return isinstance(value, list) and all(isinstance(v, str) for v in value)
-    if kind == "names":
-        return isinstance(value, list) and all(isinstance(v, str) and _NAME.fullmatch(v) for v in value)
-    if kind == "flag":
-        return isinstance(value, bool)
-    if kind == "file":
-        return isinstance(value, str) and bool(value) and "\0" not in value
-    if kind == "version":
-        return isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?", value) is not None
-    if kind == "format":
-        return value in FORMATS
-    return isinstance(value, dict) and all(_is("strings", v) for v in value.values())
 
 
 def _toml(value: object) -> str:

@@ -84,7 +84,7 @@ def _row(rule: type[Documented]) -> str:
 
 
 def _options() -> str:
-    rows = "".join(f"| `{o.key}` | {TYPES[o.kind][0]} | {o.help} | `{o.key} = {o.example}` |\n" for o in OPTIONS)
+    rows = "".join(f"| `{o.key}` | {TYPES[o.kind].words} | {o.help} | `{o.key} = {o.example}` |\n" for o in OPTIONS)
     left_out = ", ".join(f"`{name}`" for name in DEFAULT_EXCLUDE)
     return (
         "# Options of the configuration file\n\n| Key | Type | | Example |\n| --- | --- | --- | --- |\n"
