@@ -183,10 +183,7 @@ def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrapp
     found: list[_Found] = []
 
     def reading(owner: ClassFacts | None) -> _Walk:
-        def handed(to: tuple[str, str], call: ast.Call) -> None:
-            found.append((to, Handed(facts, call)))
-
-        return _Walk(project, facts, owner, kind, wrapping, _Callbacks(handed=handed))
+        return _Walk(project, facts, owner, kind, wrapping, _noting_handed(found, facts))
 
     reading(None).block(facts.tree.body, frozenset())
     kept: dict[str, frozenset[str]] = {}
@@ -211,11 +208,7 @@ def _handed_on(project: Project, key: tuple[str, str], by: Handed, kind: Kind, w
         return []
     facts, function, owner = place
     found: list[_Found] = []
-
-    def handed(to: tuple[str, str], call: ast.Call) -> None:
-        found.append((to, Handed(facts, call)))
-
-    reading = _Walk(project, facts, owner, kind, wrapping, _Callbacks(handed=handed))
+    reading = _Walk(project, facts, owner, kind, wrapping, _noting_handed(found, facts))
     left = reading.block(function.body, frozenset({key[1]}))
     if owner is not None and function.name == "__init__":
         own = frozenset(name for name in left if name.startswith("self."))
@@ -248,6 +241,11 @@ class _Callbacks:
     handed: Callable[[tuple[str, str], ast.Call], object] = _nothing
     returned: Callable[[int], object] = _nothing
     wrapped: Callable[[str], object] = _nothing
+
+
+def _noting_handed(found: list[_Found], facts: ModuleFacts) -> _Callbacks:
+    """Adds each parameter that gets a wrapped model to what is found."""
+    return _Callbacks(handed=lambda to, call: found.append((to, Handed(facts, call))))
 
 
 class _Walk:
