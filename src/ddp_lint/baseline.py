@@ -10,16 +10,14 @@ import pathlib
 from collections.abc import Collection, Iterable
 
 from ddp_lint.config import ConfigError
-from ddp_lint.files import LIMIT, behind_links, read, shown, write
-from ddp_lint.findings import Finding
+from ddp_lint.files import LIMIT, behind_links, read, reason_of, shown, write
+from ddp_lint.findings import UNCHECKED, Finding
 
 #: Where it is written by default.
 DEFAULT = "ddp-lint-baseline.json"
 _VERSION = 1
 #: Bytes that one may have: some 200,000 findings.
 _LIMIT = 4 * LIMIT
-#: What no baseline hides: a file that nobody could check must not look clean.
-_NEVER = frozenset({"DDP000", "DDP001"})
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -53,7 +51,7 @@ class Baseline:
         except FileNotFoundError:
             raise ConfigError(f"baseline {shown(file)} does not exist: create it with --write-baseline") from None
         except OSError as e:
-            raise ConfigError(f"baseline {shown(file)} cannot be read: {(e.strerror or str(e)).lower()}") from None
+            raise ConfigError(f"baseline {shown(file)} cannot be read: {reason_of(e).lower()}") from None
         except (ValueError, KeyError, TypeError, RecursionError):
             raise ConfigError(f"{shown(file)} is not a baseline: write it again with --write-baseline") from None
         return cls(file, rows)
@@ -62,7 +60,7 @@ class Baseline:
         """The baseline that accepts these findings of the files that were checked, and what it did of other files."""
         seen = set(map(self._inside, checked))
         kept = [row for row in self._rows if row.path not in seen and self._exists(row)]
-        return Baseline(self.file, [*kept, *(self._row(f) for f in findings if f.code not in _NEVER)])
+        return Baseline(self.file, [*kept, *(self._row(f) for f in findings if f.code not in UNCHECKED)])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -72,7 +70,7 @@ class Baseline:
         found = []
         for finding in findings:
             row = self._row(finding)
-            if finding.code in _NEVER or not self._left[row]:
+            if finding.code in UNCHECKED or not self._left[row]:
                 found.append(finding)
             else:
                 self._left[row] -= 1
@@ -99,7 +97,7 @@ class Baseline:
             text = f'{{\n  "version": {_VERSION},\n  "findings": {body}\n}}\n'
             write(behind_links(self.file, within) if within else self.file, text.encode())
         except OSError as e:
-            raise ConfigError(f"cannot write {shown(self.file)}: {(e.strerror or str(e)).lower()}") from None
+            raise ConfigError(f"cannot write {shown(self.file)}: {reason_of(e).lower()}") from None
 
     def _exists(self, row: Row) -> bool:
         return os.path.exists(self.file.parent / row.path)  # noqa: PTH110 (False also for what no file can be called)

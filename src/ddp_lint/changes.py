@@ -1,9 +1,7 @@
-"""What has changed since a revision (git), and which findings touch it."""
+"""Which lines of which files have changed since a revision, by git (`touching`: which findings that touches)."""
 
 from __future__ import annotations
 
-import ast
-import bisect
 import dataclasses
 import functools
 import os
@@ -13,11 +11,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 
 from ddp_lint.config import ConfigError
-from ddp_lint.findings import Finding, Span
-from ddp_lint.project.facts import CannotParse, parse
-from ddp_lint.source.file import SourceFile, Unreadable
-from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, first_line, last_line
+from ddp_lint.findings import Span
 
 _HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 #: What a checkout that nobody vouches for must not decide: a program that git asks what has changed, hooks, and that a
@@ -30,7 +24,8 @@ _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames",
 #: Seconds that git is given: it would wait for ever for a named pipe.
 _PATIENCE = 300
 _OWN = ("local", "worktree")
-_EVERY = range(1, 10**9)
+#: The lines of a file that counts as changed from end to end.
+EVERY_LINE = range(1, 10**9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +37,16 @@ class Change:
     def meets(self, span: Span) -> bool:
         """Whether a line of the place has changed."""
         path = pathlib.Path(span.path)  # a link keeps its own name
-        return _meets(range(span.line, span.end_line + 1), self.lines.get(path.parent.resolve() / path.name, ()))
+        return overlap(range(span.line, span.end_line + 1), self.lines.get(path.parent.resolve() / path.name, ()))
 
     def with_whole(self, files: Iterable[pathlib.Path]) -> Change:
         """The change with files that count as changed from end to end."""
-        return Change({**self.lines, **dict.fromkeys(files, (_EVERY,))})
+        return Change({**self.lines, **dict.fromkeys(files, (EVERY_LINE,))})
+
+
+def overlap(lines: range, changed: Iterable[range]) -> bool:
+    """Whether lines have one in common with any of the changed ranges."""
+    return any(lines.start < other.stop and other.start < lines.stop for other in changed)
 
 
 def since(revision: str, folder: pathlib.Path | None = None) -> Change:
@@ -148,144 +148,3 @@ def _name(text: bytes) -> str:
     if text.startswith(b'"'):
         text = text[1:-1].decode("unicode_escape").encode("latin-1")
     return os.fsdecode(text[2:]) if text.startswith(b"b/") else ""
-
-
-# ---- what touches a change
-
-
-class Touched:
-    """The lines that a change touches: changed ones, and all of the functions that hold them.
-
-    A changed statement of a module or class also touches the functions there that use the names that it binds.
-    """
-
-    def __init__(self, change: Change) -> None:
-        self._change = change
-        self._lines: dict[pathlib.Path, _Lines] = {}
-        self._calls: dict[pathlib.Path, dict[int, set[str]]] = {}
-        self._here = pathlib.Path.cwd()
-
-    def by(self, finding: Finding) -> bool:
-        """Whether the finding is in what has changed, or any of its places is: a label, a step of a rank, a call on its
-        way. Also where its ranks diverge around a call of a changed function: what that does no more has no place."""
-        return any(map(self._holds, _places(finding))) or (finding.cause is not None and self._calls_changed(finding))
-
-    def _holds(self, span: Span) -> bool:
-        return self._of(self._here / span.path).meet(span.line, span.end_line)
-
-    def _of(self, path: pathlib.Path) -> _Lines:
-        if path not in self._lines:
-            ranges = self._change.lines.get(path)
-            self._lines[path] = _Lines() if ranges is None else _touched(path, ranges)
-        return self._lines[path]
-
-    def _calls_changed(self, finding: Finding) -> bool:
-        names = {name for path in self._change.lines for name in self._of(path).functions}
-        path = self._here / finding.span.path
-        if path not in self._calls:
-            self._calls[path] = _calls_by_line(path) if names else {}
-        places = (finding.span, finding.cause.place) if finding.cause is not None else ()
-        lines = {n for span in places if span.path == finding.span.path for n in range(span.line, span.end_line + 1)}
-        return any(names & called for line, called in self._calls[path].items() if line in lines)
-
-
-@dataclasses.dataclass
-class _Lines:
-    """Touched lines of one file, as ranges in order, and the names of its touched functions."""
-
-    ranges: tuple[range, ...] = ()
-    functions: frozenset[str] = frozenset()
-
-    def meet(self, first: int, last: int) -> bool:
-        at = bisect.bisect_right(self.ranges, last, key=lambda lines: lines.start)
-        return any(lines.stop > first for lines in self.ranges[:at])
-
-
-def _touched(path: pathlib.Path, changed: tuple[range, ...]) -> _Lines:
-    tree = _tree(path)
-    if tree is None or _EVERY in changed:
-        functions = [node for node in ast.walk(tree) if isinstance(node, FunctionNode)] if tree is not None else []
-        return _Lines((_EVERY,) if tree is None else changed, frozenset(node.name for node in functions))
-    touched = list(changed)
-    names: set[str] = set()
-    for function in _functions_around(tree, changed):
-        touched.append(_range(function))
-        names.add(function.name)
-    bound = set(_bound(tree, changed))
-    for function in (node for node in ast.walk(tree) if isinstance(node, FunctionNode)):
-        if bound and bound & set(_used(function)):
-            touched.append(_range(function))
-            names.add(function.name)
-    return _Lines(tuple(sorted(touched, key=lambda lines: lines.start)), frozenset(names))
-
-
-def _functions_around(tree: ast.Module, changed: Iterable[range]) -> Iterator[FunctionNode]:
-    """The innermost functions that hold changed lines."""
-    functions = sorted((n for n in ast.walk(tree) if isinstance(n, FunctionNode)), key=lambda n: -_range(n).start)
-    for lines in changed:
-        left = set(lines)
-        for function in functions:  # the innermost start last
-            inside = left & set(_range(function))
-            if inside:
-                left -= inside
-                yield function
-
-
-def _bound(tree: ast.Module, changed: tuple[range, ...]) -> Iterator[str]:
-    """Names that changed statements of the module and of its classes bind."""
-    bodies: list[list[ast.stmt]] = [tree.body]
-    while bodies:
-        for statement in bodies.pop():
-            if isinstance(statement, ast.ClassDef):
-                bodies.append(statement.body)
-            elif not isinstance(statement, FunctionNode) and _meets(_range(statement), changed):
-                for node in ast.walk(statement):
-                    if isinstance(node, ast.alias):
-                        yield (node.asname or node.name).partition(".")[0]
-                    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                        yield node.id
-
-
-def _used(function: FunctionNode) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-
-
-def _range(node: ast.stmt) -> range:
-    """The lines of a statement, with its decorators."""
-    return range(first_line(node), last_line(node) + 1)
-
-
-def _meets(lines: range, changed: Iterable[range]) -> bool:
-    return any(lines.start < other.stop and other.start < lines.stop for other in changed)
-
-
-def _calls_by_line(path: pathlib.Path) -> dict[int, set[str]]:
-    """The last parts of the names that each line calls."""
-    found: dict[int, set[str]] = {}
-    tree = _tree(path)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call):
-            name = last_part(node.func)
-            found.setdefault(node.lineno, set()).add(name)
-    return found
-
-
-def _tree(path: pathlib.Path) -> ast.Module | None:
-    """The `ast` of a file; None for one that is gone, broken or no Python."""
-    try:
-        return parse(SourceFile.read(path, str(path)).text) if path.suffix in (".py", ".pyi") else None
-    except (Unreadable, CannotParse):
-        return None
-
-
-def _places(finding: Finding) -> Iterator[Span]:
-    yield finding.span
-    yield from (label.span for label in (*finding.labels, *finding.paths))
-    yield from (step.span for trace in finding.witness for step in trace.steps)
-    if finding.cause is not None:
-        yield finding.cause.place
-        yield from (site.span for site in (*finding.cause.way, *finding.cause.beside))

@@ -14,10 +14,11 @@ import re
 import reprlib
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ddp_lint.files import inner, read, read_stream, shown
+from ddp_lint.files import absolute, inner, read, read_stream, reason_of, shown
+from ddp_lint.findings import UNCHECKED
 from ddp_lint.globs import Globs, problem
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project.layout import Roots
@@ -35,8 +36,6 @@ DEFAULT_EXCLUDE = (
     ".pants.d", ".pyenv", ".pytest_cache", ".pytype", ".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pycache__",
     "__pypackages__", "_build", "buck-out", "build", "dist", "node_modules", "site-packages", "venv",
 )  # fmt: skip
-#: Always looked for, and reported unless ignored by name: a file that nobody could check must not look clean.
-_ALWAYS = frozenset({"DDP000", "DDP001"})
 
 
 class ConfigError(Exception):
@@ -88,6 +87,11 @@ class Settings:
     output_format: str | None = None
     source: pathlib.Path | None = None
     baseline: pathlib.Path | None = None
+
+    @property
+    def cache_folder(self) -> pathlib.Path:
+        """Where results are kept from run to run."""
+        return self.root / ".ddp_lint_cache"
 
     def ignored_in(self, path: pathlib.Path) -> frozenset[str]:
         """The codes that are not reported for this file (absolute path)."""
@@ -187,24 +191,44 @@ _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong = 4, 120, 120
 
-#: kind -> (what a message calls it, its JSON schema)
-TYPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "strings": ("a list of strings", {"type": "array", "items": {"type": "string"}}),
-    "names": ("a list of dotted names", {"type": "array", "items": {"type": "string"}}),
-    "flag": ("true or false", {"type": "boolean"}),
-    "version": ('a version as a string, such as "2.4"', {"type": "string", "pattern": r"^\d+\.\d+(\.\d+)?$"}),
-    "format": (f"one of {', '.join(FORMATS)}", {"enum": list(FORMATS)}),
-    "file": ("the name of a file", {"type": "string"}),
-    "ignores": (
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A type of values: what messages call it, its JSON schema, and whether a value is of it."""
+
+    words: str
+    schema: dict[str, Any]
+    fits: Callable[[Any], bool]
+
+
+def _are_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+_STRINGS = {"type": "array", "items": {"type": "string"}}
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+TYPES = {
+    "strings": Kind("a list of strings", _STRINGS, _are_strings),
+    "names": Kind("a list of dotted names", _STRINGS, lambda v: _are_strings(v) and all(map(_NAME.fullmatch, v))),
+    "flag": Kind("true or false", {"type": "boolean"}, lambda v: isinstance(v, bool)),
+    "version": Kind(
+        'a version as a string, such as "2.4"',
+        {"type": "string", "pattern": f"^{_VERSION.pattern}$"},
+        lambda v: isinstance(v, str) and _VERSION.fullmatch(v) is not None,
+    ),
+    "format": Kind(f"one of {', '.join(FORMATS)}", {"enum": list(FORMATS)}, lambda v: v in FORMATS),
+    "file": Kind("the name of a file", {"type": "string"}, lambda v: isinstance(v, str) and bool(v) and "\0" not in v),
+    "ignores": Kind(
         "a table of lists of strings",
-        {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+        {"type": "object", "additionalProperties": _STRINGS},
+        lambda v: isinstance(v, dict) and all(map(_are_strings, v.values())),
     ),
 }
 
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of the table, for editors."""
-    properties = {o.key: {"description": o.help, **TYPES[o.kind][1]} for o in OPTIONS}
+    properties = {o.key: {"description": o.help, **TYPES[o.kind].schema} for o in OPTIONS}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Configuration of ddp-lint",
@@ -234,6 +258,10 @@ class Table:
         line = _line_of(self.text, key)
         return ConfigError(message, f"{_shown(self.file)}:{line}" if line else _shown(self.file))
 
+    def in_key(self, key: str, error: ConfigError) -> ConfigError:
+        """An error in the value of a key."""
+        return self.error(key, f"in '{key}': {error.message}")
+
 
 EMPTY = Table(None, {})
 
@@ -248,7 +276,7 @@ def read_table(file: pathlib.Path) -> Table | None:
     except RecursionError:
         raise ConfigError("it is nested too deeply to be read", _shown(file)) from None
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"cannot be read: {getattr(e, 'strerror', None) or e}", _shown(file)) from None
+        raise ConfigError(f"cannot be read: {reason_of(e)}", _shown(file)) from None
     except ValueError as e:  # a number of more digits than Python reads
         raise ConfigError(f"not valid TOML: {e}", _shown(file)) from None
     if file.name == "pyproject.toml":
@@ -294,9 +322,9 @@ def _check(table: Table, key: str, value: object) -> None:
     if option is None:
         known = [o.key for o in OPTIONS]
         raise table.error(key, f"unknown key '{key}'{did_you_mean(key, known)} (known: {', '.join(known)})")
-    if not _is(option.kind, value):
+    if not TYPES[option.kind].fits(value):
         raise table.error(
-            key, f"'{key}' must be {TYPES[option.kind][0]}, not {_toml(value)}; write {key} = {option.example}"
+            key, f"'{key}' must be {TYPES[option.kind].words}, not {_toml(value)}; write {key} = {option.example}"
         )
     for pattern in value if key in _PATTERNS and isinstance(value, (list, dict)) else ():
         if wrong := problem(pattern):
@@ -304,22 +332,6 @@ def _check(table: Table, key: str, value: object) -> None:
 
 
 _PATTERNS = ("exclude", "extend-exclude", "per-file-ignores")
-
-
-def _is(kind: str, value: object) -> bool:
-    if kind == "strings":
-        return isinstance(value, list) and all(isinstance(v, str) for v in value)
-    if kind == "names":
-        return isinstance(value, list) and all(isinstance(v, str) and _NAME.fullmatch(v) for v in value)
-    if kind == "flag":
-        return isinstance(value, bool)
-    if kind == "file":
-        return isinstance(value, str) and bool(value) and "\0" not in value
-    if kind == "version":
-        return isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?", value) is not None
-    if kind == "format":
-        return value in FORMATS
-    return isinstance(value, dict) and all(_is("strings", v) for v in value.values())
 
 
 def _toml(value: object) -> str:
@@ -385,7 +397,7 @@ class _Choice:
         """
         steps = [(_specificity(s), False, self._codes(k, s, default)) for k, s in self._selecting()]
         steps += [(_specificity(s), True, self._codes("ignore", s)) for s in self.ignore]
-        chosen = before if self.select is None else _ALWAYS
+        chosen = before if self.select is None else UNCHECKED
         for _, ignored, codes in sorted(steps, key=lambda step: step[:2]):
             chosen = chosen - codes if ignored else chosen | codes
         return chosen
@@ -407,7 +419,7 @@ class _Choice:
         try:
             return codes_of(selector) if default is None else _selected(selector, default)
         except ConfigError as e:
-            raise (self.table.error(key, f"in '{key}': {e.message}") if self.table else e) from None
+            raise (self.table.in_key(key, e) if self.table else e) from None
 
 
 def _enabled(choices: Iterable[_Choice], preview: bool, proving: bool) -> frozenset[str]:
@@ -418,7 +430,7 @@ def _enabled(choices: Iterable[_Choice], preview: bool, proving: bool) -> frozen
     from ddp_lint.rules.registry import declared
 
     default = {code for code, rule in declared().items() if rule.default or preview or (proving and rule.run_decides)}
-    chosen = _ALWAYS | default
+    chosen = UNCHECKED | default
     for choice in choices:
         chosen = choice.over(chosen, frozenset(default))
     return chosen
@@ -522,7 +534,7 @@ def _given(overrides: Overrides) -> Table | None:
         return EMPTY if overrides.isolated else None
     if overrides.isolated:
         raise ConfigError("--config reads a file and --isolated reads none: use one of them")
-    table = read_table(pathlib.Path(os.path.abspath(overrides.config)))  # noqa: PTH100 (a link keeps its own folder)
+    table = read_table(absolute(overrides.config))
     if table is None:
         raise ConfigError("there is no [tool.ddp-lint] table in it", str(overrides.config))
     return table
@@ -566,17 +578,13 @@ def _names(table: Table, key: str) -> tuple[str, ...]:
     return tuple(name.removesuffix("()") for name in table.values.get(key, ()))
 
 
-def _codes_in(table: Table, key: str, selector: str) -> frozenset[str]:
-    try:
-        return codes_of(selector)
-    except ConfigError as e:
-        raise table.error(key, f"in '{key}': {e.message}") from None
-
-
 def _per_file_ignores(table: Table, root: pathlib.Path) -> tuple[FileIgnores, ...]:
-    found = []
-    for pattern, selectors in table.values.get("per-file-ignores", {}).items():
-        codes = frozenset(code for s in selectors for code in _codes_in(table, "per-file-ignores", s))
+    key, found = "per-file-ignores", []
+    for pattern, selectors in table.values.get(key, {}).items():
+        try:
+            codes = frozenset(code for selector in selectors for code in codes_of(selector))
+        except ConfigError as e:
+            raise table.in_key(key, e) from None
         elsewhere = pattern.startswith("!")
         found.append(FileIgnores(_globs(table.base, root, [pattern[elsewhere:]]), codes, elsewhere))
     return tuple(found)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ddp_lint.files import write
+from ddp_lint.files import MALFORMED, write
 
 
 def derived(source: pathlib.Path, make: Callable[[], Any]) -> Any:
@@ -25,7 +25,7 @@ def derived(source: pathlib.Path, make: Callable[[], Any]) -> Any:
         place = pathlib.Path(importlib.util.cache_from_source(str(source))).with_suffix(".json")
     except NotImplementedError:  # this Python keeps no bytecode
         return make()
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    with contextlib.suppress(*MALFORMED):
         kept = json.loads(place.read_bytes())
         if kept["of"] == installation():
             return kept["value"]

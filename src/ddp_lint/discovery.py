@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ddp_lint.config import LIMIT, ConfigError, Configuration, Settings
-from ddp_lint.files import read
+from ddp_lint.files import absolute, read, reason_of
 from ddp_lint.globs import Globs, without
 from ddp_lint.project.layout import DEPTH_LIMIT
 from ddp_lint.rules.registry import is_for_rules, text_globs
@@ -45,7 +45,7 @@ def discover(paths: Iterable[str], configuration: Configuration) -> Discovered:
     found: dict[pathlib.Path, Settings] = {}
     errors: dict[tuple[str, str], None] = {}
     for name in paths:
-        path = pathlib.Path(os.path.abspath(name))  # noqa: PTH100 (a link keeps its own name)
+        path = absolute(name)
         try:
             os.stat(name)  # noqa: PTH116 (a Path of '' is the working directory)
             settings = configuration.of(path, path) if path.is_dir() else configuration.of(path.parent)
@@ -155,4 +155,4 @@ def _ignored(path: str, is_folder: bool, ignores: tuple[Globs, ...]) -> bool:
 def _row(name: str, error: Exception) -> tuple[str, str]:
     if isinstance(error, ConfigError):
         return error.place, error.message
-    return name, (getattr(error, "strerror", None) or str(error)).lower()
+    return name, reason_of(error).lower()

@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 #: Source is text that people wrote; what is larger is data, and costs a hundred times its size in memory to parse.
 LIMIT = 16 * 2**20
+#: What goes wrong where a file is read that an earlier run has written: it is not there, or not of the form of today.
+MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 _TEMPORARY = re.compile(r"\.ddp-lint-(\d+)-[0-9a-f]+\.tmp")
 _KINDS = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
 
@@ -90,6 +92,16 @@ def lies_in(path: pathlib.Path, folder: pathlib.Path) -> bool:
 def inner(folder: str) -> str:
     """How the paths of what is in a folder begin; of the root of all files with one separator, not two."""
     return folder if folder.endswith(os.sep) else folder + os.sep
+
+
+def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The absolute path of a file. A link keeps its own name: `resolve` would follow it."""
+    return pathlib.Path(os.path.abspath(path))  # noqa: PTH100
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read or written, without its name."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def behind_links(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:

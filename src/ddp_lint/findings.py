@@ -11,6 +11,9 @@ import enum
 import re
 from collections.abc import Iterator
 
+#: The codes of what could not be checked. They are reported unless ignored by name: an unchecked file must not look
+#: clean.
+UNCHECKED = frozenset({"DDP000", "DDP001"})
 #: Characters that the message of a finding may have.
 HEADLINE = 120
 _CODE = re.compile(r"`([^`]+)`")

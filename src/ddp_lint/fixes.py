@@ -33,7 +33,7 @@ class Fixed:
 
 
 def applicable(fix: Fix | None, *, unsafe: bool) -> bool:
-    """Whether a fix may be applied: safe ones always, unsafe ones when asked for, display-only ones never."""
+    """Whether a fix may be applied: safe ones always, unsafe ones on request, display-only ones never."""
     return fix is not None and (
         fix.applicability is Applicability.SAFE or (unsafe and fix.applicability is Applicability.UNSAFE)
     )

@@ -81,7 +81,7 @@ class _Session:
     def __init__(self, settings: Settings) -> None:
         self.checker = Checker(settings, for_cache=True)
         self.baseline = Baseline.read(settings.baseline) if settings.baseline is not None else None
-        self._cache = Cache(settings.root / ".ddp_lint_cache", settings, self.checker.project)
+        self._cache = Cache(settings.cache_folder, settings, self.checker.project)
         # flake8 reports to nobody that it is done. This runs as a process ends, those of its pool as well.
         multiprocessing.util.Finalize(self, self._cache.save, exitpriority=1)
 

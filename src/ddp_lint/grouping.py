@@ -14,7 +14,7 @@ from ddp_lint.findings import HEADLINE, CallSite, Confidence, Finding, Label, Sh
 from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
 
-_SURENESS = (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)
+_SURENESS = list(Confidence)
 #: Replicas that drift apart; where ranks also hang, the hang is what one sees first.
 _SECONDARY = frozenset({"DDP109"})
 

@@ -13,15 +13,15 @@ import re
 import tokenize
 from collections.abc import Iterable, Sequence
 
-from ddp_lint.findings import Edit, Finding, Span
-from ddp_lint.project.facts import CannotParse, parse
+from ddp_lint.findings import UNCHECKED, Edit, Finding, Span
+from ddp_lint.source.parsing import CannotParse, parse
 
 #: What the author replaces by the reason.
 REASON = "TODO: say why"
 _WIDTH = 100
 _OURS = re.compile(r"#\s*ddp-lint:\s*ignore\[(?P<codes>[^\]#]*)\]")
 #: No comment hides these: they are about the file, or about a comment.
-_NEVER = frozenset({"DDP000", "DDP001", "DDP002"})
+_NEVER = UNCHECKED | {"DDP002"}
 
 
 @dataclasses.dataclass(frozen=True)

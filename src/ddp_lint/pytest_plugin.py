@@ -37,7 +37,7 @@ class Verifier:
         """Train `model(*args, **kwargs)` on `inputs` for a few steps under each of `wraps`, as `ddp-lint verify` does,
         and fail the test with its report when something is confirmed or discovered, or could not be run.
 
-        `model` is a class that its module can be asked for by name; `inputs` what one call gets, a tuple or, for
+        `model` is a class that can be imported by name; `inputs` what one call gets, a tuple or, for
         keywords, a dict (without any, they are inferred; then `args` and `kwargs` cannot be given). Tensors in them are
         one batch of one rank: each rank and step gets another one like it.
         """

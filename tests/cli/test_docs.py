@@ -16,7 +16,7 @@ from ddp_lint.cli.check import check
 from ddp_lint.config import Settings
 from ddp_lint.dev.calibration import NEWEST, RECENT, class_of, first_readings, refuted, toml
 from ddp_lint.dev.docs import stale
-from ddp_lint.dev.finding_rules import complaints, symptoms
+from ddp_lint.dev.rule_lists import complaints, symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
 from ddp_lint.dev.studies import Judgement, read
 from ddp_lint.engine.runner import check_paths

@@ -9,7 +9,7 @@ import libcst as cst
 import pytest
 
 from ddp_lint.engine.parsing import tree_of
-from ddp_lint.project.facts import CannotParse
+from ddp_lint.source.parsing import CannotParse
 
 
 def test_a_tree_is_the_one_that_libcst_makes() -> None:

@@ -14,7 +14,7 @@ from ddp_lint.config import Settings
 from ddp_lint.engine.parsing import of_file
 from ddp_lint.engine.runner import check_paths, check_text
 from ddp_lint.project import Project
-from ddp_lint.project.facts import CannotParse
+from ddp_lint.source.parsing import CannotParse
 
 from .samples import ALL, HAZARD, OPS, check, codes, write
 

@@ -12,7 +12,7 @@ import pytest
 
 from ddp_lint.messages.interpreter import Interpreter
 from ddp_lint.messages.job import Place
-from ddp_lint.messages.talkers import talkers_of
+from ddp_lint.messages.senders import senders_of
 from ddp_lint.messages.values import Exits, GiveUp, Impossible, Message, Steps, Wait
 from ddp_lint.project import Project
 
@@ -183,7 +183,7 @@ def test_the_interpreter_does_what_python_does(seed: int, tmp_path: pathlib.Path
     assert facts is not None
     for size in SIZES:
         for rank in range(size):
-            on = Interpreter(Place(rank, size), talkers_of(project), Steps(500_000))
+            on = Interpreter(Place(rank, size), senders_of(project), Steps(500_000))
             try:
                 on.block(facts.tree.body, on.module(facts))
             except (GiveUp, Impossible, Exits) as e:

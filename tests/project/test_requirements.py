@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from ddp_lint.project import Project
-from ddp_lint.project.requirements import asks_for_older
+from ddp_lint.project.requirements import requires_older
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from ddp_lint.project.requirements import asks_for_older
 )
 def test_what_is_pinned(tmp_path: pathlib.Path, file: str, text: str, older: bool) -> None:
     (tmp_path / file).write_text(text)
-    assert asks_for_older(Project(tmp_path), "albumentations", "1.4.21") is older
+    assert requires_older(Project(tmp_path), "albumentations", "1.4.21") is older
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_pinned(tmp_path: pathlib.Path, file: str, text: str, older: boo
 def test_what_a_page_says(tmp_path: pathlib.Path, page: str, text: str, older: bool) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / page).write_text(text)
-    assert asks_for_older(Project(tmp_path), "torch", "2.0") is older
+    assert requires_older(Project(tmp_path), "torch", "2.0") is older
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_what_a_page_says(tmp_path: pathlib.Path, page: str, text: str, older: b
 )
 def test_what_a_python_is_too_old_for(tmp_path: pathlib.Path, file: str, text: str, older: bool) -> None:
     (tmp_path / file).write_text(text)
-    assert asks_for_older(Project(tmp_path), "torch", "2.0") is older
+    assert requires_older(Project(tmp_path), "torch", "2.0") is older

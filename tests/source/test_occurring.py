@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ddp_lint.program.events import wrapping_pattern
+from ddp_lint.knowledge.project_names import Names, wrapping_pattern
 from ddp_lint.source.occurring import may_occur, occurs
 
 
@@ -34,9 +34,9 @@ def test_what_matches_may_occur(pattern: str, text: str) -> None:
 
 
 def test_a_text_without_any_of_the_words_is_not_searched() -> None:
-    assert not may_occur(wrapping_pattern(()), "import torch\nmodel = Net()\n" * 3)
-    assert may_occur(wrapping_pattern(()), "model = DDP(Net())")
-    assert may_occur(wrapping_pattern(["wrap_it"]), "model = wrap_it(Net())")
+    assert not may_occur(wrapping_pattern(Names()), "import torch\nmodel = Net()\n" * 3)
+    assert may_occur(wrapping_pattern(Names()), "model = DDP(Net())")
+    assert may_occur(wrapping_pattern(Names(wrappers=("wrap_it",))), "model = wrap_it(Net())")
 
 
 def test_letters_that_equal_longer_ones_are_searched_for() -> None:

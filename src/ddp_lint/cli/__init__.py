@@ -61,7 +61,7 @@ class _Verbs(click.Group):
             not_printed(e)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """What click has to say of wrong usage quotes the arguments, which may be names of files."""
+        """Messages of click about wrong usage quote the arguments, which may be names of files."""
         try:
             return super().invoke(ctx)
         except click.ClickException as e:

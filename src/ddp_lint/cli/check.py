@@ -35,7 +35,7 @@ from ddp_lint.cli.summary import settings_text, statistics, summary
 from ddp_lint.config import FORMATS, ConfigError, Configuration, Overrides, Settings
 from ddp_lint.discovery import Discovered, discover, is_left_out
 from ddp_lint.engine.report import Report
-from ddp_lint.files import is_folder, read_stream, shown
+from ddp_lint.files import absolute, is_folder, read_stream, reason_of, shown
 from ddp_lint.output import Run, Sources, one_line, render, visible, without_commands
 from ddp_lint.output.style import Style
 from ddp_lint.project import Project
@@ -101,9 +101,7 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 )
 @_options(
     click.option(
-        "--since",
-        metavar="REV",
-        help="Report only findings that the changes since this git revision affect.",
+        "--since", metavar="REV", help="Report only findings that the changes since this git revision affect."
     ),
     click.option("--staged", is_flag=True, help="For pre-commit: like --since HEAD, with PATHS as the changed files."),
     click.option(
@@ -322,7 +320,7 @@ def _check(discovered: Discovered, options: _Options, narrowing: Narrowing) -> l
     progress = Progress(len(discovered.files), quiet=options.quiet)
 
     def one(settings: Settings, files: list[pathlib.Path]) -> Part:
-        cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
+        cache_dir = None if options.no_cache else settings.cache_folder
         wanted, depend = narrowing.files(settings, files, cache_dir)
         project = Project(settings.root, names=settings.names)
         run = functools.partial(check_paths, jobs=options.jobs or None, cache_dir=cache_dir)
@@ -408,7 +406,7 @@ def _run_stdin(configuration: Configuration, options: _Options) -> int:
         for f in left.findings:
             say(f"{f.span.place}:{f.span.line}:{f.span.column}: {f.code} {f.message}", options.color)
         return _status(left, options)
-    cache_dir = None if options.no_cache else settings.root / ".ddp_lint_cache"
+    cache_dir = None if options.no_cache else settings.cache_folder
     report = check_text(text, path, settings, cache_dir=cache_dir)
     part = Part(settings, [path], report, Project(settings.root, names=settings.names))
     narrowing = Narrowing(options.baseline, None, None)
@@ -423,12 +421,12 @@ def _standard_input() -> bytes:
     try:
         return read_stream(sys.stdin.buffer if sys.stdin is not None else None)
     except OSError as e:
-        raise ConfigError(f"standard input cannot be read: {e.strerror or e}") from None
+        raise ConfigError(f"standard input cannot be read: {reason_of(e)}") from None
 
 
 def _stdin_place(options: _Options, configuration: Configuration) -> tuple[pathlib.Path, Settings]:
     """The path of the text on standard input, and its settings."""
-    path = pathlib.Path(os.path.abspath(options.stdin_filename))  # noqa: PTH100 (a link keeps its own name)
+    path = absolute(options.stdin_filename)
     return path, configuration.of(path.parent if is_folder(path.parent) else pathlib.Path.cwd())
 
 

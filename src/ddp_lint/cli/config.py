@@ -35,7 +35,7 @@ def config(key: str | None, output_format: str, color: str) -> None:
         fail(f"there is no option '{key}'{did_you_mean(name, by_key) or ' (`ddp-lint config` lists them)'}", color)
     chosen = [by_key[name]] if key is not None else list(OPTIONS)
     if output_format == "json":
-        rows = [{"key": o.key, "type": TYPES[o.kind][0], "help": o.help, "example": o.example} for o in chosen]
+        rows = [{"key": o.key, "type": TYPES[o.kind].words, "help": o.help, "example": o.example} for o in chosen]
         write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", None)
         return
     style = Style(wants_color(color, sys.stdout))
@@ -48,7 +48,7 @@ def config(key: str | None, output_format: str, color: str) -> None:
     shown = option.example.strip("{ }") if option.kind == "ignores" else option.example
     default = "\nDefault: " + ", ".join(DEFAULT_EXCLUDE) + "\n" if name == "exclude" else ""
     write(
-        f"{style.bold(name)}: {TYPES[option.kind][0]}\n\n{option.help}\n{default}\n{style.dim('# pyproject.toml')}\n"
+        f"{style.bold(name)}: {TYPES[option.kind].words}\n\n{option.help}\n{default}\n{style.dim('# pyproject.toml')}\n"
         f"{example}{shown}\n",
         None,
     )

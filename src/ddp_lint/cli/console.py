@@ -7,15 +7,16 @@ import errno
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, TextIO
 
 import click
 
-from ddp_lint.files import behind_links, lies_in
+from ddp_lint.files import absolute, behind_links, lies_in, reason_of, shown
 from ddp_lint.files import write as write_whole
 from ddp_lint.output import visible
 from ddp_lint.output.style import Style
+from ddp_lint.source.file import Unreadable
 
 #: Exit statuses.
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
@@ -54,13 +55,13 @@ def write(text: str | bytes, file: pathlib.Path | None) -> None:
     try:
         _write_file(file, text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace"))
     except (OSError, ValueError) as e:  # a name that no file can have
-        fail(f"cannot write {file}: {(getattr(e, 'strerror', None) or str(e)).lower()}")
+        fail(f"cannot write {file}: {reason_of(e).lower()}")
 
 
 def _write_file(file: pathlib.Path, data: bytes) -> None:
     """Write a report as a whole. A name within the working directory, which may be anybody's checkout, leads out of
     it through no link; any other is the user's own. Raises OSError."""
-    here, path = pathlib.Path.cwd(), pathlib.Path(os.path.abspath(file))  # noqa: PTH100 (a link keeps its own name)
+    here, path = pathlib.Path.cwd(), absolute(file)
     if lies_in(path, here):
         behind_links(path, here)
     if not path.is_symlink() and (path.is_file() or not path.exists()):
@@ -96,7 +97,7 @@ def not_printed(error: OSError) -> NoReturn:
     if error.filename is not None or error.errno not in _NO_ROOM:
         raise error
     sys.stdout = None  # or what it holds is written, and fails, once more at the end
-    fail(f"cannot write to standard output: {(error.strerror or str(error)).lower()}")
+    fail(f"cannot write to standard output: {reason_of(error).lower()}")
 
 
 def fail(message: str, color: str = "auto") -> NoReturn:
@@ -109,6 +110,15 @@ def say_errors(errors: Iterable[tuple[str, str]], color: str) -> None:
     """The files that could not be read or written, each with the reason."""
     for path, reason in errors:
         say(f"error: {path}: {reason}", color)
+
+
+@contextlib.contextmanager
+def failing_alone(path: pathlib.Path, what: str, failures: list[tuple[str, str]]) -> Iterator[None]:
+    """An error of one file is noted under `failures`, and the other files are done all the same."""
+    try:
+        yield
+    except (OSError, ValueError, SyntaxError, LookupError, Unreadable) as e:
+        failures.append((shown(path), f"{what}: {reason_of(e)}"))
 
 
 def end_with(run: Callable[[], int], error: type[Exception], color: str = "auto") -> NoReturn:

@@ -12,18 +12,7 @@ from typing import Any
 import click
 
 from ddp_lint.cli import completing
-from ddp_lint.cli.console import (
-    CLEAN,
-    COLOR,
-    FOUND,
-    OUTPUT_FILE,
-    QUIET,
-    end_with,
-    fail,
-    say,
-    wants_color,
-    write,
-)
+from ddp_lint.cli.console import CLEAN, COLOR, FOUND, OUTPUT_FILE, QUIET, end_with, fail, say, wants_color, write
 from ddp_lint.config import ConfigError
 
 _FORMATS = ("full", "json", "html")

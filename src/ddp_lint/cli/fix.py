@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from ddp_lint.cli.console import failing_alone
 from ddp_lint.config import Settings
 from ddp_lint.engine.runner import check_texts
 from ddp_lint.files import shown
 from ddp_lint.findings import Finding
 from ddp_lint.fixes import Fixed, Text, applicable, fixpoint_of_all, unified_diff
-from ddp_lint.source.file import Unreadable
 from ddp_lint.source.notebook import SUFFIX, Notebook
 
 
@@ -65,10 +64,10 @@ def fix_files(
         settings = part[0][1]
         read: dict[pathlib.Path, _File] = {}
         for path, _ in part:
-            with _telling(path, outcome):
+            with failing_alone(path, "cannot be fixed", outcome.failures):
                 read[path] = _File.of(Text.read(path))
         for path, done in _fixed(read, settings, unsafe).items():
-            with _telling(path, outcome):
+            with failing_alone(path, "cannot be fixed", outcome.failures):
                 _finish(path, read[path], done, settings, outcome, dry=dry)
     return outcome
 
@@ -82,15 +81,6 @@ def _finish(
         file.source.write(text, settings.root)
     outcome.fixed += len(done.applied)
     outcome.patch += unified_diff(shown(path), file.source.content, text)
-
-
-@contextlib.contextmanager
-def _telling(path: pathlib.Path, outcome: FixedFiles) -> Iterator[None]:
-    """What goes wrong with one file is told, and costs no other."""
-    try:
-        yield
-    except (OSError, ValueError, SyntaxError, LookupError, Unreadable) as e:
-        outcome.failures.append((shown(path), f"cannot be fixed: {getattr(e, 'strerror', None) or e}"))
 
 
 def fix_text(source: Text, settings: Settings, *, unsafe: bool) -> FixedFiles:

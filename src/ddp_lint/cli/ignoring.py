@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from ddp_lint.cli.console import failing_alone
 from ddp_lint.config import Settings
+from ddp_lint.discovery import Discovered
 from ddp_lint.engine.runner import check_paths
 from ddp_lint.files import shown
 from ddp_lint.findings import Finding
@@ -41,7 +42,7 @@ def add_ignores(
         wanted = by_file.get(shown(path), [])
         if not wanted:
             continue
-        with _telling(path, done):
+        with failing_alone(path, "no comment can be added", done.failures):
             source = Text.read(path)
             text = _with_comments(source, wanted)
             if text == source.content:
@@ -52,7 +53,7 @@ def add_ignores(
     remaining = _found_in(written, jobs)
     for path, each in written.items():
         left = [finding for finding in each.wanted if _of(finding) in remaining]
-        with _telling(path, done):
+        with failing_alone(path, "no comment can be added", done.failures):
             if left:  # the comments of the others stay
                 kept = [finding for finding in each.wanted if _of(finding) not in remaining]
                 each.source.write(_with_comments(each.source, kept), each.settings.root)
@@ -70,15 +71,6 @@ class _Written(NamedTuple):
     settings: Settings
 
 
-@contextlib.contextmanager
-def _telling(path: pathlib.Path, done: Ignored) -> Iterator[None]:
-    """What goes wrong with one file is told, and costs no other."""
-    try:
-        yield
-    except (OSError, UnicodeError, SyntaxError, LookupError) as e:
-        done.failures.append((shown(path), f"no comment can be added: {getattr(e, 'strerror', None) or e}"))
-
-
 def _with_comments(source: Text, findings: Iterable[Finding]) -> str:
     first_line = source.content.partition("\n")[0]
     return with_ignores(source.content, findings, python=not rules_for_text(source.path.name, first_line))
@@ -91,10 +83,6 @@ def _of(finding: Finding) -> tuple[str, str]:
 
 def _found_in(written: Mapping[pathlib.Path, _Written], jobs: int | None) -> set[tuple[str, str]]:
     """What is found in the files now."""
-    parts: list[tuple[Settings, list[pathlib.Path]]] = []
-    for path, each in written.items():
-        if not parts or parts[-1][0] is not each.settings:
-            parts.append((each.settings, []))
-        parts[-1][1].append(path)
-    reports = (check_paths(paths, settings, jobs=jobs) for settings, paths in parts)
+    changed = Discovered({path: each.settings for path, each in written.items()}, [])
+    reports = (check_paths(paths, settings, jobs=jobs) for settings, paths in changed.groups())
     return {_of(finding) for report in reports for finding in report.findings}

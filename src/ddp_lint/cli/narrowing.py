@@ -8,14 +8,15 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 from ddp_lint.baseline import DEFAULT, Baseline
-from ddp_lint.changes import Change, Touched, since
+from ddp_lint.changes import Change, since
 from ddp_lint.cli.console import count, say
 from ddp_lint.config import ConfigError, Settings
 from ddp_lint.engine.report import Report
-from ddp_lint.files import shown
+from ddp_lint.files import absolute, shown
 from ddp_lint.findings import Finding
 from ddp_lint.grouping import grouped
 from ddp_lint.project import Project
+from ddp_lint.touching import Touched
 
 #: The largest number of obsolete rows of a baseline that are listed.
 _LISTED = 5
@@ -127,7 +128,7 @@ def _staged(named: Sequence[str]) -> Change:
     """What pre-commit's files have changed. It names changed files only, unless it runs on all or on some files: then
     they count as changed from end to end."""
     change = since(os.environ.get("PRE_COMMIT_FROM_REF") or "HEAD")
-    paths = [pathlib.Path(os.path.abspath(name)) for name in named]  # noqa: PTH100 (a link keeps its own name)
+    paths = list(map(absolute, named))
     if any(path not in change.lines for path in paths):
         return Change({}).with_whole(paths)
     return Change({path: change.lines[path] for path in paths})

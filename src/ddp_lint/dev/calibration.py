@@ -17,7 +17,7 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ddp_lint.dev.studies import Judgement, read
@@ -107,18 +107,21 @@ def _that_calibrate(rows: Sequence[Judgement]) -> Sequence[Judgement]:
 
 def _of_many(rows: Iterable[Judgement]) -> list[Judgement]:
     """No more readings of one code base than suffice: fifty copies of a script say no more of a rule than a few."""
-    by_repository = collections.defaultdict[str, list[Judgement]](list)
-    for judgement in rows:
-        by_repository[judgement.repository].append(judgement)
+    by_repository = _by(rows, lambda judgement: judgement.repository)
     return [judgement for read in by_repository.values() for judgement in read[:ENOUGH]]
+
+
+def _by(rows: Iterable[Judgement], key: Callable[[Judgement], str]) -> dict[str, list[Judgement]]:
+    """Readings by something of each."""
+    found = collections.defaultdict[str, list[Judgement]](list)
+    for judgement in rows:
+        found[key(judgement)].append(judgement)
+    return found
 
 
 def _doubted(first: Iterable[Judgement]) -> set[str]:
     """Rules of which less than `medium` promises was not false when it was first read."""
-    rows = collections.defaultdict[str, list[Judgement]](list)
-    for judgement in first:
-        if judgement.block != NEWEST:
-            rows[judgement.code].append(judgement)
+    rows = _by((judgement for judgement in first if judgement.block != NEWEST), lambda judgement: judgement.code)
     return {code for code, read in rows.items() if _shares(read)[0] < PROMISES[Confidence.MEDIUM][0]}
 
 
@@ -128,10 +131,8 @@ def refuted(first: Iterable[Judgement]) -> set[str]:
     A collective that some ranks miss is shown nevertheless: the night and the cluster that a hang costs are more than
     the minutes of two false findings. So is what is `loud`.
     """
-    rows = collections.defaultdict[str, list[Judgement]](list)
-    for judgement in first:
-        if _number(judgement.block) > NARROWED.get(judgement.code, 0):
-            rows[judgement.code].append(judgement)
+    counted = (judgement for judgement in first if _number(judgement.block) > NARROWED.get(judgement.code, 0))
+    rows = _by(counted, lambda judgement: judgement.code)
     return {code for code, read in rows.items() if not (_is_of_hangs(code) or _is_loud(code)) and _is_refuted(read)}
 
 
@@ -234,9 +235,8 @@ def _silent(studies: pathlib.Path) -> set[tuple[str, str, str]]:
 def reread(studies: pathlib.Path, checkouts: pathlib.Path) -> tuple[int, int]:
     """Check the files of all readings again and rewrite `silent.tsv`; returns how many are silent, and how many could
     not be checked. `checkouts` holds a tree of each code base at the commit of its readings, as ``owner+name``."""
-    by_repository = collections.defaultdict[str, list[Judgement]](list)
-    for judgement in (j for name in _FILES for j in read(studies / name)):
-        by_repository[judgement.repository].append(judgement)
+    every = (judgement for name in _FILES for judgement in read(studies / name))
+    by_repository = _by(every, lambda judgement: judgement.repository)
     silent, absent = dict.fromkeys(sorted(_silent(studies))), 0
     for repository, rows in sorted(by_repository.items()):
         tree = checkouts / repository.replace("/", "+")

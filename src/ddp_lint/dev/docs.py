@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Iterator
 
 from ddp_lint.config import DEFAULT_EXCLUDE, OPTIONS, TYPES, json_schema
-from ddp_lint.dev.finding_rules import apis_page, complaints, complaints_page, section, symptoms, symptoms_page
+from ddp_lint.dev.rule_lists import apis_page, complaints, complaints_page, section, symptoms, symptoms_page
 from ddp_lint.dev.studies import with_tables
 from ddp_lint.rules.base import Documented
 from ddp_lint.rules.page import Page
@@ -84,7 +84,7 @@ def _row(rule: type[Documented]) -> str:
 
 
 def _options() -> str:
-    rows = "".join(f"| `{o.key}` | {TYPES[o.kind][0]} | {o.help} | `{o.key} = {o.example}` |\n" for o in OPTIONS)
+    rows = "".join(f"| `{o.key}` | {TYPES[o.kind].words} | {o.help} | `{o.key} = {o.example}` |\n" for o in OPTIONS)
     left_out = ", ".join(f"`{name}`" for name in DEFAULT_EXCLUDE)
     return (
         "# Options of the configuration file\n\n| Key | Type | | Example |\n| --- | --- | --- | --- |\n"

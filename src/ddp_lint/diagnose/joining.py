@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from ddp_lint.files import is_file
 from ddp_lint.findings import Finding
-from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.source.file import SourceFile, Unreadable
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import function_at, last_line
 from ddp_lint.verify.trace import Frame
 

@@ -1,6 +1,6 @@
 """Results of earlier runs: used again as long as every file that they depend on is unchanged.
 
-A result depends on questions about the project (`project.Project.recording`), the content of its own file among them;
+A result depends on questions about the project (`project.results`), the content of its own file among them;
 it is good while each has the same answer. Where nothing in the project has changed, none is evaluated (`snapshot`).
 Results lie in files of two lines of JSON, findings and questions, one per folder of sources, below a folder that is
 named after all else that findings depend on: the settings, the tool itself, Python, LibCST. JSON and not pickle,
@@ -37,7 +37,7 @@ from ddp_lint.config import Settings
 from ddp_lint.derived import installation
 from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.snapshot import Snapshot
-from ddp_lint.files import read, remove_leftovers, write
+from ddp_lint.files import MALFORMED, read, remove_leftovers, write
 from ddp_lint.findings import Finding, Span
 from ddp_lint.project import Project
 from ddp_lint.project.outcomes import NO_OUTCOMES, Earlier, Outcome
@@ -81,7 +81,7 @@ class Cache:
             shown = self._project.shown(path)
             if not all(self._is_sound(finding, shown) for finding in findings):
                 return None
-        except (TypeError, ValueError, LookupError, OSError, RecursionError):
+        except MALFORMED:
             return None
         return FileResult(shown, findings, cached=True)
 
@@ -98,7 +98,7 @@ class Cache:
     def outcomes(self, inside: str) -> Earlier:
         """What an earlier run knows of the functions of a file, by its path below the root, that would be the same
         today."""
-        with contextlib.suppress(TypeError, ValueError, LookupError, OSError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             shard = self._shard(inside)
             elsewhere = [d for d in shard.dependencies(inside) or () if file_of(d[0]) != inside]
             if elsewhere and all(self._project.holds(*dependency) for dependency in elsewhere):
@@ -296,7 +296,7 @@ class _Shard:
 
     @functools.cached_property
     def _decoded(self) -> tuple[list[tuple[str, str]], dict[str, list[int]], dict[str, dict[str, Any]]]:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             questions, asked, outcomes = json.loads(self._encoded)
             known = [(str(question), str(answer)) for question, answer in questions]
             sound = {inside: numbers for inside, numbers in asked.items() if _are_numbers(numbers, len(known))}
@@ -327,7 +327,7 @@ def _are_numbers(value: object, end: int) -> bool:
 
 def _read_shard(path: pathlib.Path) -> _Shard:
     """What a file holds, as far as it is well formed."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    with contextlib.suppress(*MALFORMED):
         head, _, questions = read(path, _LIMIT).partition(b"\n")
         findings = {inside: found for inside, found in json.loads(head).items() if isinstance(found, list)}
         return _Shard(findings, questions)

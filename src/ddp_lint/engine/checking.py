@@ -81,12 +81,11 @@ class Checker:
         What the rules that visit nodes find in the changed functions is new. All else is as it was `before`, but for
         what depends on one of the `edited` lines: for effects of the change elsewhere see `check_file`.
         """
-        left_out = _left_out(file, self._settings)
-        active = self._settings.enabled - self._settings.ignored_in(path) - _ABOUT_ALL - left_out
+        active = self._settings.enabled - self._settings.ignored_in(path) - _ABOUT_ALL - self._left_out(file)
         from ddp_lint.engine.file_visit import visit_edited
 
         with _deep_recursion():
-            look = visit_edited(file, path, self.project, _focus_on(file, self.project, active))
+            look = visit_edited(file, path, self.project, self._focus(file, active))
         if look is None:
             return None
         again = active - following_calls()
@@ -97,7 +96,7 @@ class Checker:
                 return False
             return not (finding.code in again and look.holds(finding))
 
-        found = _reported(look.found, file, path, self.project, self._settings, active)
+        found = self._reported(look.found, file, path, active)
         return tuple(sorted([*filter(remains, before), *found], key=lambda f: f.sort_key))
 
     def check(self, path: pathlib.Path) -> FileResult:
@@ -114,7 +113,7 @@ class Checker:
         before = self.project.charges.turn_to(file.path)
         try:
             with self.project.recording() as asked, _deep_recursion():
-                findings, parsed = _check(file, path, self.project, self._settings)
+                findings, parsed = self._found_in(file, path)
             dependencies = self._dependencies(asked, findings) if self._for_cache else ()
             searched = tuple(self.project.searched()) if self._for_cache else ()
             outcomes = tuple(self.project.take_outcomes(file.inside))
@@ -133,6 +132,59 @@ class Checker:
         places = any(_PLACE.search(text) for f in findings for text in (f.message, f.help, *f.notes))
         return tuple(self.project.dependencies(asked, map(self.project.inside_of_shown, shown), places=places).items())
 
+    @with_room
+    def _found_in(self, file: SourceFile, path: pathlib.Path, *, focused: bool = True) -> tuple[list[Finding], bool]:
+        """The findings of a file, and whether LibCST had to parse anything."""
+        self.project.hold(path, file)
+        active = self._settings.enabled - self._settings.ignored_in(path)
+        readers = rules_for_text(path.name, file.first_line)
+        if readers:
+            found = _in_text(file, [rule for rule in readers if rule.code in active])
+            return self._reported(found, file, path, active), False
+        looked_for = active - self._left_out(file)
+        found, parsed = self._visit(file, path, active, looked_for, focused=focused)
+        return self._reported(found, file, path, looked_for), parsed
+
+    def _left_out(self, file: SourceFile) -> frozenset[str]:
+        """The codes that need not be looked for, as all that they find would be left out for the place of the file."""
+        return frozenset(
+            code
+            for code in self._settings.sure & _rules()
+            if surest_at(file.place, in_tests_too=declared()[code].in_tests_too) is Confidence.LOW
+        )
+
+    def _visit(
+        self, file: SourceFile, path: pathlib.Path, active: frozenset[str], looked_for: frozenset[str], *, focused: bool
+    ) -> tuple[list[Finding], bool]:
+        """What the rules with the codes that are `looked_for` find in Python. A file that concerns any `active` rule
+        has to be parsed: a syntax error is reported."""
+        if not self._focus(file, active):
+            return [], False
+        focus = self._focus(file, looked_for, communicating=self.project.may_communicate(file.inside))
+        if not focus and self.project.facts_of(path) is not None:
+            return [], False
+        from ddp_lint.engine.file_visit import (
+            visit,  # with LibCST, which takes longer to import than most files to check
+        )
+
+        return visit(file, path, self.project, focus, focused)
+
+    def _focus(self, file: SourceFile, active: frozenset[str], *, communicating: bool = True) -> Focus:
+        selection = _selection(active, self.project.own.names)
+        return selection.concerned(file.text, test=file.is_test, communicating=communicating)
+
+    def _reported(
+        self, found: list[Finding], file: SourceFile, path: pathlib.Path, active: frozenset[str]
+    ) -> list[Finding]:
+        """The findings that neither comments nor settings suppress, sorted, with fingerprints."""
+        ignored = self._settings.ignored_in(path)
+        found = [finding for finding in found if finding.code not in ignored]
+        found = suppressions.apply(file, found, active, noqa=self._settings.noqa)
+        # A comment that suppresses a doubtful finding is in use, so these go last.
+        found = [f for f in found if f.confidence is not Confidence.LOW or f.code not in self._settings.sure]
+        found = with_fingerprints(found, file, self.project.inside(path))
+        return list(map(file.cells.located, found)) if file.cells else found
+
 
 @contextlib.contextmanager
 def _deep_recursion() -> Iterator[None]:
@@ -148,55 +200,13 @@ def _deep_recursion() -> Iterator[None]:
 def check_file(
     file: SourceFile, path: pathlib.Path, project: Project, settings: Settings, *, focus: bool = True
 ) -> list[Finding]:
-    """The findings of one file, sorted, with fingerprints, without those that comments or settings suppress.
+    """The findings of one file, as `Checker.check_file` has them, where a defect of ours raises its error.
 
     `path` is absolute; `file` is what to take for its content. `focus=False` parses the whole file, for comparison:
     the findings are the same.
     """
-    return _check(file, path, project, settings, focus)[0]
-
-
-@with_room
-def _check(
-    file: SourceFile, path: pathlib.Path, project: Project, settings: Settings, focused: bool = True
-) -> tuple[list[Finding], bool]:
-    """The findings, and whether LibCST had to parse anything."""
-    project.hold(path, file)
-    active = settings.enabled - settings.ignored_in(path)
-    readers = rules_for_text(path.name, file.first_line)
-    if readers:
-        found = _in_text(file, [rule for rule in readers if rule.code in active])
-        return _reported(found, file, path, project, settings, active), False
-    left_out = _left_out(file, settings)
-    found, parsed = _findings(file, path, project, active, left_out, focused)
-    return _reported(found, file, path, project, settings, active - left_out), parsed
-
-
-def _left_out(file: SourceFile, settings: Settings) -> frozenset[str]:
-    """The codes that need not be looked for, as all that they find would be left out for the place of the file."""
-    return frozenset(
-        code
-        for code in settings.sure & _rules()
-        if surest_at(file.place, in_tests_too=declared()[code].in_tests_too) is Confidence.LOW
-    )
-
-
-def _reported(
-    found: list[Finding],
-    file: SourceFile,
-    path: pathlib.Path,
-    project: Project,
-    settings: Settings,
-    active: frozenset[str],
-) -> list[Finding]:
-    """What is left of findings when comments and settings have their say, with fingerprints."""
-    ignored = settings.ignored_in(path)
-    found = [finding for finding in found if finding.code not in ignored]
-    found = suppressions.apply(file, found, active, noqa=settings.noqa)
-    # A comment that suppresses a doubtful finding is in use, so these go last.
-    found = [f for f in found if f.confidence is not Confidence.LOW or f.code not in settings.sure]
-    found = with_fingerprints(found, file, project.inside(path))
-    return list(map(file.cells.located, found)) if file.cells else found
+    checker = Checker(settings, for_cache=True, reach=project.reach, project=project)
+    return checker._found_in(file, path, focused=focus)[0]
 
 
 def preload(settings: Settings) -> None:
@@ -217,28 +227,6 @@ def _rules() -> frozenset[str]:
 @functools.lru_cache(maxsize=64)
 def _selection(active: frozenset[str], names: Names) -> Selection:
     return Selection((rule for code, rule in declared().items() if rule.looks and code in active), names)
-
-
-def _findings(
-    file: SourceFile,
-    path: pathlib.Path,
-    project: Project,
-    active: frozenset[str],
-    left_out: frozenset[str],
-    focused: bool,
-) -> tuple[list[Finding], bool]:
-    if not _focus_on(file, project, active):
-        return [], False
-    focus = _focus_on(file, project, active - left_out, communicating=project.may_communicate(file.inside))
-    if not focus and project.facts_of(path) is not None:  # a syntax error is reported anyway
-        return [], False
-    from ddp_lint.engine.file_visit import visit  # with LibCST, which takes longer to import than most files to check
-
-    return visit(file, path, project, focus, focused)
-
-
-def _focus_on(file: SourceFile, project: Project, active: frozenset[str], *, communicating: bool = True) -> Focus:
-    return _selection(active, project.own.names).concerned(file.text, test=file.is_test, communicating=communicating)
 
 
 def _in_text(file: SourceFile, readers: list[Declaration]) -> list[Finding]:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import libcst as cst
 
 from ddp_lint.engine.parsing import tree_of
-from ddp_lint.project.facts import CannotParse
 from ddp_lint.source.module import Kept
+from ddp_lint.source.parsing import CannotParse
 from ddp_lint.source.syntax import first_line
 
 #: Files whose trees are kept, the last that were checked.

@@ -17,10 +17,11 @@ from ddp_lint.engine.report import rule_crashed
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.project import Project
-from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import ImportTable, Module, SourceFile
 from ddp_lint.source.module import Kept
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.tree import descendants
 
 #: Of projects whose files change.

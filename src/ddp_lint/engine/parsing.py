@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.project.facts import TOO_LARGE, CannotParse, ModuleFacts, marks, parse
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.parsing import TOO_LARGE, CannotParse, marks, parse
 from ddp_lint.source.syntax import below, first_line, nested, walk
 
 #: CPython allows 200 brackets inside each other. A chain of 1,000 operators takes LibCST 0.3 s, with the square of it,

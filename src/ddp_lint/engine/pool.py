@@ -99,7 +99,7 @@ class _Worker:
             self.connection.send(chunk)
 
     def receive(self) -> list[FileResult]:
-        """What the worker has to say: results at the end of a chunk, or, when it died, an error for the file."""
+        """The results at the end of a chunk; when the worker has died, an error for the file that it was at."""
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionError):
@@ -156,7 +156,7 @@ def _interrupts_held() -> Iterator[None]:
 
 def _work(connection: Connection, other_end: Connection, checked: Checked) -> None:
     """The life of a worker: chunks in, results out, until there is None or the other end is closed."""
-    end_with_parent()  # also in the midst of a long file
+    end_with_parent()  # also while it checks a long file
     other_end.close()  # a copy of the parent's: with it here, the parent's death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):

@@ -82,18 +82,16 @@ class Report:
         )
 
     @classmethod
-    def of(cls, results: list[FileResult]) -> Report:
-        return cls(
-            findings=sorted((f for r in results for f in r.findings), key=lambda f: f.sort_key),
-            errors=sorted((r.path, r.error) for r in results if r.error),
-            statistics=Statistics(
-                files=len(results),
-                parsed=sum(r.parsed for r in results),
-                cached=sum(r.cached for r in results),
-                charged=_added(charge for result in results for charge in result.charges),
-                for_others=_added((of, s) for result in results for of, s in result.charges if of != result.path),
-            ),
-        )
+    def of(cls, results: Iterable[FileResult]) -> Report:
+        """The report of a run over these files."""
+        return cls.merged(map(cls._of_file, results))
+
+    @classmethod
+    def _of_file(cls, result: FileResult) -> Report:
+        charged = _added(result.charges)
+        for_others = {path: seconds for path, seconds in charged.items() if path != result.path}
+        statistics = Statistics(1, result.parsed, result.cached, charged, for_others)
+        return cls([*result.findings], [(result.path, result.error)] if result.error else [], statistics)
 
 
 def _added(charges: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -153,43 +153,14 @@ class _Check:
 
 
 def check_text(text: str, path: pathlib.Path, settings: Settings, *, cache_dir: pathlib.Path | None = None) -> Report:
-    """Check text that need not be on disk as if it were the content of `path`: standard input, flake8. `cache_dir`:
+    """Check text that need not be on disk as if it were the content of `path` (standard input). `cache_dir`:
     where earlier runs have kept what they know of this text and of the other files; nothing is written there."""
-    return _check_as(path, settings, lambda shown, inside: SourceFile.of_text(shown, text, inside), cache_dir)
-
-
-def check_texts(
-    texts: Mapping[pathlib.Path, str], wanted: Iterable[pathlib.Path], settings: Settings
-) -> dict[pathlib.Path, tuple[Finding, ...]]:
-    """Check the wanted ones of texts, each of which is taken as the content of its path, together: what one needs of
-    the others is worked out once. The text of a notebook is its module (`Notebook.module`), at whose lines its findings
-    are."""
-    project = Project(settings.root, names=settings.names)
-    places = {path: path.absolute() for path in texts}
-    opened = {
-        places[path]: SourceFile(project.shown(places[path]), normalised(text), project.inside(places[path]))
-        for path, text in texts.items()
-    }
-    project.take_instead(opened)
-    from ddp_lint.engine.checking import Checker
-
-    checker = Checker(settings, project=project)
-    with rare_collections():
-        return {path: checker.check_file(opened[places[path]], places[path]).findings for path in wanted}
-
-
-def _check_as(
-    path: pathlib.Path,
-    settings: Settings,
-    read: Callable[[str, str], SourceFile],
-    cache_dir: pathlib.Path | None = None,
-) -> Report:
     path = path.absolute()
     project = Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir is not None else None
     shown = project.shown(path)
     try:
-        file = read(shown, project.inside(path))
+        file = SourceFile.of_text(shown, text, project.inside(path))
     except Unreadable as e:
         return Report.of([FileResult(shown, error=str(e))])
     if cache is not None and len(project.python_files()) < FILES_LIMIT:
@@ -210,3 +181,23 @@ def _check_as(
 
     with rare_collections():
         return Report.of([Checker(settings, reach=project.reach, project=project).check_file(file, path)])
+
+
+def check_texts(
+    texts: Mapping[pathlib.Path, str], wanted: Iterable[pathlib.Path], settings: Settings
+) -> dict[pathlib.Path, tuple[Finding, ...]]:
+    """Check the wanted ones of texts, each of which is taken as the content of its path, together: what one needs of
+    the others is worked out once. The text of a notebook is its module (`Notebook.module`), at whose lines its findings
+    are."""
+    project = Project(settings.root, names=settings.names)
+    places = {path: path.absolute() for path in texts}
+    opened = {
+        places[path]: SourceFile(project.shown(places[path]), normalised(text), project.inside(places[path]))
+        for path, text in texts.items()
+    }
+    project.take_instead(opened)
+    from ddp_lint.engine.checking import Checker
+
+    checker = Checker(settings, project=project)
+    with rare_collections():
+        return {path: checker.check_file(opened[places[path]], places[path]).findings for path in wanted}

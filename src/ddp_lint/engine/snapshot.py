@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ddp_lint.files import read, write
+from ddp_lint.files import MALFORMED, read, write
 from ddp_lint.project import Project, states
 from ddp_lint.project.layout import FILES_LIMIT, NO_SOURCES
 from ddp_lint.project.parts import OF_FILE, file_of
@@ -44,7 +44,7 @@ class _Kept:
 
     def holding(self) -> dict[str, list[str]]:
         """The files that hold a word, by their paths below the root."""
-        with contextlib.suppress(TypeError, ValueError, LookupError, AttributeError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             paths, words = json.loads(self.words)
             if all(isinstance(path, str) for path in paths):
                 return {word: [paths[number] for number in numbers] for word, numbers in words.items()}
@@ -174,7 +174,7 @@ class Snapshot:
 
 def _read(place: pathlib.Path) -> _Kept:
     """What a file holds, nothing where it is not well formed."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    with contextlib.suppress(*MALFORMED):
         head, _, words = read(place, _LIMIT).partition(b"\n")
         kept: dict[str, Any] = json.loads(head)
         files = {str(inside): (str(state), _digest(digest)) for inside, (state, digest) in kept["files"].items()}

@@ -71,7 +71,7 @@ class Shows:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backend:
-    """How a program asks for the backend under which the launcher runs it: the attribute `asked` is compared with a
+    """How a program reads the backend under which the launcher runs it: the attribute `asked` is compared with a
     member of an enumeration, `members` says which backend of `Shown` it stands for, and a job has but one. `plugins`
     are attributes of the state that are None under other backends."""
 
@@ -243,6 +243,12 @@ def every(of: Callable[[Framework], Iterable[_T]]) -> tuple[_T, ...]:
 def packages(that: Callable[[Framework], bool]) -> frozenset[str]:
     """The import names of the frameworks of which something holds."""
     return frozenset(every(lambda framework: framework.packages if that(framework) else ()))
+
+
+@functools.cache
+def all_packages() -> frozenset[str]:
+    """The import names of all frameworks."""
+    return packages(lambda framework: True)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from ddp_lint.knowledge import table
-from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.knowledge.frameworks import shows, wrappers
 
 if TYPE_CHECKING:
     from ddp_lint.knowledge.communication import RankValue
@@ -46,6 +46,12 @@ def wrapping(words: Iterable[str]) -> tuple[str, ...]:
     if frozenset(words).isdisjoint(table("own")["beside"]["wrappers"]):
         return ()
     return tuple(map(last, wrappers()))
+
+
+def wrapping_pattern(names: Names) -> re.Pattern[str]:
+    """What the text of a file has that wraps models for several ranks, by a framework or by a wrapper of the
+    project."""
+    return shows("wraps", *(rf"\b{re.escape(last(name))}\b" for name in names.wrappers))
 
 
 def last(name: str) -> str:

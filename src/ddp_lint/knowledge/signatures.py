@@ -6,19 +6,9 @@ import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 from ddp_lint.knowledge import table
-
-#: A part of a regular expression: the start of a group, an escape, a class, a repetition, or one character.
-_PART = re.compile(r"\(\?(?:i\)|:|<?[=!])|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|[\s\S]")
-#: Shorter texts are in every other line.
-_SHORTEST = 3
-#: Texts one of which is needed.
-_OneOf: TypeAlias = "frozenset[str]"
-#: By three characters: a text that has them, the number of a signature that needs it, and what it needs besides.
-_Index: TypeAlias = "dict[str, list[tuple[str, int, tuple[_OneOf, ...]]]]"
+from ddp_lint.source.occurring import needed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,80 +54,30 @@ def signature(id: str) -> Signature:
 @functools.lru_cache(maxsize=4096)
 def explain(text: str) -> Signature | None:
     """The first signature that the text shows."""
-    every, index = _needed()
-    lowered, possible = text.lower(), {*every}
-    for three in index.keys() & {lowered[place : place + _SHORTEST] for place in range(len(lowered))}:
-        for part, number, others in index[three]:
-            if part in lowered and all(any(other in lowered for other in one_of) for one_of in others):
-                possible.add(number)
+    always, index = _index()
+    lowered, possible = text.lower(), {*always}
+    for three in index.keys() & _threes(lowered):
+        possible.update(number for part, number in index[three] if part in lowered)
     known = signatures()
     return next((known[number] for number in sorted(possible) if known[number].searches.search(text)), None)
 
 
 @functools.cache
-def _needed() -> tuple[tuple[int, ...], _Index]:
-    """The numbers of the signatures that each text is searched for, and of what the others need: most lines hold
-    nothing of it, and that is known ten times as fast. Of the texts that one of them needs it has the rarest three
-    characters."""
-    alternatives = [(n, needs) for n, known in enumerate(signatures()) for needs in needed_by(known.pattern)]
-    best = [(part, n, needs) for n, needs in alternatives if needs for part in _best(needs)]
-    counts = collections.Counter(three for part, *_ in best for three in _threes(part))
-    index: _Index = collections.defaultdict(list)
-    for part, number, needs in best:
-        others = tuple(one_of for one_of in needs if part not in one_of)
-        index[min(_threes(part), key=lambda three: (counts[three], three))].append((part, number, others))
-    return tuple({n: None for n, needs in alternatives if not needs}), dict(index)
+def _index() -> tuple[tuple[int, ...], dict[str, list[tuple[str, int]]]]:
+    """The numbers of the signatures that each text is searched for; and, of each of the others, the texts in lower case
+    one of which it needs, by the rarest three characters of the text. Most lines hold none of these, and that is known
+    ten times as fast as by a search."""
+    needs = [needed(known.searches) for known in signatures()]
+    parts = [(part.lower(), number) for number, texts in enumerate(needs) for part in texts]
+    counts = collections.Counter(three for part, _ in parts for three in _threes(part))
+    index: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
+    for part, number in parts:
+        index[min(_threes(part), key=lambda three: (counts[three], three))].append((part, number))
+    return tuple(number for number, texts in enumerate(needs) if not texts), dict(index)
 
 
 def _threes(text: str) -> set[str]:
-    return {text[place : place + _SHORTEST] for place in range(len(text) - _SHORTEST + 1)}
-
-
-def needed_by(pattern: str) -> list[tuple[_OneOf, ...]]:
-    """What a text has, in lower case, that a regular expression matches: for each alternative, sets of texts of each of
-    which it has one."""
-    return [tuple(needs) for needs in _alternatives(iter(_PART.findall(pattern)))]
-
-
-def _alternatives(parts: Iterator[str]) -> list[list[_OneOf]]:
-    """Of each alternative of a group, up to its end, what a match of it holds."""
-    found: list[list[_OneOf]] = [[]]
-    run, before = "", 0  # characters that stand for themselves; what the alternative needed before the last group
-    for part in parts:
-        if run and (plain := _plain(part)):
-            run += plain
-            continue
-        if optional := part in ("?", "*") or (part[0] == "{" and len(part) > 1):
-            run = run[:-1]  # the character before it may be missing
-        if len(run) >= _SHORTEST:
-            found[-1].append(frozenset({run.lower()}))
-        elif optional and not run:
-            del found[-1][before:]  # and so may the group
-        run, before = _plain(part), len(found[-1])
-        if part == ")":
-            return found
-        if part == "|":
-            found.append([])
-            run = ""
-        elif part[0] == "(" and part != "(?i)":
-            inner = _alternatives(parts)
-            if part in ("(", "(?:") and all(inner):
-                found[-1].append(frozenset[str]().union(*map(_best, inner)))
-    if len(run) >= _SHORTEST:
-        found[-1].append(frozenset({run.lower()}))
-    return found
-
-
-def _best(needs: Sequence[_OneOf]) -> _OneOf:
-    """The one that the fewest texts have: short texts are in many."""
-    return max(needs, key=lambda one_of: min(map(len, one_of)))
-
-
-def _plain(part: str) -> str:
-    """The character that a part of a regular expression stands for, '' for one that stands for several or none."""
-    if len(part) == 1:
-        return "" if part in ".^$+()|?*" else part
-    return part[1] if part[0] == "\\" and not part[1].isalnum() else ""
+    return {text[place : place + 3] for place in range(len(text) - 2)}
 
 
 def secondary(text: str) -> bool:

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 import libcst as cst
 
 from ddp_lint.launch.helpers import Helper, helper_of
-from ddp_lint.project.facts import ModuleFacts, assigned_in, parse_expression
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, first_name, parameters, walk
 from ddp_lint.source.wraps import argument
 

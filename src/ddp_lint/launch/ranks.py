@@ -22,13 +22,14 @@ from ddp_lint.launch.search import holds_by, importers, programs
 from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.unused import is_plain, is_variable
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts, parse_expression
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
 from ddp_lint.source import Module, SourceFile, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
+from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import (
     FunctionNode,

@@ -32,10 +32,10 @@ from ddp_lint.messages.values import (
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, calls_below, defaults, walk, yields
+from ddp_lint.source.syntax import FunctionNode, calls_below, defaults, positional, walk, yields
 
 if TYPE_CHECKING:
-    from ddp_lint.messages.talkers import Talkers
+    from ddp_lint.messages.senders import Senders
 
 #: Calls within each other that are followed.
 _DEEPEST: Final = 12
@@ -60,12 +60,12 @@ class Calls:
     bind: Callable[[ast.expr, Any, Scope], None]
     body_of: Callable[[Function, Scope], Any]
 
-    def __init__(self, place: Place, talkers: Talkers, steps: Steps) -> None:
+    def __init__(self, place: Place, senders: Senders, steps: Steps) -> None:
         self.place = place
         self.program = Program()
         self.steps = steps
-        self._talkers = talkers
-        self._talking: dict[ast.AST, bool] = {}
+        self._senders = senders
+        self._sending: dict[ast.AST, bool] = {}
         self._modules: dict[str, Scope] = {}
         self._returned: list[Any] = []
         self._looking_up: set[tuple[str, str]] = set()
@@ -90,15 +90,15 @@ class Calls:
         key: Hashable = operators.key_of(value)
         self.program.asked[key] = self.program.asked.get(key, 0) + 1
 
-    def talks(self, node: ast.AST, scope: Scope) -> bool:
+    def may_send(self, node: ast.AST, scope: Scope) -> bool:
         """May a statement send or receive?"""
-        if node not in self._talking:
-            self._talking[node] = any(self._talkers.may_talk(scope.facts, call) for call in calls_below(node))
-        return self._talking[node]
+        if node not in self._sending:
+            self._sending[node] = any(self._senders.may_send(scope.facts, call) for call in calls_below(node))
+        return self._sending[node]
 
     def matters(self, scope: Scope) -> bool:
         """Is it in code that sends or receives, or outside of functions?"""
-        return scope.function is None or getattr(scope.function, "name", "") in self._talkers.names
+        return scope.function is None or getattr(scope.function, "name", "") in self._senders.names
 
     # ---- names
 
@@ -114,7 +114,7 @@ class Calls:
         evaluate = self._expressions.get(type(node))
         if evaluate is not None:
             return evaluate(node, scope)
-        if self.talks(node, scope):
+        if self.may_send(node, scope):
             raise GiveUp
         return Unknown((scope.facts.name, "expression", ast.unparse(node)))
 
@@ -146,7 +146,7 @@ class Calls:
             and not _is_set_in_functions(name, facts)
         ):
             self._looking_up.add((facts.name, name))
-            value = self.evaluate(facts.values[name], scope) if not self.talks(facts.values[name], scope) else None
+            value = self.evaluate(facts.values[name], scope) if not self.may_send(facts.values[name], scope) else None
             self._looking_up.discard((facts.name, name))
             return scope.names.setdefault(name, value)
         if (numbered := self.place.named("name", name)) is not None:
@@ -156,9 +156,9 @@ class Calls:
         return Unknown((facts.name, "name", name), own=_is_set_in_functions(name, facts))
 
     def _imported(self, target: str) -> Any:
-        found = self._talkers.project.definition(target)
+        found = self._senders.project.definition(target)
         if found is None:
-            return External(canonical(self._talkers.project.canonical(target)))
+            return External(canonical(self._senders.project.canonical(target)))
         facts, node = found
         return Class(node, facts) if isinstance(node, ast.ClassDef) else Function(node, facts)
 
@@ -179,7 +179,7 @@ class Calls:
             return of.attributes[node.attr]
         class_ = of.of if isinstance(of, Object) else of.node
         found = self.member(class_, of.facts, node.attr)
-        if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(found, FunctionNode):
             static = any(last_part(each) == "staticmethod" for each in found.decorator_list)
             method = Function(found, of.facts, of if isinstance(of, Object) and not static else None)
             is_property = any(last_part(each) == "property" for each in found.decorator_list)
@@ -192,7 +192,7 @@ class Calls:
     def member(self, class_: ast.ClassDef, facts: ModuleFacts, name: str, depth: int = 0) -> ast.AST | None:
         """A method, or what a class assigns to a name in its body; that of a base in the same file, too."""
         for statement in class_.body:
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.name == name:
+            if isinstance(statement, FunctionNode) and statement.name == name:
                 return statement
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             if isinstance(statement, ast.Assign) and name in [last_part(target) for target in targets]:
@@ -244,7 +244,7 @@ class Calls:
         test = self.evaluate(node.test, scope)
         holds = operators.truth(test)
         if holds is None:
-            if self.talks(node.body, scope) or self.talks(node.orelse, scope):
+            if self.may_send(node.body, scope) or self.may_send(node.orelse, scope):
                 raise GiveUp
             return operators.combined("either", test)
         return self.evaluate(node.body if holds else node.orelse, scope)
@@ -304,14 +304,14 @@ class Calls:
         iterable = self.evaluate(generator.iter, scope)
         rounds = operators.elements(iterable)
         if rounds is None or more:
-            if self.talks(node, scope):
+            if self.may_send(node, scope):
                 raise GiveUp
             return operators.combined(("elements", ast.unparse(node)), iterable)
         for element in rounds:
             self.bind(generator.target, element, inner)
             tests = [operators.truth(self.evaluate(test, inner)) for test in generator.ifs]
             if None in tests:
-                if self.talks(node, scope):
+                if self.may_send(node, scope):
                     raise GiveUp
                 return operators.combined(("elements", ast.unparse(node)), iterable)
             if all(tests):
@@ -356,21 +356,21 @@ class Calls:
 
     def _unfollowed(self, name: str, key: Hashable, function: Any, values: list[Any], named: dict[str, Any]) -> Any:
         """A call of what is not known: it must not send or receive."""
-        if name in self._talkers.names or any(map(self._is_talker, (*values, *named.values()))):
+        if name in self._senders.names or any(map(self._is_sender, (*values, *named.values()))):
             raise GiveUp
         return operators.combined((key, tuple(named)), function, values, list(named.values()))
 
-    def _is_talker(self, value: Any) -> bool:
+    def _is_sender(self, value: Any) -> bool:
         """A function that sends or receives, which nobody knows when it is called, or a list of such."""
         functions = (part for part in operators.bounded(value) if isinstance(part, Function))
-        return any(isinstance(each.node, ast.Lambda) or each.node.name in self._talkers.names for each in functions)
+        return any(isinstance(each.node, ast.Lambda) or each.node.name in self._senders.names for each in functions)
 
     def invoke(self, function: Function, values: list[Any], named: dict[str, Any]) -> Any:
         """Run a function of the project."""
         node = function.node
         name = getattr(node, "name", "")
         followed = not isinstance(node, ast.AsyncFunctionDef) and self._depth < _DEEPEST and not yields(node)
-        if name in self._talkers.names and any(
+        if name in self._senders.names and any(
             not self._is_plain(function.facts, each) for each in getattr(node, "decorator_list", ())
         ):
             raise GiveUp
@@ -390,14 +390,14 @@ class Calls:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         if last_part(node) in ("staticmethod", "classmethod", "property"):
             return True
-        name = self._talkers.project.meaning(facts, node)
-        return bool(name) and known().gate(name) is None and self._talkers.project.definition(name) is None
+        name = self._senders.project.meaning(facts, node)
+        return bool(name) and known().gate(name) is None and self._senders.project.definition(name) is None
 
     def _given(self, function: Function, values: list[Any], named: dict[str, Any]) -> dict[str, Any]:
         """The parameters of a function that is called."""
         signature = function.node.args
         values = [function.receiver, *values] if function.receiver is not None else values
-        places = [parameter.arg for parameter in (*signature.posonlyargs, *signature.args)]
+        places = [parameter.arg for parameter in positional(function.node)]
         by_place = dict(zip(places, values, strict=False))
         found: dict[str, Any] = {}
         for parameter, default in defaults(signature):
@@ -435,7 +435,7 @@ class Calls:
                 if numbered is not None
                 else Unknown(("parameter", getattr(function.node, "name", ""), parameter.arg))
             )
-        if function.receiver is not None and (places := [*function.node.args.posonlyargs, *function.node.args.args]):
+        if function.receiver is not None and (places := positional(function.node)):
             named.pop(places[0].arg, None)
         self.invoke(function, [], named)
 
@@ -491,7 +491,7 @@ class Calls:
         if name.startswith("builtins."):
             last = name.rpartition(".")[2]
             found = operators.builtin(last, values) if not named else operators.combined(last, *values)
-            return found if not any(map(self._is_talker, values)) else self._unfollowed(last, last, None, values, named)
+            return found if not any(map(self._is_sender, values)) else self._unfollowed(last, last, None, values, named)
         if name == "torch.distributed.init_process_group":
             return self._join(values, named)
         given = dict(zip(entry.takes, values, strict=False)) | named if entry is not None else named

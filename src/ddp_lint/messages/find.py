@@ -15,7 +15,7 @@ from ddp_lint.messages.calls import STARTING
 from ddp_lint.messages.interpreter import Interpreter
 from ddp_lint.messages.job import Place
 from ddp_lint.messages.meet import Waiting, waiting
-from ddp_lint.messages.talkers import MOST_IMPORTED, WRITTEN, Talkers, imported, talkers_of, widened
+from ddp_lint.messages.senders import MOST_IMPORTED, WRITTEN, Senders, imported, senders_of, widened
 from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope, Steps, TooMuch
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -89,16 +89,16 @@ def result_of(facts: ModuleFacts, project: Project, *, alone: bool = False) -> R
     begins = not alone and any(map(facts.file.holds, _BEGINNING))
     if not begins and not any(map(facts.file.holds, WRITTEN)):
         return Result()
-    talkers = talkers_of(project)
-    modules = imported(project, facts) if talkers.files and not talkers.too_many else []
-    if talkers.too_many or len(modules) >= MOST_IMPORTED:
+    senders = senders_of(project)
+    modules = imported(project, facts) if senders.files and not senders.too_many else []
+    if senders.too_many or len(modules) >= MOST_IMPORTED:
         return Result(left_out=((1, "", _MANY_FILES),) if any(map(facts.file.holds, WRITTEN)) else ())
-    if talkers.files.isdisjoint(modules) or (facts.name not in talkers.files and not begins):
+    if senders.files.isdisjoint(modules) or (facts.name not in senders.files and not begins):
         return Result()
-    talkers = widened(talkers, modules)
+    senders = widened(senders, modules)
     found: dict[Span, Hang] = {}
     left_out: list[tuple[int, str, str]] = []
-    for hang in _hangs_in(facts, project, talkers, left_out):
+    for hang in _hangs_in(facts, project, senders, left_out):
         assert hang.first.message is not None
         of, place = hang.first.message.facts, hang.first.message.seen_from(facts)
         if place is None or (of is not facts and (alone or hangs(of, project, alone=True))):
@@ -108,15 +108,15 @@ def result_of(facts: ModuleFacts, project: Project, *, alone: bool = False) -> R
 
 
 def _hangs_in(
-    facts: ModuleFacts, project: Project, talkers: Talkers, left_out: list[tuple[int, str, str]]
+    facts: ModuleFacts, project: Project, senders: Senders, left_out: list[tuple[int, str, str]]
 ) -> Iterator[Hang]:
     """From wherever ranks start in a file; `left_out` gets the starts that take too much work."""
     entered: set[FunctionNode] = set()
     gave_up, steps = False, Steps(_MOST)
-    for start in _starts(facts, project, talkers):
+    for start in _starts(facts, project, senders):
         if start.node in entered:
             continue
-        run = _run_of(dataclasses.replace(start, whole=start.whole and not gave_up), facts, talkers, steps)
+        run = _run_of(dataclasses.replace(start, whole=start.whole and not gave_up), facts, senders, steps)
         if start.node is facts.tree and run.entered is None:  # what it starts, and with what, is not known
             gave_up = True
         if run.is_too_much:
@@ -126,7 +126,7 @@ def _hangs_in(
             yield run.hang
 
 
-def _starts(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[_Start]:
+def _starts(facts: ModuleFacts, project: Project, senders: Senders) -> Iterator[_Start]:
     """The module, then its functions that send or receive, those that call others first."""
     yield _Start(lambda on: _of_module(on, facts), facts.tree, whole=True)
     started = _started(facts, project)
@@ -137,9 +137,9 @@ def _starts(facts: ModuleFacts, project: Project, talkers: Talkers) -> Iterator[
         (method, node) for node in facts.definitions.values() if isinstance(node, ast.ClassDef)
         for method in node.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"
     ]  # fmt: skip
-    talking = [(node, of) for node, of in functions if node.name in talkers.names]
-    called = {last_part(call.func) for node, _ in talking for call in calls_below(node)}
-    for node, of in sorted(talking, key=lambda each: each[0].name in called):
+    sending = [(node, of) for node, of in functions if node.name in senders.names]
+    called = {last_part(call.func) for node, _ in sending for call in calls_below(node)}
+    for node, of in sorted(sending, key=lambda each: each[0].name in called):
         is_spawned = of is None and f"{facts.name}.{node.name}" in spawned
         whole = of is None and (is_spawned or node.name in started)
         yield _Start(_runner(node, of, facts, spawned=is_spawned), node, whole=whole)
@@ -168,13 +168,13 @@ def _started(facts: ModuleFacts, project: Project) -> frozenset[str]:
     return frozenset(node.id for node in given if isinstance(node, ast.Name))
 
 
-def _run_of(start: _Start, facts: ModuleFacts, talkers: Talkers, steps: Steps) -> _Run:
+def _run_of(start: _Start, facts: ModuleFacts, senders: Senders, steps: Steps) -> _Run:
     """With the hang of a program, if it hangs in each job that it is written for."""
     found: list[Hang] = []
     entered: set[FunctionNode] = set()
     for size in _SIZES:
         try:
-            programs = [_program(start, Place(rank, size), talkers, steps) for rank in range(size)]
+            programs = [_program(start, Place(rank, size), senders, steps) for rank in range(size)]
         except GiveUp as e:
             return _Run(is_too_much=isinstance(e, TooMuch))
         except Impossible:
@@ -185,14 +185,14 @@ def _run_of(start: _Start, facts: ModuleFacts, talkers: Talkers, steps: Steps) -
         if not _agree(programs):
             return _Run()
         left = waiting([program.operations for program in programs])
-        if not left or not _is_shown(start, programs, facts, talkers):
+        if not left or not _is_shown(start, programs, facts, senders):
             return _Run(entered=frozenset(entered))
         found.append(Hang(size, tuple(_telling_first(left)), tuple(programs)))
     return _Run(found[0] if found else None, frozenset(entered))
 
 
-def _program(start: _Start, place: Place, talkers: Talkers, steps: Steps) -> Program:
-    on = Interpreter(place, talkers, steps)
+def _program(start: _Start, place: Place, senders: Senders, steps: Steps) -> Program:
+    on = Interpreter(place, senders, steps)
     try:
         start.run(on)
     except Exits:
@@ -204,29 +204,29 @@ def _program(start: _Start, place: Place, talkers: Talkers, steps: Steps) -> Pro
 
 def _agree(programs: Sequence[Program]) -> bool:
     """Have all ranks that communicate asked the same of what only the run knows?"""
-    talking = [program.asked for program in programs if program.operations]
-    return all(asked == talking[0] for asked in talking)
+    sending = [program.asked for program in programs if program.operations]
+    return all(asked == sending[0] for asked in sending)
 
 
-def _is_shown(start: _Start, programs: Sequence[Program], facts: ModuleFacts, talkers: Talkers) -> bool:
+def _is_shown(start: _Start, programs: Sequence[Program], facts: ModuleFacts, senders: Senders) -> bool:
     """Can nothing else answer the messages: it is the whole program, or both ends of each channel are in it?"""
     ways = {(rank, m.peer, m.sends) for rank, program in enumerate(programs) for m in program.messages}
     both = all(peer is not None and (peer, rank, not sends) in ways for rank, peer, sends in ways)
     if both and not any(rank == peer for rank, peer, _ in ways):
         return True
     whole = start.whole or all(program.joined for program in programs)
-    if not whole or not _is_all_of(start, programs, facts, talkers):
+    if not whole or not _is_all_of(start, programs, facts, senders):
         return False
     run = {facts.name, *(message.facts.name for program in programs for message in program.messages)}
-    return not talkers.files.intersection(imported(talkers.project, facts)) - run
+    return not senders.files.intersection(imported(senders.project, facts)) - run
 
 
-def _is_all_of(start: _Start, programs: Sequence[Program], facts: ModuleFacts, talkers: Talkers) -> bool:
+def _is_all_of(start: _Start, programs: Sequence[Program], facts: ModuleFacts, senders: Senders) -> bool:
     """Is all that sends or receives in the file part of what was run?"""
     entered = {node for program in programs for node in program.entered}
-    if start.node is not facts.tree and any(talkers.may_talk(facts, call) for call in _outside_functions(facts)):
+    if start.node is not facts.tree and any(senders.may_send(facts, call) for call in _outside_functions(facts)):
         return False
-    functions = (node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef) and node.name in talkers.names)
+    functions = (node for node in walk(facts.tree) if isinstance(node, ast.FunctionDef) and node.name in senders.names)
     return all(node in entered for node in functions)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ddp_lint.messages import operators
 from ddp_lint.messages.calls import Calls
-from ddp_lint.messages.values import Class, Exits, Function, GiveUp, Impossible, Object, Scope, TooMuch, Unknown
+from ddp_lint.messages.values import Class, Exits, Function, GiveUp, Impossible, Object, Scope, Steps, Unknown
 from ddp_lint.source.syntax import defaults, walk
 
 #: Statements that one rank carries out.
@@ -32,7 +32,7 @@ class Interpreter(Calls):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._left = _MOST
+        self._statements_left = Steps(_MOST)
         self._statements: dict[type[ast.AST], Callable[[Any, Scope], str]] = {
             ast.Expr: self._expression, ast.Assign: self._assign, ast.AugAssign: self._augment,
             ast.AnnAssign: self._annotated, ast.If: self._if, ast.For: self._for, ast.While: self._while,
@@ -42,7 +42,7 @@ class Interpreter(Calls):
 
     def block(self, body: list[ast.stmt], scope: Scope) -> str:
         for statement in body:
-            self._take()
+            self._statements_left.take()
             if isinstance(statement, ast.Break):
                 return _BREAK
             if isinstance(statement, ast.Continue):
@@ -57,12 +57,6 @@ class Interpreter(Calls):
                 return how
         return _END
 
-    def _take(self) -> None:
-        """A statement is about to be carried out. Raises TooMuch."""
-        self._left -= 1
-        if self._left < 0:
-            raise TooMuch
-
     def body_of(self, function: Function, scope: Scope) -> Any:
         """What a function returns."""
         if isinstance(function.node, ast.Lambda):
@@ -73,7 +67,7 @@ class Interpreter(Calls):
 
     def _passes_by(self, statement: ast.stmt, scope: Scope) -> None:
         """A statement that is not followed: it must neither communicate nor leave names as they were."""
-        if self.talks(statement, scope):
+        if self.may_send(statement, scope):
             raise GiveUp
         if isinstance(statement, ast.Delete):
             return
@@ -158,12 +152,12 @@ class Interpreter(Calls):
         holds = operators.truth(test)
         if holds is not None:
             return self.block(node.body if holds else node.orelse, scope)
-        talking = [any(self.talks(each, scope) for each in arm) for arm in (node.body, node.orelse)]
-        if any(talking):
-            if all(talking) or not (isinstance(test, Unknown) and test.counted):
+        sending = [any(self.may_send(each, scope) for each in arm) for arm in (node.body, node.orelse)]
+        if any(sending):
+            if all(sending) or not (isinstance(test, Unknown) and test.counted):
                 raise GiveUp
             self.ask(test)  # every so many rounds, on all ranks
-            return self.block(node.body if talking[0] else node.orelse, scope)
+            return self.block(node.body if sending[0] else node.orelse, scope)
         own = operators.is_own([test])
         leaves = [any(map(_is_way_out, _own_statements(arm))) for arm in (node.body, node.orelse)]
         refuses = [bool(arm) and isinstance(arm[-1], ast.Raise) for arm in (node.body, node.orelse)]
@@ -185,7 +179,7 @@ class Interpreter(Calls):
         iterable = self.evaluate(node.iter, scope)
         rounds = operators.elements(iterable)
         if rounds is None:
-            if not any(self.talks(each, scope) for each in node.body):
+            if not any(self.may_send(each, scope) for each in node.body):
                 if any(isinstance(each, ast.Return) for each in _own_statements(node.body)) and self.matters(scope):
                     self.ask(iterable)
                 self._forget([*node.body, *node.orelse], scope, node, own=operators.is_own([iterable]))
@@ -207,7 +201,7 @@ class Interpreter(Calls):
             test = self.evaluate(node.test, scope)
             holds = operators.truth(test)
             if holds is None:
-                if any(self.talks(each, scope) for each in node.body):
+                if any(self.may_send(each, scope) for each in node.body):
                     raise GiveUp
                 self._forget([*node.body, *node.orelse], scope, node, own=operators.is_own([test]))
                 return _END
@@ -218,7 +212,7 @@ class Interpreter(Calls):
                 return how
             if how == _BREAK:
                 return _END
-            self._take()
+            self._statements_left.take()
 
     def _with(self, node: ast.With, scope: Scope) -> str:
         for item in node.items:
@@ -229,7 +223,7 @@ class Interpreter(Calls):
 
     def _try(self, node: ast.Try, scope: Scope) -> str:
         handlers = [statement for handler in node.handlers for statement in handler.body]
-        if any(self.talks(each, scope) for each in (*handlers, *node.finalbody)):
+        if any(self.may_send(each, scope) for each in (*handlers, *node.finalbody)):
             raise GiveUp
         how = self.block([*node.body, *node.orelse], scope)
         after = self.block(node.finalbody, scope)

@@ -52,7 +52,7 @@ class _Job:
     def left(self) -> list[Waiting]:
         here = [self._operation(rank) for rank in range(len(self._programs))]
         if any(isinstance(operation, Together) for operation in here) and None in here:
-            return []  # a collective that some ranks do not come to: another mistake
+            return []  # a collective that some ranks never call: another mistake
         found = []
         for rank, operation in enumerate(here):
             if operation is None:

@@ -12,15 +12,15 @@ from ddp_lint.source.syntax import FunctionNode
 
 
 class GiveUp(Exception):
-    """What the rank does cannot be told from the source: nothing is said of the program."""
+    """The source does not decide what the rank does: nothing is reported of the program."""
 
 
 class TooMuch(GiveUp):
-    """It may be told from the source, by more work than there may be."""
+    """The source may decide it, by more work than there may be."""
 
 
 class Impossible(Exception):
-    """The program is not for a job of this size: it asserts another one, or speaks to a rank that is not there."""
+    """The program is not for a job of this size: it asserts another one, or sends to a rank that is not there."""
 
 
 class Exits(Exception):
@@ -28,13 +28,13 @@ class Exits(Exception):
 
 
 class Steps:
-    """The work that is left for the programs of one file: expressions that are evaluated, parts that are looked at."""
+    """How much work is left, in steps: expressions that are evaluated, statements that are carried out."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def take(self) -> None:
-        """Raises TooMuch when nothing is left: what a few lines make a program do may take for ever."""
+        """Raises TooMuch when none are left: what a few lines make a program do may take for ever."""
         self._left -= 1
         if self._left < 0:
             raise TooMuch
@@ -123,7 +123,7 @@ class Wait:
 
 @dataclasses.dataclass(eq=False)
 class Together:
-    """The rank goes on when all ranks have come to such a call."""
+    """The rank goes on when all ranks have reached such a call."""
 
     node: ast.Call
     facts: ModuleFacts

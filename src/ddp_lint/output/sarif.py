@@ -103,12 +103,7 @@ def _artifact(path: str) -> dict[str, Any]:
 
 
 def _region(span: Span) -> dict[str, int]:
-    return {
-        "startLine": span.line,
-        "startColumn": span.column,
-        "endLine": span.end_line,
-        "endColumn": span.end_column,
-    }
+    return {"startLine": span.line, "startColumn": span.column, "endLine": span.end_line, "endColumn": span.end_column}
 
 
 def location(span: Span, message: str = "") -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from ddp_lint.knowledge import communication, frameworks, table
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Knowledge
@@ -18,11 +17,6 @@ PARAMETER_GROUP = "builtins.parameter_group"
 _OF_WRAPPED = frozenset({"backward", "step", "forward", "leave"})
 #: Methods that a call of the object itself runs.
 _CALLED = frozenset({"__call__", "forward", "__init__", "__setitem__"})
-
-
-def wrapping_pattern(wrappers: Iterable[str]) -> re.Pattern[str]:
-    """What the text of a file has that wraps models for several ranks; `wrappers`: the project's own."""
-    return frameworks.shows("wraps", *(rf"\b{re.escape(name)}\b" for name in wrappers))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,4 +138,4 @@ def _ancestors(known: Knowledge, name: str) -> list[str]:
     return found
 
 
-__all__ = ["PARAMETER_GROUP", "Need", "Vocabulary", "vocabulary", "wrapping_pattern"]
+__all__ = ["PARAMETER_GROUP", "Need", "Vocabulary", "vocabulary"]

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddp_lint import files
-from ddp_lint.knowledge.project_names import Names, last
-from ddp_lint.program.events import wrapping_pattern
+from ddp_lint.knowledge.project_names import Names, wrapping_pattern
 from ddp_lint.program.mentions import MODULE, FileMentions, mentions_of
 from ddp_lint.program.reach import Reach, reach_of, words_that_count
 from ddp_lint.source.file import Unreadable, decode
@@ -80,7 +79,7 @@ def _state(path: str) -> str:
 
 
 def _mentions(states: dict[str, str], names: Names, place: Place) -> dict[str, FileMentions]:
-    pattern = _wrapping(names)
+    pattern = wrapping_pattern(names)
     earlier = _read(place, _MENTIONS)
     found: dict[str, FileMentions] = {}
     entries: dict[str, Any] = {}
@@ -89,7 +88,7 @@ def _mentions(states: dict[str, str], names: Names, place: Place) -> dict[str, F
         inside = os.path.relpath(path, place.root)
         entry = earlier.get(inside)
         mentions = None
-        with contextlib.suppress(TypeError, ValueError, AttributeError, LookupError):
+        with contextlib.suppress(*files.MALFORMED):
             if entry is not None and entry[0] == state:
                 mentions = FileMentions.decoded(entry[1])
         if mentions is None and (mentions := _mentions_in(path, pattern)) is not None:
@@ -100,10 +99,6 @@ def _mentions(states: dict[str, str], names: Names, place: Place) -> dict[str, F
     if changed:
         _write(place, _MENTIONS, entries)
     return found
-
-
-def _wrapping(names: Names) -> re.Pattern[str]:
-    return wrapping_pattern(last(name) for name in names.wrappers)
 
 
 def _mentions_in(path: str, pattern: re.Pattern[str], unsaved: Mapping[str, str] = _NOTHING) -> FileMentions | None:
@@ -124,7 +119,7 @@ def _text(path: str) -> str | None:
 def _kept(place: Place, states: dict[str, str], names: Names, unsaved: Mapping[str, str]) -> dict[str, str] | None:
     """The answer of an earlier run, by the files' paths below the root, if it holds."""
     kept = _read(place, _REACH)
-    with contextlib.suppress(TypeError, ValueError, AttributeError, LookupError):
+    with contextlib.suppress(*files.MALFORMED):
         found, of = kept["files"], kept["of"]
         inside = {os.path.relpath(path, place.root): (path, state) for path, state in states.items()}
         if kept["names"] != str(names) or of.keys() != inside.keys():
@@ -132,7 +127,7 @@ def _kept(place: Place, states: dict[str, str], names: Names, unsaved: Mapping[s
         changed = [name for name, (_, state) in inside.items() if of[name][0] != state]
         if len(changed) > _FEW or not all(isinstance(functions, str) for functions in found.values()):
             return None
-        pattern, counting = _wrapping(names), frozenset(kept["words"])
+        pattern, counting = wrapping_pattern(names), frozenset(kept["words"])
         if all(_digest(_mentions_in(inside[name][0], pattern, unsaved), counting) == of[name][1] for name in changed):
             return dict(found)
     return None
@@ -161,7 +156,7 @@ def _digest(mentions: FileMentions | None, counting: frozenset[str]) -> str:
 
 def _read(place: Place, name: str) -> dict[str, Any]:
     if place.folder is not None:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
+        with contextlib.suppress(*files.MALFORMED):
             kept = json.loads(files.read(place.folder / name, _LIMIT))
             if isinstance(kept, dict):
                 return kept

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddp_lint.program.many_parts import may_have_many, without_many
-from ddp_lint.project.facts import is_too_large
 from ddp_lint.source.imports import imports_in
 from ddp_lint.source.occurring import occurs
+from ddp_lint.source.parsing import is_too_large
 from ddp_lint.source.wrap_evidence import in_code, may_unwrap, without_unwrapping
 
 _WORD = re.compile(r"[^\W\d]\w*")

@@ -11,7 +11,7 @@ can find nothing. Names are matched by their spelling, objects by the classes th
    class only where it uses its object for more than an attribute.
 3. A method whose name no other class has is meant on any object (`communication.is_telling`).
 4. Objects travel: a function also communicates if, on all ways from it, one class is in sight and one method of that
-   class is mentioned that communicates.
+   class is mentioned that communicates (`program.travelling`).
 
 The cost is linear in what is mentioned. tests/program compares the answer with the evaluation of every function.
 """
@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
-import operator
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -29,7 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import PROGRAMS, is_telling
 from ddp_lint.knowledge.project_names import Names
-from ddp_lint.program.events import Need, Vocabulary, vocabulary
+from ddp_lint.program.events import Vocabulary, vocabulary
 from ddp_lint.program.mentions import (
     CALLING,
     COMPUTED,
@@ -42,18 +40,17 @@ from ddp_lint.program.mentions import (
     FileMentions,
     FunctionMentions,
 )
+from ddp_lint.program.travelling import MAKING, Travelling
 from ddp_lint.project.facts import MOST_BASES
 
 _AS_TEXT = frozenset({"__format__", "__str__", "__repr__"})
 #: Methods that the evaluation enters without their being mentioned: where anything is called, where it becomes text,
 #: where a manager is entered.
-_UNSPOKEN = {
+_IMPLICIT = {
     CALLING: frozenset({"__call__", "forward"}),
     **dict.fromkeys((WRITING, "print", "str", "repr"), _AS_TEXT),
     ENTERING: frozenset({"__enter__", "__exit__"}),
 }
-#: ... where an object is made.
-_MAKING = frozenset({"__init__"})
 #: Methods from whose result a framework goes backward.
 _FOLLOWED_BY_BACKWARD = frozenset(table("tensors")["followed_by_backward"])
 #: Methods of one name, those of tests among them, of which a call on an object of no known class may mean one.
@@ -83,9 +80,9 @@ def words_that_count(files: Collection[FileMentions], names: Names) -> frozenset
     variables = {name for file in files for name in file.variables}
     bound = {name for file in files for _, name in file.imports}
     events = vocabulary(names)
-    spoken = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
+    explicit = {*events.alone, *events.alone_wrapped, *events.functions, *events.methods, *events.showing}
     return frozenset(
-        {*functions, *classes, *variables, *bound, *spoken, *PROGRAMS, *_UNSPOKEN, COMPUTED, OF_FIRST, OWN, _ABOVE}
+        {*functions, *classes, *variables, *bound, *explicit, *PROGRAMS, *_IMPLICIT, COMPUTED, OF_FIRST, OWN, _ABOVE}
     )
 
 
@@ -229,9 +226,9 @@ class _Graph:
 
     def _meaning(self, function: FunctionMentions) -> frozenset[str]:
         """What a function mentions that counts, with the methods that its operations run and the class of `trainer`."""
-        unspoken = (names for what, names in _UNSPOKEN.items() if what in function.words)
+        implicit = (names for what, names in _IMPLICIT.items() if what in function.words)
         programs = (PROGRAMS[name] for name in PROGRAMS.keys() & function.words)
-        return self._known.intersection((*function.words, *programs)).union(*unspoken)
+        return self._known.intersection((*function.words, *programs)).union(*implicit)
 
     def _methods_by_telling_names(self) -> dict[str, list[int]]:
         """Methods that are meant on any object, as hardly another class has one of the name."""
@@ -259,20 +256,20 @@ class _Graph:
             yield from self._in_table(file, held)
         of = self._class_of[number]
         if of >= 0:
-            yield from self._of_class(of, used if self._uses_own_object(number) else self._spoken(number))
-        made = used | _MAKING
+            yield from self._of_class(of, used if self._uses_own_object(number) else self._mentioned(number))
+        made = used | MAKING
         for class_ in used & self._named.keys():
             yield from self._of_name(class_, made)
-        named = used - _MAKING
+        named = used - MAKING
         for classes in self._in_sight(number):
             yield from _of_names(self._methods_of_all(classes), named)
-        spoken = used - _UNSPOKEN[CALLING] - _AS_TEXT - _MAKING
+        explicit = used - _IMPLICIT[CALLING] - _AS_TEXT - MAKING
         for methods in map(self._methods_of_all, self._beside_class(of)):
-            yield from _of_names(methods, spoken)
+            yield from _of_names(methods, explicit)
         for name in used & self._telling.keys():
             yield from self._telling[name]
         if of >= 0 and _ABOVE in used:
-            mentioned = self._spoken(number)
+            mentioned = self._mentioned(number)
             for above in self._classes[of].lineage[1:]:
                 yield from _of_names(self._classes[above].methods, mentioned)
         for computed in self._with_computed_names(number):
@@ -286,7 +283,7 @@ class _Graph:
         if COMPUTED in self._used[number]:
             yield from self._direct(number) - {self._class_of[number]}
 
-    def _spoken(self, number: int) -> frozenset[str]:
+    def _mentioned(self, number: int) -> frozenset[str]:
         """What a function mentions by a word of its own."""
         return self._used[number].intersection(self._functions[number].words)
 
@@ -357,23 +354,23 @@ class _Graph:
             return self._inherited(self._named[class_][0])
         found = self._by_name.get(class_)
         if found is None:
-            merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
-            for number in self._named[class_]:
-                for name, numbers in self._inherited(number).items():
-                    merged[name].update(dict.fromkeys(numbers))
-            found = self._by_name[class_] = {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
+            found = self._by_name[class_] = self._merged(map(self._inherited, self._named[class_]))
         return found
 
     def _methods_of_all(self, classes: frozenset[str]) -> dict[str, list[int]]:
         """The methods by name that objects of these classes have."""
         found = self._by_classes.get(classes)
         if found is None:
-            merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
-            for class_ in classes:
-                for name, numbers in self._methods(class_).items():
-                    merged[name].update(dict.fromkeys(numbers))
-            found = self._by_classes[classes] = {name: self._as_one(list(each)) for name, each in merged.items()}
+            found = self._by_classes[classes] = self._merged(map(self._methods, classes))
         return found
+
+    def _merged(self, several: Iterable[Mapping[str, list[int]]]) -> dict[str, list[int]]:
+        """The methods by name of several classes together."""
+        merged: dict[str, dict[int, None]] = collections.defaultdict(dict)
+        for methods in several:
+            for name, numbers in methods.items():
+                merged[name].update(dict.fromkeys(numbers))
+        return {name: self._as_one(list(numbers)) for name, numbers in merged.items()}
 
     def _as_one(self, functions: list[int]) -> list[int]:
         if len(functions) < 2:
@@ -528,7 +525,7 @@ class _Graph:
         _spread(found, edges)
         shown = self._shown(words_of_files) + [()] * shared
         wraps = self._wraps + [False] * shared
-        travelling = _Travelling(self._events, shown, wraps, self._used + nothing, edges)
+        travelling = Travelling(self._events, shown, wraps, self._used + nothing, edges)
         while True:
             new = travelling.more(self._communicating_methods(found), found)
             if not new:
@@ -647,149 +644,3 @@ def _spread(found: bytearray, edges: list[list[int]]) -> None:
             if not found[caller]:
                 found[caller] = True
                 stack.append(caller)
-
-
-class _Travelling:
-    """What is in sight and what is mentioned on all ways from a function: objects may come from one and be used in
-    another. Sets of words are numbers, a bit for each word that matters."""
-
-    def __init__(
-        self,
-        events: Vocabulary,
-        shown: list[tuple[frozenset[str], ...]],
-        wraps: list[bool],
-        used: list[frozenset[str]],
-        edges: list[list[int]],
-    ) -> None:
-        self._events, self._showing = events, events.showing
-        self._shown, self._wraps, self._used = shown, wraps, used
-        self._edges = edges
-        self._components = _components(edges)
-        self._component_of = [0] * len(edges)
-        for place, members in enumerate(self._components):
-            for number in members:
-                self._component_of[number] = place
-
-    def more(self, methods: Mapping[str, set[str]], found: bytearray) -> list[int]:
-        """The functions beyond those found that can communicate: by a method of a class (`methods`: names, with those
-        of the classes that have them), or by an object of a framework."""
-        needs = self._needs(methods)
-        words = {word for each in (*needs.values(), self._events.objects) for need in each for word in need.words}
-        bits = {word: 1 << place for place, word in enumerate(words)}
-        places = {name: 1 << place for place, name in enumerate(needs)}
-        masks = [_mask(each, bits) for each in needs.values()]
-        of_objects = _mask(self._events.objects, bits)
-        sights, uses, wrapping = self._gathered(bits, places)
-        return [
-            number
-            for number, component in enumerate(self._component_of)
-            if not found[number] and _meets(sights[component], uses[component], wrapping[component], masks, of_objects)
-        ]
-
-    def _needs(self, methods: Mapping[str, set[str]]) -> dict[str, frozenset[Need]]:
-        """What shows an object that has a communicating method, by the method's name."""
-        own = {
-            name: frozenset(Need(frozenset({class_}), False) for class_ in classes)
-            for name, classes in methods.items()
-            if name not in _MAKING
-        }
-        known = self._events.methods
-        nothing: frozenset[Need] = frozenset()
-        return {name: own.get(name, nothing) | known.get(name, nothing) for name in own.keys() | known.keys()}
-
-    def _gathered(self, bits: Mapping[str, int], places: Mapping[str, int]) -> tuple[list[int], list[int], list[bool]]:
-        """For each component the words in sight, the methods that are mentioned and whether models are wrapped, on all
-        ways from it. Components come after those that they lead to."""
-        sights, uses, wrapping = list[int](), list[int](), list[bool]()
-        seen_in: dict[frozenset[str], int] = {}
-        same: dict[int, int] = {}  # most components have what many others have
-        for place, members in enumerate(self._components):
-            seen = mentioned = 0
-            wraps = False
-            for number in members:
-                for words in self._shown[number]:
-                    if words not in seen_in:
-                        seen_in[words] = _union(bits[word] for word in words & bits.keys())
-                    seen |= seen_in[words]
-                for word in self._used[number] & places.keys():
-                    mentioned |= places[word]
-                wraps = wraps or self._wraps[number]
-                for callee in self._edges[number]:
-                    component = self._component_of[callee]
-                    if component != place:
-                        seen |= sights[component]
-                        mentioned |= uses[component]
-                        wraps = wraps or wrapping[component]
-            sights.append(same.setdefault(seen, seen))
-            uses.append(same.setdefault(mentioned, mentioned))
-            wrapping.append(wraps)
-        return sights, uses, wrapping
-
-
-def _union(masks: Iterable[int]) -> int:
-    return functools.reduce(operator.or_, masks, 0)
-
-
-_Mask = tuple[int, int]
-
-
-def _mask(needs: Iterable[Need], bits: Mapping[str, int]) -> _Mask:
-    """The words that satisfy one of the needs: always, and where models are wrapped."""
-    always = wrapped = 0
-    for need in needs:
-        for word in need.words:
-            wrapped |= bits[word]
-            always |= 0 if need.wrapped else bits[word]
-    return always, wrapped
-
-
-def _meets(seen: int, mentioned: int, wraps: bool, masks: list[_Mask], of_objects: _Mask) -> bool:
-    if seen & of_objects[wraps]:
-        return True
-    while mentioned:
-        lowest = mentioned & -mentioned
-        if seen & masks[lowest.bit_length() - 1][wraps]:
-            return True
-        mentioned ^= lowest
-    return False
-
-
-def _components(edges: list[list[int]]) -> list[list[int]]:
-    """The strongly connected components, each after those that it leads to (Tarjan's algorithm, without recursion)."""
-    index = [-1] * len(edges)
-    low = [0] * len(edges)
-    on_stack = bytearray(len(edges))
-    stack: list[int] = []
-    components: list[list[int]] = []
-    count = 0
-    for root in range(len(edges)):
-        if index[root] >= 0:
-            continue
-        work = [(root, 0)]
-        while work:
-            node, place = work.pop()
-            if place == 0:
-                index[node] = low[node] = count
-                count += 1
-                stack.append(node)
-                on_stack[node] = True
-            callees = edges[node]
-            while place < len(callees):
-                callee = callees[place]
-                place += 1
-                if index[callee] < 0:
-                    work += [(node, place), (callee, 0)]
-                    break
-                if on_stack[callee]:
-                    low[node] = min(low[node], index[callee])
-            else:
-                if low[node] == index[node]:
-                    component = stack[stack.index(node) if stack[-1] != node else -1 :]
-                    del stack[-len(component) :]
-                    for member in component:
-                        on_stack[member] = False
-                    components.append(component)
-                if work:
-                    caller = work[-1][0]
-                    low[caller] = min(low[caller], low[node])
-    return components

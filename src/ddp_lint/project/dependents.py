@@ -11,7 +11,7 @@ import pathlib
 import time
 from collections.abc import Collection, Iterable, Iterator
 
-from ddp_lint.files import read, write
+from ddp_lint.files import MALFORMED, read, write
 from ddp_lint.project.project import Project
 from ddp_lint.project.states import YOUNG, listing_of, state_of
 from ddp_lint.source.imports import folders_put_on_path, imports_in
@@ -76,7 +76,7 @@ class _Imports:
         return kept[1]
 
     def _read(self) -> dict[str, tuple[str, list[str]]]:
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        with contextlib.suppress(*MALFORMED):
             if self._place is not None:
                 kept = json.loads(read(self._place, _LIMIT))
                 names = [str(name) for name in kept["names"]]

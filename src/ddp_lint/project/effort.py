@@ -49,8 +49,8 @@ class Count:
     it is `within` takes, which goes through each result once for all of its parts.
 
     Repeated steps are those that a function takes beyond a multiple of its size, and those beyond larger multiples
-    count more. They tell argument lists that double from call to call, which cost without end for a few lines, from an
-    engine that is as large. Like the steps they only become more, and are the same in any order."""
+    count more. They distinguish argument lists that double from call to call, which cost without end for a few lines,
+    from an engine that is as large. Like the steps they only become more, and are the same in any order."""
 
     def __init__(self, within: Count | None = None) -> None:
         #: Another count that gets all that this one gets.
@@ -182,7 +182,7 @@ class Effort:
 
 
 class Charges:
-    """CPU seconds by file: what a file needs of another one is charged to that one, whichever asks for it first."""
+    """CPU seconds by file: what a file needs of another one is charged to that one, whichever needs it first."""
 
     #: Instead of a file: what is worked out about all of them.
     PROJECT = ""

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 
 from ddp_lint.knowledge import communication, frameworks
-from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.layout import FILES_LIMIT, Layout
 from ddp_lint.project.words import words
 from ddp_lint.source.imports import folders_put_on_path, imports_in, is_script
 from ddp_lint.source.occurring import occurs
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.wrap_evidence import evidence
 
 #: Names of modules that are assumed to communicate, in any project.
@@ -117,7 +117,7 @@ class FrameworkImports:
         text = self._text_of(path)
         if text is None:
             return _Look(False)
-        if not (own := _packages().intersection(self._layout.name_of(path)[0].split("."))) <= {"torch"}:
+        if not (own := frameworks.all_packages().intersection(self._layout.name_of(path)[0].split("."))) <= {"torch"}:
             return _Look(True, has_ranks=True)
         found: set[str] = set()
         packages: set[str] = set()
@@ -129,20 +129,15 @@ class FrameworkImports:
             first = target.partition(".")[0]
             packages.add(first)
             foreign = not files and first and first not in _OTHERS
-            if foreign and (first in _packages() - {"torch"} or COMMUNICATION.search(target)):
+            if foreign and (first in frameworks.all_packages() - {"torch"} or COMMUNICATION.search(target)):
                 return _Look(True, has_ranks=True)
             uses = uses or bool(foreign and first == "torch")
             found |= files
         of_arrays = not packages.isdisjoint(_ARRAYS)
-        speaks = not of_arrays and _speaks(text)
+        named = not of_arrays and _uses_by_name(text)
         if uses:
-            return _Look(True, has_ranks=speaks or _has_ranks(text, of_arrays=of_arrays))
-        return _Look(speaks, frozenset(found), has_ranks=speaks)
-
-
-@functools.cache
-def _packages() -> frozenset[str]:
-    return frameworks.packages(lambda framework: True)
+            return _Look(True, has_ranks=named or _has_ranks(text, of_arrays=of_arrays))
+        return _Look(named, frozenset(found), has_ranks=named)
 
 
 def _has_ranks(text: str, *, of_arrays: bool) -> bool:
@@ -167,14 +162,14 @@ def _of_ranks(of_arrays: bool) -> re.Pattern[str]:
     return frameworks.shows("wraps", *_DISTRIBUTED, "SyncBatchNorm", "full_tensor", *methods)
 
 
-def _speaks(text: str) -> bool:
+def _uses_by_name(text: str) -> bool:
     """Whether a text uses an object of a framework by its usual name."""
-    words_at, pattern = _spoken()
+    words_at, pattern = _usual_names()
     return not words_at.isdisjoint(words(text)) and pattern.search(text) is not None
 
 
 @functools.cache
-def _spoken() -> tuple[frozenset[bytes], re.Pattern[str]]:
+def _usual_names() -> tuple[frozenset[bytes], re.Pattern[str]]:
     """Words one of which a text has that uses an object of a framework without an import, and how it has it. What
     torch's own are called (a scheduler, a mesh) has too many meanings; what is distinctive of torch is not sure enough
     to be reported by itself."""

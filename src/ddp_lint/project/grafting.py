@@ -61,11 +61,9 @@ class _Comparison:
         #: What ends in another column, since what it holds does.
         self.ending: list[tuple[ast.AST, ast.AST]] = []
 
-    def are_alike(self, one: ast.AST, other: ast.AST) -> bool:
-        """Whether two nodes differ in nothing but the bodies of functions."""
-        return self._are_alike([(one, other)])
-
-    def _are_alike(self, stack: list[tuple[Any, Any]]) -> bool:
+    def are_alike(self, one: Any, other: Any) -> bool:
+        """Whether two nodes, or two lists of them, differ in nothing but the bodies of functions."""
+        stack = [(one, other)]
         while stack:
             one, other = stack.pop()
             if one.__class__ is not other.__class__:
@@ -103,7 +101,7 @@ class _Comparison:
         fields = [name for name in one._fields if name != "body" or not is_part(one)]
         if is_part(one):
             inside = _Comparison(self._edited, self.docstrings)
-            if not inside._are_alike([(one.__dict__["body"], other.__dict__["body"])]):
+            if not inside.are_alike(one.__dict__["body"], other.__dict__["body"]):
                 self.changed.append((one, other))
             else:
                 self.ending += inside.ending

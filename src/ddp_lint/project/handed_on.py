@@ -92,7 +92,7 @@ def reads_of(project: Project, facts: ModuleFacts, function: FunctionNode, param
     """The attributes that a function reads of a wrapped model that it gets, where no test asks how it is wrapped."""
     found: list[ast.Attribute] = []
     others = frozenset(p.arg for p in parameters(function))
-    reading = _Walk(project, facts, None, "ddp", {}, _Told(read=found.append), others)
+    reading = _Walk(project, facts, None, "ddp", {}, _Callbacks(read=found.append), others)
     reading.block(function.body, frozenset({parameter}))
     return iter(found)
 
@@ -151,8 +151,8 @@ def _wrappings(project: Project, facts: ModuleFacts, kind: Kind, known: Wrapping
         if isinstance(node, ast.FunctionDef) and _calls_any(node, names):
             places: set[int] = set()
             of: list[str] = []
-            told = _Told(returned=places.add, wrapped=of.append)
-            reading = _Walk(project, facts, None, kind, known, told)
+            callbacks = _Callbacks(returned=places.add, wrapped=of.append)
+            reading = _Walk(project, facts, None, kind, known, callbacks)
             left = reading.block(node.body, frozenset())
             taken = [(place, p.arg) for place, p in enumerate(parameters(node))]
             placed = tuple(each for each in taken if each[1] in left and each[1] in reading.placed)
@@ -183,10 +183,7 @@ def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrapp
     found: list[_Found] = []
 
     def reading(owner: ClassFacts | None) -> _Walk:
-        def handed(to: tuple[str, str], call: ast.Call) -> None:
-            found.append((to, Handed(facts, call)))
-
-        return _Walk(project, facts, owner, kind, wrapping, _Told(handed=handed))
+        return _Walk(project, facts, owner, kind, wrapping, _noting_handed(found, facts))
 
     reading(None).block(facts.tree.body, frozenset())
     kept: dict[str, frozenset[str]] = {}
@@ -211,11 +208,7 @@ def _handed_on(project: Project, key: tuple[str, str], by: Handed, kind: Kind, w
         return []
     facts, function, owner = place
     found: list[_Found] = []
-
-    def handed(to: tuple[str, str], call: ast.Call) -> None:
-        found.append((to, Handed(facts, call)))
-
-    reading = _Walk(project, facts, owner, kind, wrapping, _Told(handed=handed))
+    reading = _Walk(project, facts, owner, kind, wrapping, _noting_handed(found, facts))
     left = reading.block(function.body, frozenset({key[1]}))
     if owner is not None and function.name == "__init__":
         own = frozenset(name for name in left if name.startswith("self."))
@@ -240,14 +233,19 @@ def _nothing(*_: object) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
-class _Told:
-    """What wants to know of the attributes that are read of a wrapped model, of the parameters that get it, of the
-    places of what is returned, and of the names of what is wrapped."""
+class _Callbacks:
+    """What is called with each attribute that is read of a wrapped model, parameter that gets one, place of one in what
+    is returned, and name of what is wrapped."""
 
     read: Callable[[ast.Attribute], object] = _nothing
     handed: Callable[[tuple[str, str], ast.Call], object] = _nothing
     returned: Callable[[int], object] = _nothing
     wrapped: Callable[[str], object] = _nothing
+
+
+def _noting_handed(found: list[_Found], facts: ModuleFacts) -> _Callbacks:
+    """Adds each parameter that gets a wrapped model to what is found."""
+    return _Callbacks(handed=lambda to, call: found.append((to, Handed(facts, call))))
 
 
 class _Walk:
@@ -260,17 +258,17 @@ class _Walk:
         owner: ClassFacts | None,
         kind: Kind,
         wrapping: Wrappings,
-        told: _Told,
+        callbacks: _Callbacks,
         parameters: frozenset[str] = frozenset(),
     ) -> None:
         self._project, self._facts, self._owner, self._wrapping = project, facts, owner, wrapping
-        self._calls, self._told, self._parameters = _calls(kind), told, parameters
+        self._calls, self._callbacks, self._parameters = _calls(kind), callbacks, parameters
         #: The names of what was wrapped in place.
         self.placed: set[str] = set()
         self._last = _wrapping_names(facts, kind, wrapping)
 
     def block(self, body: list[ast.stmt], state: frozenset[str], muted: frozenset[str] = frozenset()) -> frozenset[str]:
-        """The state behind a block. Nothing is told of `muted` names: a test around asks how they are wrapped."""
+        """The state behind a block. Reads of `muted` names are left out: a test around asks how they are wrapped."""
         for statement in body:
             state = self._statement(statement, state, muted)
         return state
@@ -307,7 +305,7 @@ class _Walk:
         values = returned.elts if isinstance(returned, ast.Tuple) else [returned]
         for place, value in enumerate(values):
             if self._is_wrapped(value, state) is not None:
-                self._told.returned(place if isinstance(returned, ast.Tuple) else -1)
+                self._callbacks.returned(place if isinstance(returned, ast.Tuple) else -1)
 
     def _branches(self, node: ast.If, state: frozenset[str], muted: frozenset[str]) -> frozenset[str]:
         self._expression(node.test, state - muted)
@@ -345,10 +343,10 @@ class _Walk:
             return frozenset({-1}) if dotted_ast(value) in state else None
         meaning = self._meaning(value)
         if meaning in self._calls:
-            self._told.wrapped(dotted_ast(value.args[0]) if value.args else "")
+            self._callbacks.wrapped(dotted_ast(value.args[0]) if value.args else "")
             return frozenset({-1})
         if meaning in self._wrapping:
-            self._told.wrapped(given_for(self._wrapping[meaning].of, value))
+            self._callbacks.wrapped(given_for(self._wrapping[meaning].of, value))
             return self._wrapping[meaning].returned
         moved = value.func.value if isinstance(value.func, ast.Attribute) else None
         if moved is not None and last_part(value.func) in ("to", "cuda", "train", "eval"):
@@ -371,18 +369,18 @@ class _Walk:
         return frozenset(found) - {""}
 
     def _expression(self, node: ast.AST, state: frozenset[str]) -> None:
-        """Tell what an expression reads of the wrapped models, and which calls it hands them to."""
+        """Report what an expression reads of the wrapped models, and which calls it hands them to."""
         if not state or (isinstance(node, (ast.IfExp, ast.BoolOp)) and _asks(node)):
             return
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and dotted_ast(node.value) in state:
-            self._told.read(node)
+            self._callbacks.read(node)
         if isinstance(node, ast.Call):
             self._call(node, state)
         for child in below(node):
             self._expression(child, state)
 
     def _call(self, call: ast.Call, state: frozenset[str]) -> None:
-        """Tell of the parameters that a call gives a wrapped model."""
+        """Report the parameters that a call gives a wrapped model."""
         positional = [dotted_ast(arg) in state for arg in call.args]
         keywords = [k.arg for k in call.keywords if k.arg is not None and dotted_ast(k.value) in state]
         name = self._callee(call) if keywords or any(positional) else ""
@@ -391,7 +389,7 @@ class _Walk:
             return
         names = [p.arg for p in parameters(found[1])][found[2] is not None :]
         for parameter in (*itertools.compress(names, positional), *keywords):
-            self._told.handed((name, parameter), call)
+            self._callbacks.handed((name, parameter), call)
 
     def _callee(self, call: ast.Call) -> str:
         if self._owner is not None and dotted_ast(call.func) == f"self.{last_part(call.func)}":

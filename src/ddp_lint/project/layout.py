@@ -211,46 +211,37 @@ class Layout:
         """
         parts = name.split(".")
         for base in dict.fromkeys((*self._import_folders(folder, parts[0], script), *self.source_roots)):
-            for length in range(len(parts), 0, -1):
-                path = self._module_below(base, parts[:length])
-                if path:
-                    return ".".join([self.name_of(path)[0], *parts[length:]])
+            if found := self._named_below(base, parts):
+                return found
         return self._in_copied(folder, parts) or (self._put_on_path(folder, parts, below) if below else "") or name
+
+    def _named_below(self, folder: str, parts: list[str], least: int = 1) -> str:
+        """The name inside the project of what `parts` name below a folder, by the longest name of a module, of at least
+        so many parts; '' where there is no such module."""
+        for length in range(len(parts), least - 1, -1):
+            path = self._module_below(folder, parts[:length])
+            if path:
+                return ".".join([self.name_of(path)[0], *parts[length:]])
+        return ""
 
     def _put_on_path(self, folder: str, parts: list[str], below: Collection[str]) -> str:
         """The name of what `parts` name in one of the folders `below` this one or one around it: from where a program
         is started is not seen, so the nearest counts. '' where it has no such module, or the name is another one's."""
-        if parts[0] in _frameworks() or parts[0] in sys.stdlib_module_names:
+        if parts[0] in frameworks.all_packages() or parts[0] in sys.stdlib_module_names:
             return ""
-        while self._is_inside(folder):
-            for base in (f"{inner(folder)}{name}" if name else folder for name in below):
-                paths = ((n, self._module_below(base, parts[:n])) for n in range(len(parts), 0, -1))
-                length, path = next((found for found in paths if found[1]), (0, None))
-                if path:
-                    return ".".join([self.name_of(path)[0], *parts[length:]])
-            above = os.path.dirname(folder)
-            if above == folder:
-                break
-            folder = above
-        return ""
+        bases = (f"{inner(each)}{name}" if name else each for each in self._upwards(folder) for name in below)
+        return next(filter(None, (self._named_below(base, parts) for base in bases)), "")
 
     def _in_copied(self, folder: str, parts: list[str]) -> str:
         """The name of what `parts` name in a package around `folder` that has their first name: in a file of
         ``tools/vendor/cosyvoice``, ``cosyvoice.utils`` is the one there. '' where it has no such module, and where a
         framework has the name: what ``pkg/torch`` imports from ``torch`` is PyTorch's."""
         first = parts[0]
-        if f"{os.sep}{first}{os.sep}" not in f"{folder}{os.sep}" or first in _frameworks():
+        if f"{os.sep}{first}{os.sep}" not in f"{folder}{os.sep}" or first in frameworks.all_packages():
             return ""
-        while self._is_inside(folder):
-            above, base = os.path.split(folder)
-            paths = ((n, self._module_below(above, parts[:n])) for n in range(len(parts), 1, -1))
-            length, path = next((found for found in paths if base == first and found[1]), (0, None))
-            if path:
-                return ".".join([self.name_of(path)[0], *parts[length:]])
-            if above == folder:
-                break
-            folder = above
-        return ""
+        around = (os.path.split(each) for each in self._upwards(folder))
+        found = (self._named_below(above, parts, least=2) for above, base in around if base == first)
+        return next(filter(None, found), "")
 
     def imported(self, target: str, path: str, script: bool, below: Collection[str] = ()) -> Iterator[str]:
         """The names inside the project of all that an import of `target` (as `imports_in` gives it) in a file may run:
@@ -277,32 +268,31 @@ class Layout:
     def _is_inside(self, folder: str) -> bool:
         return folder == self.root or folder.startswith(inner(self.root))
 
+    def _upwards(self, folder: str) -> Iterator[str]:
+        """A folder of the project and those around it, up to the project's root."""
+        while self._is_inside(folder):
+            yield folder
+            above = os.path.dirname(folder)
+            if above == folder:  # the root of all files, where a container may have its script
+                return
+            folder = above
+
     def _nearest(self, folder: str, first: str) -> str | None:
         """The nearest folder, at or above this one and below the root, that is no package and holds `first`. Found
         once for all folders on the way: trees can be deep."""
         passed: list[tuple[str, str]] = []
         nearest = None
-        while self._is_inside(folder):
-            if (folder, first) in self._above:
-                nearest = self._above[folder, first]
+        for each in self._upwards(folder):
+            if (each, first) in self._above:
+                nearest = self._above[each, first]
                 break
-            passed.append((folder, first))
-            listing = self._listing(folder)
-            if (first in listing or f"{first}.py" in listing) and not self._is_package(folder):
-                nearest = folder
+            passed.append((each, first))
+            listing = self._listing(each)
+            if (first in listing or f"{first}.py" in listing) and not self._is_package(each):
+                nearest = each
                 break
-            above = os.path.dirname(folder)
-            if above == folder:  # the root of all files, where a container may have its script
-                break
-            folder = above
         self._above.update(dict.fromkeys(passed, nearest))
         return nearest
-
-
-@functools.cache
-def _frameworks() -> frozenset[str]:
-    """The first names of all packages that frameworks are imported from."""
-    return frameworks.packages(lambda framework: True)
 
 
 def _entries(folder: str) -> Entries:

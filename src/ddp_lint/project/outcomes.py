@@ -32,7 +32,7 @@ NO_OUTCOMES = Earlier({})
 
 
 class Outcomes:
-    """Those of one file, by its path below the root. `note` is told the questions that what is used depends on."""
+    """Those of one file, by its path below the root. `note` gets the questions that what is used depends on."""
 
     def __init__(self, note: Callable[[Iterable[str]], None], inside: str, earlier: Earlier) -> None:
         self._note = note

@@ -486,7 +486,7 @@ def assigned_to(name: str, tree: ast.AST) -> list[ast.expr]:
     return _assignments_below(tree).get(name, [])
 
 
-@kept_by_node(256)  # many names are asked for in one file or function
+@kept_by_node(256)  # many names are looked up in one file or function
 def _assignments_below(tree: ast.AST) -> dict[str, list[ast.expr]]:
     found: dict[str, list[ast.expr]] = {}
     for node in (n for n in statements(tree) if isinstance(n, ast.Assign)):

@@ -10,17 +10,15 @@ import hashlib
 import importlib
 import os
 import pathlib
-import re
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, get_args
 
 from ddp_lint import files
 from ddp_lint.knowledge import canonical, frameworks
-from ddp_lint.knowledge.project_names import Names, last
+from ddp_lint.knowledge.project_names import Names, wrapping_pattern
 from ddp_lint.project import layout
-from ddp_lint.project.effort import Charges, Effort, Work
-from ddp_lint.project.facts import MOST_BASES, CannotParse, ClassFacts, Definition, ModuleFacts, parse
+from ddp_lint.project.facts import MOST_BASES, ClassFacts, Definition, ModuleFacts
 from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
 from ddp_lint.project.grafting import graft
 from ddp_lint.project.outcomes import NO_OUTCOMES, Earlier, Outcomes
@@ -39,7 +37,6 @@ from ddp_lint.project.parts import (
     Asked,
     Basis,
     Parts,
-    Recorder,
     digest_derived,
     digest_of_calls,
     digest_of_stores,
@@ -47,18 +44,17 @@ from ddp_lint.project.parts import (
     parts_of,
 )
 from ddp_lint.project.project_names import Own
+from ddp_lint.project.results import KeptResults
 from ddp_lint.project.types import Types
 from ddp_lint.project.words import WordSearch
 from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import ImportTable, dotted_ast, folders_put_on_path, is_script
 from ddp_lint.source.occurring import occurs
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.wrap_evidence import in_code
 
 if TYPE_CHECKING:
     from ddp_lint.program import Reach
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 
 def digest_in(answer: str) -> str:
@@ -80,24 +76,6 @@ class _Characters:
         self.total -= characters
 
 
-class Answered(Generic[T]):
-    """A kept result, what it depends on, and what it took where that was counted."""
-
-    __slots__ = ("basis", "value", "work")
-
-    def __init__(self, value: T, basis: Basis, work: Work | None) -> None:
-        self.value = value
-        self.basis = basis
-        self.work = work
-
-    @property
-    def stale(self) -> bool:
-        """Whether something that it depends on has changed."""
-        return self.basis.stale
-
-
-#: What a result rests on that is kept nowhere.
-_NOTHING = Basis(set())
 _REEXPORT_LIMIT = 16
 #: What answers the questions about what all methods of a class do.
 _OF_METHODS = {STORES: digest_of_stores, CALLS: digest_of_calls, SUMS: digest_derived}
@@ -111,33 +89,20 @@ def _path(name: str) -> pathlib.Path:
     return pathlib.Path(name)
 
 
-def _is_of_names(value: object) -> bool:
-    """Whether a kept result is made of names and truth values alone."""
-    if isinstance(value, Mapping):
-        return all(map(_is_of_names, (*value.keys(), *value.values())))
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return all(map(_is_of_names, value))
-    return value is None or isinstance(value, (str, int, pathlib.PurePath))
-
-
-class Project:
+class Project(KeptResults):
     """The Python modules below one root. Nothing is read before it is needed.
 
-    What is read of other files is recorded as a *question* with the digest of its answer: a result may be kept
-    as long as its questions get the same answers (`recording`, `remember`, `answer`). `own`: what the configuration
-    says of names of the project's own, whose changes are no questions: the key of the cache includes all settings.
+    What is read of other files is recorded as a *question* (`KeptResults`), whose answer is a digest (`answer`). `own`:
+    what the configuration says of names of the project's own, whose changes are no questions: the key of the cache
+    includes all settings.
 
     With `changing`, files may change while the project is in use, as in an editor: `change` has to be called.
     """
 
     def __init__(
-        self,
-        root: pathlib.Path,
-        cwd: pathlib.Path | None = None,
-        names: Names | None = None,
-        *,
-        changing: bool = False,
+        self, root: pathlib.Path, cwd: pathlib.Path | None = None, names: Names | None = None, *, changing: bool = False
     ) -> None:
+        super().__init__(changing=changing)
         self.root = root
         self.own = Own(self, names or Names())
         self._cwd = os.path.normpath(cwd or pathlib.Path.cwd())
@@ -151,12 +116,6 @@ class Project:
         self._held: dict[str, SourceFile] = {}
         #: What is taken as the content of files instead of what is on disk.
         self._instead: dict[str, SourceFile] = {}
-        self._memo: dict[Hashable, Answered[Any]] = {}
-        self._recorder = Recorder()
-        #: What evaluations take.
-        self.effort = Effort()
-        self.charges = Charges()
-        self._records = True
         #: By path, what the facts of a file depend on, and its parts.
         self._bases: dict[str, Basis] = {}
         self._parts: dict[str, Parts] = {}
@@ -174,14 +133,9 @@ class Project:
         self._outcomes: dict[str, Outcomes] = {}
         self._earlier_outcomes: Callable[[str], Earlier] = lambda inside: NO_OUTCOMES
         self._open: dict[str, SourceFile] = {}
-        #: Where files may change: the kept results that depend on a question or on another kept result.
-        self._resting: dict[Asked, list[Basis]] | None = {} if changing else None
         #: What an analysis keeps for as long as the project lives. It refers to the project, so a table of its own with
         #: the project as a weak key would never be emptied.
         self.attached: dict[str, Any] = {}
-        #: The memories that callers of `remember` gave, by their identity.
-        self._memories: dict[int, MutableMapping[Any, Answered[Any]]] = {}
-        self._dropped: list[Basis] = []
 
     @functools.cached_property
     def types(self) -> Types:
@@ -490,11 +444,6 @@ class Project:
 
     # ---- files that change
 
-    @property
-    def is_changing(self) -> bool:
-        """Whether files may change while the project is in use."""
-        return self._resting is not None
-
     def edit(self, path: pathlib.Path, file: SourceFile) -> bool:
         """`change`, where the edit lies within functions and moves no line: what depends on other parts of the file is
         kept, with the nodes of its syntax tree. False for any other edit: nothing is done."""
@@ -591,41 +540,9 @@ class Project:
             if (word.encode() in data) is not (key in paths):
                 self._holding[word] = tuple(sorted({*paths} ^ {key}))
 
-    def _forget(self, questions: list[str]) -> None:
-        """Mark as stale what depends on the questions, and let go of it."""
-        assert self._resting is not None
-        stack: list[Asked] = [*questions, *self._dropped]
-        for dropped in self._dropped:
-            dropped.stale = True
-        self._dropped.clear()
-        while stack:
-            for found in self._resting.pop(stack.pop(), ()):
-                if not found.stale:
-                    found.stale = True
-                    stack.append(found)
-        for memo in (self._memo, *self._memories.values()):
-            for key in [key for key, found in memo.items() if found.stale]:
-                del memo[key]
-        self._resting = {
-            item: left
-            for item, resting in self._resting.items()
-            if (isinstance(item, str) or not item.stale) and (left := [found for found in resting if not found.stale])
-        }
-
-    def kept(self) -> Iterator[tuple[Any, Answered[Any]]]:
-        """All results that are kept in the memories that callers gave, with their keys."""
-        for memo in self._memories.values():
-            yield from memo.items()
-
-    def drop(self, results: Iterable[Answered[Any]]) -> None:
-        """With the next `change`, let go of these results and of all that depends on them."""
-        self._dropped += (result.basis for result in results)
-
     def forget_memories(self) -> None:
-        """The memories that callers have given until now are not used any more. What is kept here and holds more than
-        names is let go of as well: calls and classes that were found hold the trees of their files."""
-        self._memories.clear()
-        self._memo = {key: found for key, found in self._memo.items() if _is_of_names(found.value)}
+        """Let go of the syntax trees as well that are kept here no longer."""
+        super().forget_memories()
         for facts in list(self._used.values()):
             self._let_go(facts)
 
@@ -720,8 +637,7 @@ class Project:
     def _shown_by(self, file: SourceFile | None, what: str, tree: ast.Module | None = None) -> str:
         if file is None or what not in get_args(frameworks.Shown):
             return "?"
-        own = self.own.names.wrappers if what == "wraps" else ()
-        pattern = frameworks.shows(what, *(rf"\b{re.escape(last(name))}\b" for name in own))
+        pattern = wrapping_pattern(self.own.names) if what == "wraps" else frameworks.shows(what)
         shown = occurs(pattern, file.text)
         if shown and what == "wraps":
             with contextlib.suppress(CannotParse):
@@ -808,15 +724,6 @@ class Project:
         self._answers[question] = answer
         self._note(question)
 
-    def _note(self, item: Asked) -> None:
-        if self._recorder.asked is not None:
-            self._recorder.asked.add(item)
-
-    def note_all(self, questions: Iterable[str]) -> None:
-        """What is being worked out depends on these questions."""
-        if self._recorder.asked is not None:
-            self._recorder.asked.update(questions)
-
     def _says(self, words: str, path: str) -> bool:
         """Whether the text of a file has the words."""
         inside = self._relative(path)
@@ -825,75 +732,6 @@ class Project:
             return self._words.holds(path, words)  # its digest is known, so that it need not be decoded again
         file = self._content(path)
         return file is not None and words in file.text
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether dependencies of results are needed."""
-        return self._records
-
-    def stop_recording(self) -> None:
-        """From now on dependencies of results are not needed: no result is stored."""
-        self._records = False
-
-    @contextlib.contextmanager
-    def recording(self, *, apart: bool = False) -> Iterator[set[Asked]]:
-        """Collect the questions asked inside the block; give the set to `dependencies`.
-
-        `apart`: what goes on around the block does not depend on it by itself, unless the block ends in an error.
-        """
-        inner: set[Asked] = set()
-        if not self._records:
-            yield inner
-            return
-        outer, self._recorder.asked = self._recorder.asked, inner
-        failed = True
-        try:
-            yield inner
-            failed = False
-        finally:
-            self._recorder.asked = outer
-            if outer is not None and (failed or not apart):
-                outer |= inner
-
-    def remember(self, key: K, compute: Callable[[], T], kept: MutableMapping[K, Answered[T]] | None = None) -> T:
-        """`compute()`, once per `key` in the life of the process; a later caller depends on the same files.
-
-        `compute` must be a function of the project's files alone. Keys are tuples that start with the name of the
-        caller, unless the caller gives a memory of its own, `kept`.
-        """
-        memo: MutableMapping[Any, Answered[T]] = self._memo if kept is None else kept
-        found = memo.get(key)
-        if found is None:
-            outer = self.effort.begin()
-            about_all = kept is None and self.charges.is_charging
-            before = self.charges.turn_to(Charges.PROJECT) if about_all else None
-            try:
-                value, basis = self._computed(compute)
-            finally:
-                work = self.effort.end(outer)
-                if about_all:
-                    self.charges.turn_to(before)
-            found = memo[key] = Answered(value, basis, work)
-            if self._resting is not None:
-                self._memories.setdefault(id(memo), memo)
-        if found.work is not None:
-            self.effort.use(found.work)
-        self._note(found.basis)
-        return found.value
-
-    def _computed(self, compute: Callable[[], T]) -> tuple[T, Basis]:
-        if not self._records:
-            return compute(), _NOTHING
-        with self.recording(apart=True) as asked:
-            value = compute()
-        return value, self._basis(asked)
-
-    def _basis(self, asked: set[Asked]) -> Basis:
-        basis = Basis(asked) if self._records else _NOTHING
-        if self._resting is not None:
-            for item in asked:
-                self._resting.setdefault(item, []).append(basis)
-        return basis
 
     def dependencies(self, asked: set[Asked], shown: Iterable[str] = (), *, places: bool = False) -> dict[str, str]:
         """The questions behind what was recorded, each with the digest of its answer. `shown`: files, by their paths

@@ -1,4 +1,4 @@
-"""Which versions of a package a project asks for, by the files and the pages at its root that say so."""
+"""Which versions of a package a project requires, by the files and the pages at its root that say so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PYTHON = re.compile(
 _CREATED = re.compile(r"\b(?:conda|mamba) create\b[^\n]*?\bpython\s*={1,2}\s*(?P<number>\d+\.\d+)")
 
 
-def asks_for_older(project: Project, package: str, version: str) -> bool:
+def requires_older(project: Project, package: str, version: str) -> bool:
     """Whether the project keeps a package below a version, or its pages name versions of it below that alone. What
     nothing says is today's."""
 
@@ -50,7 +50,7 @@ def asks_for_older(project: Project, package: str, version: str) -> bool:
         named = [number for text in pages for number in _named_versions(text, package)]
         return bool(named) and max(named) < wanted
 
-    return project.remember(("asks for older", package, version), found)
+    return project.remember(("requires older", package, version), found)
 
 
 def _oldest_python(package: str, version: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,14 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ddp_lint.knowledge import canonical
-from ddp_lint.project.facts import (
-    ClassFacts,
-    ModuleFacts,
-    assigned_in,
-    parse_expression,
-    statements_of,
-)
+from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in, statements_of
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.syntax import FunctionNode, parameters
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ def uses(facts: ModuleFacts, name: str) -> Iterator[Use]:
     """The uses of a name in a file, by the last part of dotted names."""
     touch(facts.tree)
     index = _index(facts.tree, facts.source.text)
-    if name not in index.places:  # each method of a name asks for it: all classes of a file may have one
+    if name not in index.places:  # looked up for each method of a name: all classes of a file may have one
         index.places[name] = tuple(_places(facts, index, name))
     for node, around, owner, above in index.places[name]:
         call = above if isinstance(above, ast.Call) else None
@@ -133,4 +133,4 @@ def constructions(project: Project, name: str, most: int) -> Sequence[tuple[Modu
                 if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
                     yield facts, use, use.call
 
-    return project.remember(("made by", name, most), lambda: tuple(found()))  # asked for each parameter of the class
+    return project.remember(("made by", name, most), lambda: tuple(found()))  # needed for each parameter of the class

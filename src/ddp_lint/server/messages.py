@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -30,10 +28,7 @@ class Translator:
     its path as findings show it; `uri_of` what the client calls it."""
 
     def __init__(
-        self,
-        codec: PositionCodec,
-        lines_of: Callable[[str, int], Sequence[str]],
-        uri_of: Callable[[str, int], str],
+        self, codec: PositionCodec, lines_of: Callable[[str, int], Sequence[str]], uri_of: Callable[[str, int], str]
     ) -> None:
         self._codec = codec
         self._lines_of = lines_of
@@ -148,8 +143,3 @@ def contains(outer: types.Range, inner: types.Range) -> bool:
         return position.line, position.character
 
     return place(outer.start) <= place(inner.end) and place(inner.start) <= place(outer.end)
-
-
-def absolute(path: str) -> pathlib.Path:
-    """The file of a path as findings show it."""
-    return pathlib.Path(os.path.abspath(path))  # noqa: PTH100 (a link keeps its own name)

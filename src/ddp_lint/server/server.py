@@ -16,10 +16,11 @@ from pygls.lsp.server import LanguageServer
 
 from ddp_lint import __version__
 from ddp_lint.config import FILES
+from ddp_lint.files import absolute
 from ddp_lint.findings import Finding
 from ddp_lint.gc_tuning import let_go_of_trees, rare_collections
 from ddp_lint.output import Sources
-from ddp_lint.server.messages import FIX_ALL, Translator, absolute, contains, hover
+from ddp_lint.server.messages import FIX_ALL, Translator, contains, hover
 from ddp_lint.server.workplace import Checked, Document, Workplace
 from ddp_lint.source.file import normalised
 from ddp_lint.source.notebook import Lines, module_of
@@ -68,15 +69,16 @@ class Server(LanguageServer):
         """The text of a document, or of the cells of a notebook, as the editor has it now."""
         notebook = self.workspace.get_notebook_document(notebook_uri=uri)
         if notebook is not None:
-            texts = [(n, self._cell_text(cell.document)) for n, cell in enumerate(notebook.cells, 1) if _is_code(cell)]
-            module = module_of(texts)
+            cells = [(n, cell.document) for n, cell in enumerate(notebook.cells, 1) if _is_code(cell)]
+            module = module_of((n, self._open_text(document) or "") for n, document in cells)
             return Document(_path(uri), module, Lines.of(module))
-        known = self.workspace.text_documents.get(urllib.parse.unquote(uri))  # as pygls keeps them
-        return Document(_path(uri), normalised(known.source)) if known is not None else None
+        text = self._open_text(uri)
+        return Document(_path(uri), text) if text is not None else None
 
-    def _cell_text(self, uri: str) -> str:
-        known = self.workspace.text_documents.get(urllib.parse.unquote(uri))  # never what is on disk under its name
-        return normalised(known.source) if known is not None else ""
+    def _open_text(self, uri: str) -> str | None:
+        """The text of a document or a cell that is open, never what is on disk under its name."""
+        known = self.workspace.text_documents.get(urllib.parse.unquote(uri))  # as pygls keeps them
+        return normalised(known.source) if known is not None else None
 
     def owner(self, uri: str) -> str:
         """The notebook of a cell; any other document itself."""

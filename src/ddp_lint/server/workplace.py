@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from ddp_lint.config import FILES, ConfigError, Configuration, Settings
 from ddp_lint.engine.checking import Checker
 from ddp_lint.engine.report import FileResult
+from ddp_lint.files import reason_of
 from ddp_lint.findings import Finding
 from ddp_lint.rules.registry import is_for_rules
 from ddp_lint.source import SourceFile, Unreadable
@@ -85,7 +86,7 @@ class Workplace:
             checker, is_new = self._checker(settings)
             file = _file(document, checker)
         except (ConfigError, Unreadable, OSError) as e:  # a path that no file can have
-            return Checked(document, problem=getattr(e, "strerror", None) or str(e))
+            return Checked(document, problem=reason_of(e))
         if is_new or known is None or (known.text, known.cells) != (document.text, document.cells):
             checker.change(path, file)
         key = ("checked in an editor", file.path, file.digest)

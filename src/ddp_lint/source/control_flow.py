@@ -58,25 +58,23 @@ def _conditions(
 
 def exits_inside(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
     """The pairs of tests of ``if a: if b: return`` above `node`: where ``a`` holds, ``b`` has failed."""
-    below: cst.CSTNode = node
-    for up in module.ancestors(node):
-        if isinstance(up, (cst.IndentedBlock, cst.Module)):
-            statements = _statements(up)
-            place = statements.places.get(below, 0)
-            yield from ((outer, inner) for at, outer, inner in statements.inner_exits if at < place)
-        if isinstance(up, cst.FunctionDef):
-            return
-        below = up
+    for statements, place in _blocks_around(module, node):
+        yield from ((outer, inner) for at, outer, inner in statements.inner_exits if at < place)
 
 
 def asserted(module: Nodes, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """The tests of the `assert`s that have held where `node` runs: those above it in the blocks around it."""
+    for statements, place in _blocks_around(module, node):
+        yield from (test for at, test in statements.asserts if at < place)
+
+
+def _blocks_around(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[_Statements, int]]:
+    """The statements of each block around a place in its function, innermost first, and which of them holds it."""
     below: cst.CSTNode = node
     for up in module.ancestors(node):
         if isinstance(up, (cst.IndentedBlock, cst.Module)):
             statements = _statements(up)
-            place = statements.places.get(below, 0)
-            yield from (test for at, test in statements.asserts if at < place)
+            yield statements, statements.places.get(below, 0)
         if isinstance(up, cst.FunctionDef):
             return
         below = up

@@ -18,9 +18,9 @@ from ddp_lint.source import notebook
 from ddp_lint.source.occurring import may_occur
 from ddp_lint.source.searching import SearchedText
 
-#: Texts, in which a `#` begins no comment, and comments.
 #: Characters of what is said of a file that cannot be decoded.
 _REASON = 200
+#: Texts, in which a `#` begins no comment, and comments.
 _TEXT_OR_COMMENT = re.compile(
     r'''("""|\'{3})(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?P<comment>#[^\n]*)''', re.DOTALL
 )

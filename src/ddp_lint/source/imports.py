@@ -105,18 +105,16 @@ def _package_of(located: str, name: str) -> str:
 
 def absolute(node: ast.ImportFrom, module_name: str, is_package: bool) -> str:
     """The absolute module that a from-import names; relative ones are taken from `module_name`."""
-    if not node.level:
-        return node.module or ""
-    parts = module_name.split(".") if module_name else []
-    keep = len(parts) - node.level + (1 if is_package else 0)
-    return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+    module = node.module or ""
+    return absolute_target("." * node.level + module, module_name, is_package) if node.level else module
 
 
 def absolute_target(target: str, module_name: str, is_package: bool) -> str:
-    """The absolute name of a relative import's target, which `imports_in` gives with its dots."""
+    """The absolute name of what a relative import names, with its dots: as `imports_in` gives it."""
     name = target.lstrip(".")
     parts = module_name.split(".") if module_name else []
-    return ".".join([*parts[: max(len(parts) - (len(target) - len(name)) + is_package, 0)], name])
+    kept = max(len(parts) - (len(target) - len(name)) + is_package, 0)
+    return ".".join(filter(None, [*parts[:kept], name]))
 
 
 def dotted_ast(node: ast.AST | None) -> str:
@@ -148,9 +146,9 @@ def of_self(name: str) -> str:
     return attribute if owner == "self" and "." not in attribute else ""
 
 
-#: Names in brackets end at the next bracket of any kind: one that is never closed is not looked for to the end.
-#: What a program has at its top that does without a guard: ``args = parse_args()``.
+#: What a program without a ``__main__`` guard has at its top: ``args = parse_args()``.
 _READS_OPTIONS = re.compile(r"^\w[\w, ]*= *[\w.]*parse_(?:known_)?args\w*\(", re.MULTILINE)
+#: Names in brackets end at the next bracket of any kind: one that is never closed is not looked for to the end.
 _FROM = re.compile(r"[ \t]*from\s+([.\w]+)\s+import\s+(\([^()#]*(?:#[^\n]*\n[^()#]*)*\)|[^\n#\\]*(?:\\\n[^\n#\\]*)*)")
 _IMPORT = re.compile(r"[ \t]*import\s+([^\n#]*)")
 _COMMENT = re.compile(r"#[^\n]*")
@@ -164,7 +162,7 @@ def is_script(text: str) -> bool:
 
 #: Where a file puts folders on the path of modules.
 _PUTS_ON_PATH = re.compile(r"^[^#\n]*\bsys\.path\.(?:append|insert|extend)\(", re.MULTILINE)
-#: A line that speaks of folders, and the folders in it. One that begins at the root of all files is of one machine.
+#: A line about folders, and the folders in it. One that begins at the root of all files is of one machine.
 _OF_FOLDERS = re.compile(r"^[^#\n]*(?:path|dir|root|folder|parent|__file__)[^\n]*", re.MULTILINE | re.IGNORECASE)
 _FOLDER = re.compile(r"""["']((?:[\w.-]+/)*[\w.-]+)/?["']""")
 #: Folders of one file that are looked at.

@@ -175,7 +175,7 @@ class Module:
 
     @functools.cached_property
     def _places(self) -> dict[cst.CSTNode, dict[cst.CSTNode, int]]:
-        """The numbers of the statements of the blocks that `following` was asked for."""
+        """The numbers of the statements of the blocks that `following` was called for."""
         return {}
 
     @functools.cached_property
@@ -393,7 +393,7 @@ class Module:
 
     @functools.cached_property
     def _subclasses(self) -> dict[str, dict[cst.ClassDef, bool]]:
-        """Of each class that was asked for, which classes inherit from it: chains of classes can be long."""
+        """Of each class that was looked up, which classes inherit from it: chains of classes can be long."""
         return {}
 
     def _bases(self, definition: cst.ClassDef, base: str) -> tuple[list[cst.ClassDef], bool]:

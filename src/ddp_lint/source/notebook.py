@@ -9,18 +9,17 @@ rest of the file stays as it is, byte by byte.
 
 from __future__ import annotations
 
-import ast
 import bisect
 import dataclasses
 import io
 import json
 import re
 import tokenize
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ddp_lint.findings import Edit, Finding, Fix, Label, RankTrace, Span
+from ddp_lint.source.parsing import CannotParse, parse
 
 SUFFIX = ".ipynb"
 _CELL = "# %% code cell "
@@ -304,10 +303,8 @@ def _stand_in(line: str) -> str:
 
 def _parses(cell: str) -> bool:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(cell)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        parse(cell)
+    except CannotParse:
         return False
     return True
 

@@ -29,19 +29,20 @@ def occurs(pattern: re.Pattern[str], text: str) -> bool:
 
 def may_occur(pattern: re.Pattern[str], text: str) -> bool:
     """False only where a pattern surely does not occur in a text, nor in a text made of pieces of its lines."""
-    needed = _needed(pattern)
-    if not needed:
+    texts = needed(pattern)
+    if not texts:
         return True
     if pattern.flags & re.IGNORECASE:
         if not text.isascii():  # a letter may equal one that is longer
             return True
         text = text.lower()
-    return any(each in text for each in needed)
+    return any(each in text for each in texts)
 
 
 @functools.lru_cache(maxsize=1024)
-def _needed(pattern: re.Pattern[str]) -> tuple[str, ...]:
-    """Texts, one of which is in every match of a pattern; none where that is not known."""
+def needed(pattern: re.Pattern[str]) -> tuple[str, ...]:
+    """Texts, one of which is in every match of a pattern, in lower case where it ignores case; none where that is not
+    known."""
     with contextlib.suppress(ImportError, AttributeError, re.error):
         parts = importlib.import_module(_PARSER).parse(pattern.pattern, pattern.flags & ~re.DEBUG)
         found = _of_sequence(parts)
@@ -52,7 +53,7 @@ def _needed(pattern: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def _of_sequence(parts: Iterable[tuple[Any, Any]]) -> set[str]:
-    """Texts, one of which is in whatever matches these parts one after the other; the most telling ones."""
+    """Texts, one of which is in whatever matches these parts one after the other; the rarest ones."""
     candidates: list[set[str]] = []
     run: list[str] = []
     for kind, value in parts:
@@ -84,4 +85,4 @@ def _tells(found: set[str]) -> bool:
     return bool(found) and all(len(each) >= _SHORTEST and "\n" not in each for each in found)
 
 
-__all__ = ["may_occur", "occurs"]
+__all__ = ["may_occur", "needed", "occurs"]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import libcst as cst
 from libcst.metadata.position_provider import PositionProvidingCodegenState
 
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import below, statements
 from ddp_lint.source.tree import children
 
@@ -31,7 +32,7 @@ class Positions:
 
     LibCST finds that out by writing code again, which takes as long as parsing it: only those statements are written
     that are needed, without the ones around them. `ast` knows the lines that they start at, and the places of most of
-    the nodes that are asked for.
+    the nodes that are needed.
     """
 
     def __init__(self, tree: cst.Module, text: str) -> None:
@@ -91,8 +92,6 @@ class Positions:
     @functools.cached_property
     def _parsed(self) -> list[ast.stmt]:
         """The statements by `ast`, in source order; none where that cannot parse the code."""
-        from ddp_lint.project.facts import CannotParse, parse
-
         try:
             tree = parse(self._text)
         except CannotParse:
@@ -213,7 +212,7 @@ def _of_kind_by_ast(roots: Sequence[ast.AST], kind: str) -> list[ast.expr] | Non
         if name in ("JoinedStr", "TemplateStr"):
             return None
         if name == kind and isinstance(node, ast.expr):
-            # Of strings that stand in a row it has one.
+            # Of strings in a row it has one.
             wanted = not isinstance(node, ast.Constant) or isinstance(node.value, (str, bytes))
             found += [node] if wanted else []
         stack += below(node)

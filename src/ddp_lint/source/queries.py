@@ -111,13 +111,3 @@ def appends(scope: cst.CSTNode) -> Iterator[cst.Call]:
 def receiver(call: cst.Call) -> cst.BaseExpression | None:
     """`x` of ``x.method(...)``."""
     return call.func.value if isinstance(call.func, cst.Attribute) else None
-
-
-def compared_with_none(test: cst.BaseExpression) -> tuple[str, str]:
-    """``("args.gpu", "is")`` for ``args.gpu is None``, ``("args.gpu", "is not")`` for the opposite."""
-    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
-        return "", ""
-    target = test.comparisons[0]
-    if dotted(target.comparator) != "None" or not isinstance(target.operator, (cst.Is, cst.IsNot)):
-        return "", ""
-    return dotted(test.left), "is" if isinstance(target.operator, cst.Is) else "is not"

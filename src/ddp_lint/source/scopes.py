@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.tree import children, dotted, parameters_of, positional_of
 
 if TYPE_CHECKING:
@@ -125,8 +126,9 @@ class Scopes:
             return None
         names = [p.name.value for p in positional_of(scope)]
         owner = self._module.parent(self._module.parent(scope) or scope)
-        is_method = isinstance(owner, cst.ClassDef) and not _has_decorator(scope, "staticmethod")
-        return owner if is_method and names[:1] == [first] and isinstance(owner, cst.ClassDef) else None
+        if not isinstance(owner, cst.ClassDef) or names[:1] != [first]:
+            return None
+        return owner if not any(dotted(each.decorator) == "staticmethod" for each in scope.decorators) else None
 
     def _attributes(self, owner: cst.ClassDef) -> dict[str, list[Binding]]:
         if owner not in self._on_self:
@@ -248,7 +250,6 @@ class Scopes:
 
     def annotated(self, annotation: cst.BaseExpression) -> str:
         """The canonical name of the class that an annotation names, through quotes, `Optional` and ``| None``."""
-        from ddp_lint.project.facts import parse_expression
         from ddp_lint.project.types import is_class_name, named
 
         parts = named(parse_expression(self._module.code(annotation)))
@@ -360,10 +361,6 @@ def _targets(
         yield from _targets(target.value, value, kind, node, index)
     elif name := dotted(target):
         yield Binding(name, kind, node, value, index)
-
-
-def _has_decorator(function: cst.FunctionDef, name: str) -> bool:
-    return any(dotted(d.decorator) == name for d in function.decorators)
 
 
 def _assign(node: cst.Assign) -> Iterator[Binding]:

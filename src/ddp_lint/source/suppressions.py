@@ -15,7 +15,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator
 
-from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
+from ddp_lint.findings import UNCHECKED, Applicability, Confidence, Edit, Finding, Fix, Span
 from ddp_lint.rules.registry import declared, rules_for_text
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.occurring import occurs
@@ -27,7 +27,7 @@ _MAYBE = re.compile(r"noqa|ddp-lint\s*:", re.IGNORECASE)
 #: Words whose presence makes an unused suppression possible.
 _MAYBE_UNUSED = re.compile(r"noqa.*DDP|ddp-lint\s*:", re.IGNORECASE)
 _VERBS = ("ignore", "ignore-file")
-_TOOL = ("DDP000", "DDP001", "DDP002")
+_TOOL = UNCHECKED | {"DDP002"}
 
 
 @dataclasses.dataclass

@@ -12,15 +12,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import Kind, wrappers
-from ddp_lint.project.handed_on import (
-    ASKING,
-    ASKS,
-    Given,
-    Handed,
-    given_wrapped,
-    keywords_given,
-    wrapping_functions,
-)
+from ddp_lint.project.handed_on import ASKING, ASKS, Given, Handed, given_wrapped, keywords_given, wrapping_functions
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
 from ddp_lint.source.control_flow import arms, conditions, conjuncts, exclusive
 from ddp_lint.source.module import Module, dotted
@@ -44,8 +36,8 @@ class Wrap:
     `outer == inner` when the name is rebound or the wrap is in place; otherwise `inner` is the unwrapped twin.
     A test ``isinstance(model, DDP)`` counts as a wrap of that name, which is `tested`: where it holds, the name is
     wrapped, though not here. `given` are the keywords that a wrapper of the project's own adds to those of the call,
-    None where they cannot be seen (`project.own.Wrapping`). `handed`: the call of another function that hands the
-    wrapped model over; `call` is then none of the file's.
+    None where they cannot be seen (`project.project_names.Wrapping`). `handed`: the call of another function that hands
+    the wrapped model over; `call` is then none of the file's.
     """
 
     kind: str

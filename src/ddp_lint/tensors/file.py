@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import libcst as cst
 
-from ddp_lint.project.facts import CannotParse, ModuleFacts, parse
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import statements, walk
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, method_key

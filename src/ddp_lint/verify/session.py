@@ -95,7 +95,7 @@ def prove(
 def lint(target: Target, settings: Settings) -> list[Finding]:
     """The findings in the target and in the files of the project that it imports, without those of the tool itself."""
     files = imported_files(target.path, Project(settings.root))
-    kept = settings.root / ".ddp_lint_cache"
+    kept = settings.cache_folder
     pays = kept.is_dir() or len(files) >= _MANY_FILES
     cache_dir = kept if pays and not os.environ.get("DDP_LINT_NO_CACHE") else None
     known = all_rules()

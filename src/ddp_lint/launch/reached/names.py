@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterable
 from typing import TypeGuard
 
-from ddp_lint.project.facts import CannotParse, parse
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, folders_put_on_path, last_part
+from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements
 
 #: The names of the bodies of a module, and of what it does when it is started.

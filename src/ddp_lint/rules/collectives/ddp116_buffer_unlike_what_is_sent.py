@@ -5,13 +5,13 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import load
 from ddp_lint.launch.ranks import on_one_rank
-from ddp_lint.project.facts import parse_expression
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.buffers import LISTED, SIZED, Made, made_by
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import argument_at

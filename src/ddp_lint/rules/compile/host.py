@@ -13,9 +13,8 @@ from ddp_lint.findings import Span
 from ddp_lint.launch.ranks import meets_no_ranks
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
-from ddp_lint.source.control_flow import conditions, raises
+from ddp_lint.source.control_flow import asks_for_none, conditions, raises
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import compared_with_none
 from ddp_lint.source.syntax import FunctionNode, parameters
 from ddp_lint.source.tree import descendants, names_in, parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
@@ -233,8 +232,8 @@ class HostRule(Rule):
         """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""
         taken_in = {param.name.value for param in parameters_of(function)}
         for test, taken in conditions(self.module, node):
-            name, operator = compared_with_none(test)
-            if name in taken_in and taken == (operator == "is") and self._is_always_given(function, name, test):
+            name, is_none = asks_for_none(test)
+            if name in taken_in and taken is is_none and self._is_always_given(function, name, test):
                 return True
             if _name_in(test) in taken_in:
                 truth = _truth(test, constant_arguments(self.module, function))

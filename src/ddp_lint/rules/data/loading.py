@@ -17,7 +17,7 @@ from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.project.requirements import asks_for_older
+from ddp_lint.project.requirements import requires_older
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import options
@@ -155,7 +155,7 @@ def _draws_by_itself(project: Project, facts: ModuleFacts, line: str) -> bool:
         return False
     package = (facts.imports.resolve(name[0]) or name[0]).partition(".")[0]
     since = table("data")["own_generators"].get(package)
-    return since is not None and not asks_for_older(project, package, since)
+    return since is not None and not requires_older(project, package, since)
 
 
 def _is_run(module: Module, project: Project, facts: ModuleFacts, line: int) -> bool:

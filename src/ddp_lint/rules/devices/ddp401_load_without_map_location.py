@@ -28,10 +28,10 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import compared_with_none, options
+from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
 from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
 from ddp_lint.source.wraps import argument, assigned_name
@@ -305,8 +305,8 @@ class LoadWithoutMapLocation(Rule):
         """Whether the line runs where the process was given no GPU of its own: ``if args.gpu is None: torch.load(..)``.
         It has all of them then, and is alone on its node."""
         for test, taken in conditions(self.module, call):
-            name, operator = compared_with_none(test)
-            if taken != (operator == "is"):
+            name, is_none = asks_for_none(test)
+            if taken is not is_none:
                 continue
             if words_of(name.rpartition(".")[2]) & {"gpu", "device"} or self._is_always_given(name, call):
                 return True

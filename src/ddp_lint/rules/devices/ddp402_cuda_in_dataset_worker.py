@@ -9,13 +9,13 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.cuda import Initialiser, surely_cuda
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.loader_workers import METHODS, SAMPLES, loaders_use_workers, makes_samples
-from ddp_lint.project.facts import parse_expression
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
+from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import descendants, method_of

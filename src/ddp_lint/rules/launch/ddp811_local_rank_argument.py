@@ -7,7 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.launch.started import launched, place_of
 from ddp_lint.project import Project
-from ddp_lint.project.requirements import asks_for_older
+from ddp_lint.project.requirements import requires_older
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import called
@@ -115,7 +115,7 @@ class LocalRankArgument(Rule):
         if _OLD not in flags or _NEW in flags or project is None or facts is None or self.module.file.is_test:
             return
         launch = launched(project, facts, "argument")
-        if launch is not None and self._refuses() and not asks_for_older(project, "torch", _RELEASE):
+        if launch is not None and self._refuses() and not requires_older(project, "torch", _RELEASE):
             self._report_spelling(node, launch.start.launcher, place_of(project, launch))
             return
         launch = launched(project, facts, "environment")

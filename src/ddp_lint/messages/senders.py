@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -11,7 +12,7 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 
 #: Calls that every file has which sends or receives, as they are written.
 WRITTEN: Final = (
@@ -25,7 +26,7 @@ MOST_IMPORTED: Final = 100
 
 
 @dataclasses.dataclass(frozen=True)
-class Talkers:
+class Senders:
     """`names` are those of the functions that send or receive, or call one that does, in a file that does; `files` the
     modules that hold such calls. `too_many`: there are more files than are searched."""
 
@@ -34,7 +35,7 @@ class Talkers:
     files: frozenset[str]
     too_many: bool
 
-    def may_talk(self, facts: ModuleFacts, call: ast.Call) -> bool:
+    def may_send(self, facts: ModuleFacts, call: ast.Call) -> bool:
         return is_message(self.project, facts, call) or last_part(call.func) in self.names
 
 
@@ -46,16 +47,17 @@ def is_message(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
     return entry is not None and entry.kind == "p2p"
 
 
+@functools.cache
 def _names() -> frozenset[str]:
     return frozenset(entry.op for entry in known().collectives.values() if entry.kind == "p2p")
 
 
-def talkers_of(project: Project) -> Talkers:
+def senders_of(project: Project) -> Senders:
     """Those of a project."""
-    return project.remember(("talkers",), lambda: _talkers(project))
+    return project.remember(("senders",), lambda: _senders(project))
 
 
-def _talkers(project: Project) -> Talkers:
+def _senders(project: Project) -> Senders:
     paths = dict.fromkeys(path for word in WRITTEN for path in project.holding(word))
     names: set[str] = set()
     files: set[str] = set()
@@ -65,12 +67,12 @@ def _talkers(project: Project) -> Talkers:
             continue
         files.add(facts.name)
         names |= _names_in(project, facts)
-    return Talkers(project, frozenset(names), frozenset(files), len(paths) > _MOST_FILES)
+    return Senders(project, frozenset(names), frozenset(files), len(paths) > _MOST_FILES)
 
 
 def _names_in(project: Project, facts: ModuleFacts) -> frozenset[str]:
     """The functions of a file that send or receive, and those that call one of them by its name."""
-    functions = [node for node in walk(facts.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [node for node in walk(facts.tree) if isinstance(node, FunctionNode)]
     own = [node.name for node in functions if any(is_message(project, facts, call) for call in calls_below(node))]
     return _leading_to(frozenset(own), [_outline(project, facts)])
 
@@ -96,10 +98,10 @@ def imported(project: Project, facts: ModuleFacts) -> list[str]:
     return left
 
 
-def widened(talkers: Talkers, modules: Sequence[str]) -> Talkers:
+def widened(senders: Senders, modules: Sequence[str]) -> Senders:
     """With the functions of these modules that call one which sends or receives, directly or through others."""
-    outlines = [_outline_of(talkers.project, name) for name in modules]
-    return dataclasses.replace(talkers, names=_leading_to(talkers.names, outlines))
+    outlines = [_outline_of(senders.project, name) for name in modules]
+    return dataclasses.replace(senders, names=_leading_to(senders.names, outlines))
 
 
 def _leading_to(names: frozenset[str], outlines: Sequence[_Outline]) -> frozenset[str]:
@@ -118,7 +120,7 @@ def _outline(project: Project, facts: ModuleFacts | None) -> _Outline:
         return _Outline((), ())
     targets = (*facts.imports.names.values(), *facts.imports.stars)
     imports = dict.fromkeys(name for target in targets if (name := _module_of(project, target)))
-    functions = [node for node in walk(facts.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    functions = [node for node in walk(facts.tree) if isinstance(node, FunctionNode)]
     calls = tuple((node.name, frozenset(last_part(call.func) for call in calls_below(node))) for node in functions)
     return _Outline(tuple(imports), calls)
 

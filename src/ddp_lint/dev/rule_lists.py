@@ -1,20 +1,15 @@
-"""How a reader finds a rule: by what is seen and by the API, on the rule's page and on pages of their own."""
+"""The rules by symptom, by complaint and by API: on pages of their own, and at the end of each rule's page."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import re
-import sys
 from keyword import iskeyword
 
+from ddp_lint.knowledge.schema import parsed
 from ddp_lint.rules.page import Page
 from ddp_lint.rules.registry import all_rules, declared
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: Triggers that are words of the language or of a protocol, and no API.
 _API = re.compile(r"[A-Za-z_]\w{3,}")
@@ -30,7 +25,7 @@ class Symptom:
 
 
 def symptoms(root: pathlib.Path) -> list[Symptom]:
-    rows = tomllib.loads((root / "docs" / "symptoms.toml").read_text(encoding="utf-8"))["symptom"]
+    rows = parsed(root / "docs" / "symptoms.toml")["symptom"]
     return [Symptom(row["seen"], row["words"], tuple(row["codes"])) for row in rows]
 
 
@@ -44,7 +39,7 @@ class Complaint:
 
 
 def complaints(root: pathlib.Path) -> list[Complaint]:
-    rows = tomllib.loads((root / "docs" / "complaints.toml").read_text(encoding="utf-8"))["complaint"]
+    rows = parsed(root / "docs" / "complaints.toml")["complaint"]
     return [Complaint(**row) for row in rows]
 
 
