@@ -219,9 +219,9 @@ def test_what_the_scaffold_refuses(
         ("DDP708", {"true": 7, "false": 8}, 1, False),  # too few
         ("DDP708", {"true": 8, "false": 8}, RECENT + 1, True),  # since then it was not read
         ("DDP708", {"true": 8, "false": 8}, 0, False),  # the block that measures
-        ("DDP250", {"arguable": 5, "false": 3}, 1, True),  # never real
-        ("DDP250", {"arguable": 4, "false": 3}, 1, False),
-        ("DDP250", {"arguable": 8}, 1, False),  # nor false
+        ("DDP708", {"arguable": 5, "false": 3}, 1, True),  # never real
+        ("DDP708", {"arguable": 4, "false": 3}, 1, False),
+        ("DDP708", {"arguable": 8}, 1, False),  # nor false
         ("DDP103", {"false": 16}, 1, False),  # ranks that wait for each other
         ("DDP203", {"false": 16}, 1, False),  # an error of the first run
     ],

@@ -134,14 +134,14 @@ def comes_untrained(module: Module, node: cst.CSTNode) -> bool:
 
     def found() -> bool:
         names = modules_around(facts, project, line)
-        return bool(names) and not any(_may_train(project.facts(name)) for name in names)
+        return bool(names) and not any(may_train(project.facts(name)) for name in names)
 
     line = module.span(node).line
     untrained: bool = project.remember(("comes untrained", line), found, facts.kept)
     return untrained
 
 
-def _may_train(facts: ModuleFacts | None) -> bool:
+def may_train(facts: ModuleFacts | None) -> bool:
     """Whether a module holds a word of training, or imports something named after it."""
     if facts is None or any(map(facts.file.holds, _TRAINS)):
         return facts is not None

@@ -20,6 +20,7 @@ from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
 from ddp_lint.tensors.kept import Keeping
+from ddp_lint.tensors.operations import names
 from ddp_lint.tensors.state import Write
 
 
@@ -137,7 +138,13 @@ class TensorFile:
 
 
 def called_without_gradient(site: CallSite) -> bool:
-    """Whether a call is below ``with torch.no_grad():`` in its function."""
+    """Whether a call is below ``with torch.no_grad():`` in its function, or in a method of an autograd function, which
+    computes its gradient itself."""
+    line = site.node.lineno
+    classes = (node for node in site.facts.tree.body if isinstance(node, ast.ClassDef))
+    around = next((node for node in classes if node.lineno <= line <= (node.end_lineno or line)), None)
+    if around is not None and any(site.facts.qualified(base) in names("no_grad", "functions") for base in around.bases):
+        return True
     for block in statements(site.around) if site.around is not None else ():
         off = isinstance(block, ast.With) and body_without_gradient(block, site.facts)
         if off and any(node is site.node for node in walk(block)):

@@ -10,30 +10,38 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.launch.alone import modules_around
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.ranks import meets_no_ranks, several_ranks
+from ddp_lint.launch.search import importers, programs
+from ddp_lint.launch.texts import is_installed
+from ddp_lint.launch.uncalled import is_in_no_step
+from ddp_lint.launch.unused import does_something
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source import dotted
+from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, is_false, receiver
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
-from ddp_lint.tensors.contexts import evaluation_only, without_gradient
+from ddp_lint.tensors.contexts import comes_untrained, evaluation_only, may_train, without_gradient
 from ddp_lint.tensors.file import called_without_gradient
-from ddp_lint.tensors.operations import is_factory, words_of
+from ddp_lint.tensors.operations import is_factory, names, words_of
 
-#: Where small constants become 0; not in bfloat16, whose exponents are those of single precision.
-_HALF = re.compile(r"\.half\b|(?<!b)float16|fp16|autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
+#: Where small constants become 0; not in bfloat16, whose exponents are those of single precision: what may be either
+#: says nothing beside it.
+_HALF = re.compile(r"\.half\b|(?<!b)float16|fp16|GradScaler", re.IGNORECASE)
+_EITHER = re.compile(r"autocast|\bamp\b|mixed_precision", re.IGNORECASE)
+_BFLOAT = re.compile(r"bfloat16|\bbf16", re.IGNORECASE)
 #: Under autocast, which computes these in single precision whatever their input is, no constant becomes 0.
 _AUTOCAST = re.compile(r"autocast|\bamp\b|GradScaler|mixed_precision", re.IGNORECASE)
 _KEPT_SINGLE = ("softmax", "gumbel_softmax")
 #: Words by which the files are found that may train in half precision what another file defines.
 _HALF_WORDS = ("autocast", "GradScaler", "fp16", "float16", "mixed_precision", "amp")
 #: What takes the precision from settings that are no code: a JSON file for DeepSpeed, an option for the others.
-_BY_SETTINGS = ("deepspeed", "accelerate", "lightning", "pytorch_lightning", "TrainingArguments")
+_WHOLE = ("deepspeed",)  # makes the whole model one of half precision
+_BY_SETTINGS = (*_WHOLE, "accelerate", "lightning", "pytorch_lightning", "TrainingArguments")
 
 #: Methods that take elements of a tensor as they are.
 _TAKES = ("gather", "index_select", "squeeze", "unsqueeze", "view", "reshape", "flatten", "transpose", "permute")
@@ -56,6 +64,7 @@ _OF_REST = {
 
 
 _BOUNDED = ("cosine_similarity", "tanh")
+_PRODUCTS = ("matmul", "mm", "bmm", "einsum")
 #: What is 0 or more, and what is the largest of several: the exponential of the first, negated, is 1 at most, and so is
 #: that of the difference of one of several and the second.
 _NOT_NEGATIVE = ("abs", "relu", "square", "norm", "softplus", "sqrt", "cdist", "exp", "softmax", "sigmoid")
@@ -88,6 +97,16 @@ def _is_call_of(value: cst.BaseExpression, functions: tuple[str, ...]) -> bool:
 
 def _is_one(value: cst.BaseExpression) -> bool:
     return isinstance(value, (cst.Float, cst.Integer)) and float(value.evaluated_value) == 1
+
+
+def _casts_to_single(assign: cst.Assign) -> bool:
+    """``x = x.float()``, ``x = x.to(dtype=torch.float32)``."""
+    target, made = assign.targets[0].target, assign.value
+    on = receiver(made) if isinstance(made, cst.Call) else None
+    if not isinstance(made, cst.Call) or on is None or not isinstance(target, cst.Name) or not target.deep_equals(on):
+        return False
+    to_single = any(dotted(arg.value).endswith(("float32", "torch.float")) for arg in made.args)
+    return called(made) == "float" or (called(made) == "to" and to_single)
 
 
 def _is_tiny(value: cst.BaseExpression) -> bool:
@@ -152,10 +171,13 @@ class LogOfSaturated(Rule):
     precision, and any that is added to a softmax under autocast, which computes it in single precision), `log_softmax`,
     `logsigmoid`, `logsumexp`, the logarithm of a mask that is not added to anything, one that is only read with
     `item()` or `tolist()`, code under `no_grad` and functions that are called only there or with arrays alone
-    (`torch.from_numpy`), evaluation, inference and tests. Only with `--preview`: `log(sigmoid(x))` where neither the
-    file nor one that imports it mentions half precision, and the programs that use it (where these are not seen, the
-    project) use nothing that takes the precision from settings (DeepSpeed, accelerate, Lightning), as a sigmoid in
-    single precision is 0 for a score below -88 alone.
+    (`torch.from_numpy`) or by autograd functions, which compute their gradient by hand, evaluation, inference and
+    tests. Only with `--preview`: `log(sigmoid(x))` and the logarithms of exponentials in single precision and in
+    bfloat16, where a sigmoid is 0 for a score below -88 alone, and an exponential overflows above 88. Float16 is what
+    the file says, or one that imports it and trains, or what the programs that use it take from settings (DeepSpeed,
+    accelerate, Lightning); autocast computes exponentials in single precision. A softmax of vectors' products
+    (`features @ bank / t`): they are normalised more often than not. What no training of several ranks is seen to come
+    to; a mask in a library needs none, as an empty row is NaN in every program.
 
     ## How to confirm
 
@@ -172,6 +194,7 @@ class LogOfSaturated(Rule):
     """
 
     confidence = Confidence.MEDIUM
+    of_several = True
     triggers = Triggers(
         "log", "log1p", file=("softmax", "sigmoid", "gumbel_softmax", "exp", "Softmax", "Sigmoid"), tests=False
     )
@@ -189,17 +212,20 @@ class LogOfSaturated(Rule):
             return
         power = self._power_beside_one(operand, is_added=added is not None)
         if power is not None and not self._is_kept_low(power):
-            self._report(node, "the exponential overflows for a large input", "torch.nn.functional.softplus(x)", None)
+            what = "the exponential overflows for a large input"
+            self._report(node, what, "torch.nn.functional.softplus(x)", None, confidence=self._of_powers(node))
         if power is not None or added is not None:
             return
         if self._is_added_mask(node, operand):
-            self._report(node, "the mask of a fully masked row is all 0", "(mask + tiny).log(), or masked_fill", None)
+            what = "the mask of a fully masked row is all 0"
+            self._report(node, what, "(mask + tiny).log(), or masked_fill", None, of_any_input=True)
             return
         operand = self._behind_name(operand)
         if isinstance(operand, cst.BinaryOperation) and isinstance(operand.operator, cst.Add):
             powers = [self._operand(side, "exp") for side in (operand.left, operand.right)]
             if None not in powers and not _is_shifted(powers):
-                self._report(node, "the sum of exponentials overflows", "torch.logaddexp(a, b)", None)
+                what = "the sum of exponentials overflows"
+                self._report(node, what, "torch.logaddexp(a, b)", None, confidence=self._of_powers(node))
                 return
             added_to = self._behind_name(operand.left)
             kept = any(self._operand(added_to, name) is not None for name in _KEPT_SINGLE)
@@ -221,7 +247,7 @@ class LogOfSaturated(Rule):
                     f"{inner} rounds to 0 for a confident input",
                     name,
                     fix,
-                    confidence=self._sureness(node, inner),
+                    confidence=self._sureness(node, inner, saturated),
                 )
         of_rest = self._made(complement) if isinstance(complement, cst.Call) else ""
         if of_rest:
@@ -243,11 +269,29 @@ class LogOfSaturated(Rule):
             return None
         return self._behind_name(operand.right) if _is_one(operand.left) else None
 
-    def _sureness(self, node: cst.CSTNode, saturating: str) -> Confidence | None:
+    def _sureness(
+        self, node: cst.CSTNode, saturating: str, scores: cst.BaseExpression | None = None
+    ) -> Confidence | None:
         """In single precision a sigmoid is 0 for a score below -88 alone, which training hardly comes to; in half
-        precision for one below -17."""
-        single = saturating == "sigmoid" and not self._may_be_in_half_precision(node)
-        return Confidence.LOW if single else None
+        precision for one below -17. A softmax of vectors' products is 0 where these are not normalised."""
+        if saturating == "sigmoid":
+            return None if self._may_be_in_half_precision(node) else Confidence.LOW
+        return Confidence.LOW if scores is not None and self._is_similarity(scores) else None
+
+    def _of_powers(self, node: cst.CSTNode) -> Confidence | None:
+        """In single precision, which autocast computes exponentials in, they overflow for an input above 88 alone; in
+        half precision for one above 11."""
+        return None if self._may_be_in_half_precision(node, kept_single=True) else Confidence.LOW
+
+    def _is_similarity(self, scores: cst.BaseExpression) -> bool:
+        """Whether scores are the products of vectors, over a temperature or not: ``features @ bank / temperature``.
+        Those are normalised more often than not, by the model that makes them or in a memory of them."""
+        value = self._behind_name(scores)
+        while isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Divide, cst.Multiply)):
+            value = self._behind_name(value.left)
+        if isinstance(value, cst.BinaryOperation):
+            return isinstance(value.operator, cst.MatrixMultiply)
+        return isinstance(value, cst.Call) and called(value) in _PRODUCTS
 
     def _power_beside_one(self, operand: cst.BaseExpression, *, is_added: bool) -> cst.BaseExpression | None:
         """The x of ``1 + exp(x)``; with `is_added` that of ``exp(x)``, to which the function adds 1."""
@@ -415,25 +459,43 @@ class LogOfSaturated(Rule):
         dimension = isinstance(self._operands_of(value)[-1], (cst.Integer, cst.UnaryOperation)) if of_two else False
         return (of_two and not dimension) or called(value) in _KEPT_ABOVE
 
-    def _may_be_in_half_precision(self, node: cst.CSTNode) -> bool:
+    def _may_be_in_half_precision(self, node: cst.CSTNode, *, kept_single: bool = False) -> bool:
         """Whether the file is run in half precision, or the programs that come to a place use what takes the precision
-        from settings; where these are not seen, any file of the project."""
-        return self._in_half_precision(kept_single=False) or self._has_settings(node)
-
-    def _has_settings(self, node: cst.CSTNode) -> bool:
-        project, facts = self.module.project, self.module.facts
-        if project is None or facts is None or not any(map(project.holding, _BY_SETTINGS)):
+        from settings; where these are not seen, this file or one that imports it. `kept_single`: of what autocast
+        leaves in single precision."""
+        if self._is_made_single(node):
             return False
+        if self._in_half_precision(kept_single):
+            return True
+        words = _WHOLE if kept_single else _BY_SETTINGS
+        around = self._modules_around(node, words)
+        files = [each.file for each in around]
+        of_bfloat = any(file.shows(_BFLOAT) for file in files) and not any(file.shows(_HALF) for file in files)
+        return not of_bfloat and any(_imports(each, words) for each in around)
+
+    def _is_made_single(self, node: cst.CSTNode) -> bool:
+        """Whether the function around casts what it is given: ``logits = logits.float()``."""
+        function = self.module.function_of(node)
+        assigned = (n for n in descendants(function.body) if isinstance(n, cst.Assign)) if function is not None else ()
+        return any(_casts_to_single(each) for each in assigned)
+
+    def _modules_around(self, node: cst.CSTNode, words: tuple[str, ...]) -> list[ModuleFacts]:
+        """The modules of the programs that come to a place; where these are not seen, this one and what imports it, of
+        those that hold one of the words."""
+        project, facts = self.module.project, self.module.facts
+        if project is None or facts is None or not any(map(project.holding, words)):
+            return []
         around = modules_around(facts, project, self.module.span(node).line)
-        files = [each.file for each in map(project.facts, around) if each is not None]
-        return not files or any(file.holds(word) for file in files for word in _BY_SETTINGS)
+        seen = [each for each in map(project.facts, around) if each is not None]
+        users = seen or (facts, *(programs(project, self.module.name, holding=words) if self.module.name else ()))
+        return [each for each in users if not _only_tries_out(each)]
 
     def _in_half_precision(self, kept_single: bool) -> bool:
         """Whether this file, or one that imports it, mentions half precision; `kept_single`: and no autocast."""
         project, name = self.module.project, self.module.name
         users = importers(project, name, holding=_HALF_WORDS) if project is not None and name else ()
-        files = (self.module.file, *(user.file for user in users if not user.file.is_test))
-        halved = [file.code for file in files if file.shows(_HALF)]
+        files = (self.module.file, *(user.file for user in users if not _only_tries_out(user)))
+        halved = [file.code for file in files if _is_halved(file)]
         return bool(halved) and not (kept_single and any(map(_AUTOCAST.search, halved)))
 
     def _operand(self, node: cst.CSTNode, function: str) -> cst.BaseExpression | None:
@@ -465,7 +527,10 @@ class LogOfSaturated(Rule):
         fix: Fix | None,
         labels: Sequence[tuple[cst.CSTNode, str]] = (),
         confidence: Confidence | None = None,
+        of_any_input: bool = False,
     ) -> None:
+        if confidence is None and self._harms_no_rank(node, of_any_input):
+            confidence = Confidence.LOW
         self.report(
             node,
             f"{what} and its logarithm is infinite: one rank's NaN gradient reaches all",
@@ -475,6 +540,20 @@ class LogOfSaturated(Rule):
             fix=fix,
             confidence=confidence,
         )
+
+    def _harms_no_rank(self, node: cst.Call, of_any_input: bool) -> bool:
+        """Whether no training of several ranks is seen to come to a place and go backward from there. What is infinite
+        whatever the model computes (`of_any_input`) is so for the ranks of those, too, who use a library."""
+        facts, project, owner = self.module.facts, self.module.project, self.module.class_of(node)
+        if owner is not None and self.module.is_subclass(owner, "torch.autograd.Function"):
+            return True  # it computes its gradient itself
+        if facts is None or project is None:
+            return True
+        if comes_untrained(self.module, node) or meets_no_ranks(self.module, node):
+            return True
+        if is_in_no_step(project, facts, self.module.span(node).line):
+            return True
+        return several_ranks(self.module, node) is None and not (of_any_input and is_installed(project))
 
     def _fix(self, node: cst.Call, inner: cst.BaseExpression, argument: cst.BaseExpression, instead: str) -> Fix | None:
         """Only where one function call holds the other, and the file knows torch by its name."""
@@ -486,6 +565,25 @@ class LogOfSaturated(Rule):
         rest = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in inner.args)
         edit = Edit(self.module.span(node), f"torch.nn.functional.{instead}({rest})")
         return Fix(f"use {instead}", Applicability.SAFE, (edit,))
+
+
+def _imports(facts: ModuleFacts, words: tuple[str, ...]) -> bool:
+    """Whether a module imports one of some packages, or something of such a name out of one."""
+    targets = facts.imports.names.values()
+    return any(part in words for target in targets for part in (target.partition(".")[0], target.rpartition(".")[2]))
+
+
+def _only_tries_out(facts: ModuleFacts) -> bool:
+    """Whether a file is a test, or a program that trains nothing, or is named after evaluation: a model that is trained
+    in single precision may be tried out in half."""
+    if facts.file.is_test or words_of(facts.name.rpartition(".")[2]) & names("branches", "evaluation"):
+        return True
+    return (facts.file.holds("__main__") or does_something(facts)) and not may_train(facts)
+
+
+def _is_halved(file: SourceFile) -> bool:
+    """Whether a file mentions half precision, or what may be of it, without bfloat16."""
+    return file.shows(_HALF) or (file.shows(_EITHER) and not file.shows(_BFLOAT))
 
 
 def _is_given_data(site: CallSite) -> bool:

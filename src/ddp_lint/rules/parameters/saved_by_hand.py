@@ -16,9 +16,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants
-from ddp_lint.tensors.operations import writes
-
-_AUTOGRAD = ("torch.autograd.Function", "torch.autograd.function.Function", "torch.autograd.function.InplaceFunction")
+from ddp_lint.tensors.operations import names, writes
 
 
 class Overwritten(NamedTuple):
@@ -49,7 +47,7 @@ def overwritten(module: Module, forward: cst.FunctionDef) -> Iterator[Overwritte
 
 def _is_of_autograd(module: Module, function: cst.FunctionDef) -> bool:
     of = module.class_of(function)
-    return of is not None and any(module.qualified(base.value) in _AUTOGRAD for base in of.bases)
+    return of is not None and any(module.qualified(base.value) in names("no_grad", "functions") for base in of.bases)
 
 
 def _comes_after(module: Module, write: cst.CSTNode, save: cst.Call, name: str) -> bool:
