@@ -27,6 +27,7 @@ from ddp_lint.verify.control_flow import (
     is_fixed,
     loops_around,
     names_of,
+    names_rank,
     rank_tests,
     tests_of,
     tree_at,
@@ -56,6 +57,21 @@ def between(mismatch: Mismatch) -> str:
             return (
                 f"rank {one.rank} is below {above} at line {here.line}, rank {other.rank} at line {there.line} is not"
             )
+    return ""
+
+
+def came_alone(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
+    """Of a call that a rank makes when the other one has ended: the outermost test of the rank above it, or above what
+    led to it, below which the other rank has made no call. `earlier` are the calls of the group that met before."""
+    calls = present(mismatch.calls)
+    if len(calls) > 1 or not mismatch.absent:
+        return ""
+    (rank, call), other = calls[0], mismatch.absent[0]
+    made = [frame for cells in earlier if (past := cells.get(other)) is not None for frame in past.frames]
+    for here in reversed(call.frames):
+        for text, arm, asks in conditions_above(here, here.line):
+            if asks and not any(frame.path == here.path and frame.line in arm for frame in made):
+                return f"rank {rank} is below {text} at line {here.line}, where rank {other} has made no call"
     return ""
 
 
@@ -249,7 +265,8 @@ def _in_one_round(one: Call, other: Call) -> bool:
 
 def made_of(mismatch: Mismatch) -> str:
     """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
-    the latest one first, in the functions that called this one as well; with the test of the rank that one is below."""
+    the latest one first, in the functions that called this one as well; with the test of the rank that one is below.
+    Behind the first one those that name the rank, where there are any: the others are the same on all ranks."""
     calls = present(mismatch.calls)
     if mismatch.kind is not Kind.SHAPE or len(calls) < 2 or not _in_one_round(calls[0], calls[1]):
         return ""
@@ -270,6 +287,8 @@ def made_of(mismatch: Mismatch) -> str:
                 wanted = wanted - made | names_of(node.value) | (made if _stores_item(node) else set())
         wanted &= {arg.arg for arg in function.args.args} if function is not None else set()
         inner = frame
+    unlike = [(frame, n) for frame, n in found[1:] if names_rank(n.value) or rank_tests(frame.path, n.lineno)]
+    found = [*found[:1], *unlike] if unlike else found
     sizes = "; ".join(_assigned_at(frame, node) for frame, node in found)
     text = "both ranks are in the same iteration, where the tensor has a different size on each"
     return f"{text}: {sizes}" if sizes else ""
