@@ -288,6 +288,20 @@ def test_the_condition_on_the_part_of_a_round_is_named(tmp_path: pathlib.Path) -
     assert found.cause.startswith("experts is used only at line 7, depending on `if not len(rows)` (line 5)")
 
 
+def test_a_rank_in_the_next_round_has_skipped_the_call_of_the_last_one(tmp_path: pathlib.Path) -> None:
+    """It waits at a line before that of the other rank."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def hook(grad):\n    if grad.max() < 1:\n        return grad\n    return mean(grad)\n\n\n"
+        "def main():\n    build()\n    for step in range(9):\n        out = model(x)\n        out.backward()\n"
+    )
+    built = _at(path, (8, "main"))
+    behind = dataclasses.replace(_at(path, (4, "hook"), (11, "main")), rounds=(Round(1, 9, "step", "0"),))
+    ahead = dataclasses.replace(_at(path, (10, "main"), step_9="1"), op="broadcast")
+    (found,) = discover([run([built, behind], [built, ahead], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause.startswith("rank 0 reached line 4 after `if grad.max() < 1` (line 2); rank 1 skipped it")
+
+
 def test_of_what_made_tensors_of_unlike_size_that_which_names_the_rank_is_named(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(

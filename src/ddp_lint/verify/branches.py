@@ -218,8 +218,9 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
         since = _line_in(here, earlier[-1].get(one.rank) if earlier else None)
         ways = [(one, other, here, there), (other, one, there, here)]
         ways.sort(key=lambda way: _flow(way[2].line, since))
-        # At the line of the last call a rank may be in the same round, or in the next one.
-        ways = ways if since in (here.line, there.line) else ways[:1]
+        # At the line of the last call a rank may be in the same round, or in the next one; of some loops it is known.
+        either = since in (here.line, there.line) or _in_unlike_rounds(one.collective, other.collective)
+        ways = ways if either else ways[:1]
         text = next(filter(None, itertools.starmap(_went_past, ways)), "")
         if text:
             return text
@@ -358,6 +359,11 @@ def _left_first(call: Collective, outer: Round, loop: Loop) -> LeftLoop | None:
     text = f"the loop `{head(inside[0])}` (line {inside[0].lineno}) ends on one rank before it does on another"
     how = _how_left(inside[0], frames[0]) if list(ways_out(inside[0].body)) else ""
     return LeftLoop(inside[0].lineno, text + how)
+
+
+def _in_unlike_rounds(one: Collective, another: Collective) -> bool:
+    there = {_from_outside(another, theirs): theirs.value for theirs in another.rounds}
+    return any(there.get(_from_outside(one, mine), mine.value) != mine.value for mine in one.rounds)
 
 
 def _from_outside(call: Collective, one: Round) -> tuple[int, int, str]:
