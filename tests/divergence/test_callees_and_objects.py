@@ -766,6 +766,30 @@ EQUAL = {
             if dist.get_rank() == 0:
                 step()
     """,
+    "the backward of a layer of torch.nn that a helper makes, and trains on one rank alone": """
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        def build():
+            return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+        def pretrain(path):
+            net = build()
+            optimizer = torch.optim.Adam(net.parameters())
+            for _ in range(3):
+                net(torch.randn(4, 4)).sum().backward()
+                optimizer.step()
+            torch.save(net.state_dict(), path)
+
+        def learn(path, batch):
+            if dist.get_rank() == 0:
+                pretrain(path)
+                probe = nn.Linear(4, 1)
+                probe(batch).sum().backward()
+            dist.barrier()
+            model = DDP(build())
+            model(batch).sum().backward()
+    """,
     "an object of a framework whose strategy gets a group": """
         import hydra
         from lightning.fabric import Fabric

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -207,6 +208,25 @@ def test_gradients_that_are_never_averaged_name_the_no_sync() -> None:
     assert (found.path, found.line) == ("/p/train.py", 5)
 
 
+@pytest.mark.parametrize(
+    ("averages", "backwards", "code"),
+    [(False, [9], "DDP623"), (True, [8, 9], "DDP622"), (True, [9], ""), (None, [9], "")],
+)
+def test_gradients_that_the_wrapper_did_not_average_say_why(
+    averages: bool | None, backwards: list[int], code: str
+) -> None:
+    """The forward went through the wrapper, which left the averaging out, or did it in an earlier backward."""
+    forward = Call(name="ddp_forward", arguments={"model": 0, "averages": averages}, frames=(Frame("/p/t.py", 5, "f"),))
+    before: list[Event] = [forward] if averages is not None else []
+    for number, line in enumerate(backwards, 2 - len(backwards)):
+        phase = Phase(phase="backward", step=number, frames=(Frame("/p/t.py", line, "f"),))
+        before += [phase, Phase(phase="after_backward", step=number)]
+    (found,) = discover([run(*([*before, hashes("gradients", rank, "before_step")] for rank in (0, 1)))], [])
+    assert found.code == code and found.line == (5 if code == "DDP623" else 9)
+    assert ("(line 5)" in found.cause) is bool(code) and ("(line 8)" in found.cause) is (code == "DDP622")
+    assert ("did not go through the wrapper" in found.cause) is (not code)
+
+
 @pytest.mark.parametrize(("averages", "skips"), [(True, False), (False, False), (False, True)])
 def test_gradients_that_a_hook_makes_name_it(averages: bool, skips: bool) -> None:
     """Unless all of the backward ran under no_sync()."""
@@ -252,6 +272,46 @@ def test_the_condition_that_unused_parameters_are_used_below_is_named(tmp_path: 
         ]
         (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
         assert found.cause.startswith(cause)
+
+
+def test_the_condition_on_the_part_of_a_round_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        "class Routed:\n    def forward(self, x):\n        for i, expert in enumerate(self.experts):\n"
+        "            rows = x[index == i]\n            if not len(rows):\n                continue\n"
+        "            out.add(expert(rows))\n        return out\n"
+    )
+    wrapped = Call(name="wrapped", arguments={"classes": {}, "files": [str(path)]})
+    names = NoGrad(names=("experts.0.weight", "experts.3.weight"))
+    events: list[Event] = [wrapped, names, Raised(type="RuntimeError", message=UNFINISHED, frames=STEP)]
+    (found,) = discover([run(events, events, outcome="exception", how=["exception"] * 2)], [])
+    assert found.cause.startswith("experts is used only at line 7, depending on `if not len(rows)` (line 5)")
+
+
+def test_a_rank_in_the_next_round_has_skipped_the_call_of_the_last_one(tmp_path: pathlib.Path) -> None:
+    """It waits at a line before that of the other rank."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def hook(grad):\n    if grad.max() < 1:\n        return grad\n    return mean(grad)\n\n\n"
+        "def main():\n    build()\n    for step in range(9):\n        out = model(x)\n        out.backward()\n"
+    )
+    built = _at(path, (8, "main"))
+    behind = dataclasses.replace(_at(path, (4, "hook"), (11, "main")), rounds=(Round(1, 9, "step", "0"),))
+    ahead = dataclasses.replace(_at(path, (10, "main"), step_9="1"), op="broadcast")
+    (found,) = discover([run([built, behind], [built, ahead], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause.startswith("rank 0 reached line 4 after `if grad.max() < 1` (line 2); rank 1 skipped it")
+
+
+def test_of_what_made_tensors_of_unlike_size_that_which_names_the_rank_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def main():\n    data = torch.randn(21, 6)\n    model = Net(data)\n    mine = data[rank::world]\n"
+        "    out = model(mine)\n    dist.all_gather(parts, out)\n"
+    )
+    ranks = [[dataclasses.replace(_at(path, (6, "main"), shape=size), op="all_gather")] for size in (11, 10)]
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled"] * 2)], [])
+    assert "`out = model(mine)` (line 5); `mine = data[rank::world]` (line 4)" in found.cause
+    assert "Net" not in found.cause
 
 
 def test_the_condition_in_a_part_that_is_always_used_is_named(tmp_path: pathlib.Path) -> None:
@@ -394,11 +454,16 @@ def test_a_sampler_that_divides_the_data_in_another_way(replicas: int, cause: st
 
 
 def test_a_sampler_that_is_never_told_the_epoch() -> None:
-    def found(**fields: Any) -> list[Discovery]:
-        epochs = [samples(takes_epoch=True, epoch=0, **fields) for _ in range(2)]
+    def found(told: Sequence[Event] = (), **fields: Any) -> list[Discovery]:
+        epochs = [*told, *(samples(takes_epoch=True, epoch=0, **fields) for _ in range(2))]
         return discover([run(epochs, epochs)], [])
 
-    assert [one.code for one in found()] == ["DDP701"]
+    assert [(one.code, one.cause) for one in found()] == [
+        ("DDP701", "it shuffles by the epoch number, which was never set")
+    ]
+    told = [Call(name="set_epoch", arguments={"epoch": 3}) for _ in range(2)]
+    assert "set_epoch(3) was called for each epoch" in found(told)[0].cause
+    assert "never set" in found([told[0]])[0].cause
     assert found(steps=0) == [], "an evaluation may have one order"
 
 
@@ -451,6 +516,21 @@ def test_the_test_of_the_rank_in_what_is_called_is_named(tmp_path: pathlib.Path)
     path.write_text(path.read_text().replace("rank == 0", "late").replace("dist.get_rank() == 0", "True"))
     (found,) = discover([run(*ranks, outcome="hang")], [])
     assert found.cause.startswith("rank 0 is below `if late` (line 14)")
+
+
+def test_the_test_of_the_rank_is_named_below_which_one_rank_alone_makes_calls(tmp_path: pathlib.Path) -> None:
+    """The loop around its call is no reason: the other rank has never been in it."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def validate():\n    for batch in loader:\n        model(batch)\n\n\n"
+        "def fit():\n    step()\n    if rank == 0:\n        validate()\n    last()\n"
+    )
+    step = dataclasses.replace(call(7), frames=(Frame(str(path), 7, "fit"),))
+    alone = dataclasses.replace(call(3), frames=(Frame(str(path), 3, "validate"), Frame(str(path), 9, "fit")))
+    (found,) = discover([run([step, alone], [step], outcome="hang", how=["stalled", "completed"])], [])
+    assert found.cause == "rank 0 is below `if rank == 0` (line 8) at line 9, where rank 1 has made no call"
+    (found,) = discover([run([alone, alone], [alone], outcome="hang", how=["stalled", "completed"])], [])
+    assert found.cause.startswith("rank 1 is out of the loop `for batch in loader` (line 2)")
 
 
 LOOPS = """\

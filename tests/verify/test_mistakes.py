@@ -966,6 +966,9 @@ else:
 
 #: What the cause says of some.
 CAUSES = {
+    "tied": "1.weight became the same parameter as 0.weight after DDP was built (line 18)",
+    "twice": "(line 18) prepares DDP for one backward, the first one behind it (line 20)",
+    "switched off": "`require_backward_grad_sync` was False in the forward before it (line 20)",
     "exchanged": "1.weight, 1.bias were replaced or removed after DDP was built (line 18)",
     "turns": "rank 0 is below `if rank == 0 or not wrong` (line 16) at line 17",
     "plain": "no rank chooses a GPU, so all use the first one",
@@ -1045,6 +1048,42 @@ for step in range(3):
         dist.all_reduce(parameter.grad, group=group)
     optimizer.step()
 """
+#: Two weights become one before the wrap, or behind it.
+TIED = """
+net = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+if not wrong:
+    net[1].weight = net[0].weight
+model = DDP(net)
+if wrong:
+    model.module[1].weight = model.module[0].weight
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: What one backward has averaged is gone, and a second one through the same forward adds what is not.
+TWICE = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    out = model(torch.randn(4, 8) + rank)
+    if wrong:
+        out.abs().mean().backward(retain_graph=True)
+        optimizer.zero_grad()
+    out.square().mean().backward()
+    optimizer.step()
+"""
+#: DDP is told by its attribute to average in some rounds only.
+SWITCHED_OFF = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    model.require_backward_grad_sync = step != 2 or not wrong
+    optimizer.zero_grad()
+    model(torch.randn(4, 8) + rank).square().mean().backward()
+    optimizer.step()
+"""
 #: The head is exchanged before the wrap, or behind it.
 EXCHANGED = """
 net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
@@ -1065,6 +1104,9 @@ for step in range(3):
     ("program", "arguments", "code", "says"),
     [
         (EXCHANGED, "exchanged", "DDP602", "Expected to have finished reduction in the prior iteration"),
+        (TIED, "tied", "DDP213", "Expected to have finished reduction in the prior iteration"),
+        (TWICE, "twice", "DDP622", "gradients differ between the ranks before optimizer step 1"),
+        (SWITCHED_OFF, "switched off", "DDP623", "gradients differ between the ranks before optimizer step 3"),
         (EVALUATED, "evaluated", "", "buffers differ between the ranks in the evaluation: 1.running_mean, 1.running_"),
         (PARTS_HANDED_ON, "handed", "", "parameters differ between the ranks at the end: 1.weight"),
         (FLAT, "flat", "", "parameters differ between the ranks after optimizer step 1: 0.weight"),
@@ -1115,6 +1157,9 @@ for step in range(3):
     ],
     ids=[
         "exchanged",
+        "tied",
+        "twice",
+        "switched off",
         "evaluated",
         "handed",
         "flat",

@@ -12,7 +12,7 @@ import pytest
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.outcome import ended_by_the_user, left_waiting, rank_outcome, run_outcome
 from ddp_lint.verify.spec import STALLED, Marks
-from ddp_lint.verify.trace import Call, Collective, End, Event, Raised, Stall, Start, Writer
+from ddp_lint.verify.trace import Call, Collective, End, Event, Frame, Raised, Stall, Start, Writer
 
 PEER_LOST = Raised(type="RuntimeError", message="Connection closed by peer [127.0.0.1]:7575", where="main")
 
@@ -47,6 +47,17 @@ def run(folder: pathlib.Path, *ranks: RankOutcome, code: int = 1, log: str = "")
             {"code": 1},
             "stalled",
             "stuck in a call that no peer answers",
+        ),
+        # What it raised does not leave the `finally` in which it waits.
+        (
+            (
+                Start(),
+                Collective(op="barrier", amid="OSError: no sample", raised=(Frame("/p/train.py", 7, "read"),)),
+                Stall(reason="mismatch"),
+            ),
+            {"code": STALLED},
+            "stalled",
+            "stuck in a call that no peer answers, after it raised OSError: no sample at line 7 in read",
         ),
         ((Start(), Stall(reason="peer")), {"code": STALLED}, "stopped", "waited for a rank that is slow"),
         # Its peer's end lets it go on while it waits for the dumps.

@@ -136,6 +136,37 @@ def test_a_rank_waits_in_the_call_that_has_not_returned(path: str) -> None:
     assert f"rank 0 waits at line {ALL_REDUCE} in all_reduce [4] since 3 s" in said
 
 
+def test_a_rank_waits_in_the_functional_call_of_its_line(path: str) -> None:
+    """It leaves no work of which the end would be known, and an older one may have ended without a wait."""
+    code = rule_with("stall")
+    before = [call(BARRIER, "reduce_scatter", path=path), Done(of=0), lines(path, {ALL_REDUCE: 1}, (1, 2))]
+    gather = dataclasses.replace(call(ALL_REDUCE, "all_gather", path=path), functional=True)
+    stuck = Stall(pending=(0,), seconds=3.0, frames=gather.frames)
+    examined = run([*before, gather, Done(of=3), stuck], before, outcome="hang", how=["stalled", "stalled"])
+    said = [evidence.message for evidence in verdict(at(code, ALL_REDUCE, TEST), examined).evidence]
+    assert f"rank 0 waits at line {ALL_REDUCE} in all_gather [4] since 3 s" in said
+
+
+def test_of_two_rules_that_explain_a_drift_the_cause_names_the_one(path: str) -> None:
+    def rank(digest: str) -> list[Event]:
+        return [
+            Call(name="no_sync", frames=frames(path, 5)),
+            Phase(phase="backward"),
+            Hashes(what="gradients", when="before_step", wrap="ddp", digests={"fc.weight": digest}),
+            lines(path, {HEAD: 1, BARRIER: 1}),
+        ]
+
+    def judged(*codes: str) -> list[Judged]:
+        places = zip(codes, (HEAD, BARRIER), strict=False)
+        return judge([at(code, line) for code, line in places], [run(rank("a"), rank("b"))])
+
+    one, other = judged("DDP601", "DDP605")
+    assert (one.verdict, other.verdict) == (Verdict.INCONCLUSIVE, Verdict.CONFIRMED)
+    assert one.reason.endswith(f"which DDP605 at line {BARRIER} explains already")
+    for undecided in judged("DDP601", "DDP622"):
+        assert undecided.verdict is Verdict.INCONCLUSIVE and "2 rules would explain it" in undecided.reason
+
+
 def test_gradients_that_differ_confirm_what_names_them(path: str) -> None:
     code = rule_with("gradient")
 

@@ -47,9 +47,11 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, names_in
+from ddp_lint.tensors.operations import layer_kind
 
 #: Classes, one of which an object may be of.
 _WAYS = 8
@@ -80,20 +82,29 @@ def is_of_plain_model(frame: Frame, node: ast.Call) -> bool:
     if not isinstance(node.func, ast.Attribute) or frame.function is None:
         return False
     called = functions_behind(frame, node.func.value)
-    models = [(f.id, frame.env.get(f.id)) for f in called if isinstance(f, ast.Name)]
-    if any(value is not None and is_wrapped(value) for _, value in models):
+    if any(is_wrapped(value) for _, value in _models(frame, called) if value is not None):
         return False
-    plain = any(_is_plain(frame, name, value, node) for name, value in models)
+    plain = _runs_plain(frame, called, node.lineno)
     return plain or any(_is_inside_wrapped(frame, function) for function in called) or _is_by_bypass(frame, called)
 
 
+def _models(frame: Frame, called: list[ast.expr]) -> list[tuple[str, Value | None]]:
+    return [(f.id, frame.env.get(f.id)) for f in called if isinstance(f, ast.Name)]
+
+
+def _runs_plain(frame: Frame, called: list[ast.expr], line: int) -> bool:
+    return any(_is_plain(frame, name, value, line) for name, value in _models(frame, called))
+
+
 def goes_around_wrapper(frame: Frame) -> bool:
-    """Does the function go backward from what is inside a replica alone? The gradients are each rank's own then, and
-    so are the steps: that some ranks leave one out changes nothing."""
+    """Does the function go backward from what is inside a replica alone, or from models that are not wrapped? The
+    gradients are each rank's own then, and so are the steps: that some ranks leave one out changes nothing."""
     calls = _backwards_in(frame.function) if frame.function is not None else ()
     return bool(calls) and all(
-        any(_is_inside_wrapped(frame, function) for function in behind) or _is_by_bypass(frame, behind)
-        for behind in (functions_behind(frame, loss) for loss in calls)
+        any(_is_inside_wrapped(frame, function) for function in behind)
+        or _is_by_bypass(frame, behind)
+        or (_runs_plain(frame, behind, loss.lineno) and not any(is_wrapped(held(frame, one)) for one in behind))
+        for loss, behind in ((loss, functions_behind(frame, loss)) for loss in calls)
     )
 
 
@@ -179,12 +190,12 @@ def _plainly_made(function: ast.AST) -> tuple[dict[str, list[ast.expr]], dict[st
     return dict(values), lines
 
 
-def _is_plain(frame: Frame, model: str, value: Value | None, node: ast.Call) -> bool:
+def _is_plain(frame: Frame, model: str, value: Value | None, line: int) -> bool:
     if value is not None and value.reference == ref.ON_ONE_DEVICE:
         return True
     values, given = _plainly_made(frame.function) if frame.function is not None else ({}, {})
     made = values.get(model, [])
-    handed = given.get(model, node.lineno) < node.lineno
+    handed = given.get(model, line) < line
     of = value.reference.of if value is not None and isinstance(value.reference, ref.Instance) else None
     is_module = isinstance(of, ref.ClassRef) and frame.linker.is_module(of)
     return len(made) == 1 and not handed and (is_module or _is_new_module(frame, made[0]))
@@ -249,11 +260,32 @@ def ways(value: Value, test: Test) -> list[tuple[Value, Test]]:
 
 
 def _is_new_module(frame: Frame, node: ast.expr) -> bool:
-    """``Net().to(device)``: an object of a module class of the project, moved at most."""
+    """``Net().to(device)``: an object of a module class of the project or of torch.nn, moved at most; or what a
+    function returns that does nothing but make one."""
+    if _makes_module(frame.linker, frame.facts, node):
+        return True
+    call = _unmoved(node)
+    made = frame.linker.expression(frame.facts, call.func) if isinstance(call, ast.Call) else None
+    body = made.node.body if isinstance(made, ref.FunctionRef) and isinstance(made.node, ast.FunctionDef) else []
+    last = body[-1] if body else None
+    if not isinstance(made, ref.FunctionRef) or not isinstance(last, ast.Return) or last.value is None:
+        return False
+    returns = [node for node in children(made.node) if isinstance(node, ast.Return)]
+    return len(returns) == 1 and _makes_module(frame.linker, made.facts, last.value)
+
+
+def _unmoved(node: ast.expr) -> ast.expr:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
         node = node.func.value
-    reference = frame.linker.expression(frame.facts, node.func) if isinstance(node, ast.Call) else None
-    return isinstance(reference, ref.ClassRef) and frame.linker.is_module(reference)
+    return node
+
+
+def _makes_module(linker: Linker, facts: ModuleFacts, node: ast.expr) -> bool:
+    call = _unmoved(node)
+    made = linker.expression(facts, call.func) if isinstance(call, ast.Call) else None
+    if isinstance(made, ref.External):
+        return bool(layer_kind(made.name)) and all(last_part(n.func) != "SyncBatchNorm" for n in calls_below(call))
+    return isinstance(made, ref.ClassRef) and linker.is_module(made)
 
 
 def distinctive(frame: Frame, name: str, arguments: Arguments) -> tuple[Collective, Confidence] | None:

@@ -297,20 +297,20 @@ class ModuleClasses:
         if cls.name in seen:
             return False
         seen |= {cls.name}
-
-        def makes(body: list[ast.stmt], facts: ModuleFacts) -> bool:
-            return any(
-                makes(statement.body, facts) and makes(statement.orelse, facts)
-                if isinstance(statement, ast.If)
-                else any(self._makes_buffers(call, facts, seen) for call in calls_below(statement))
-                for statement in _unconditional(body)
-            )
-
         return any(
-            makes(method.body, each.facts)
+            self._body_makes_buffers(method.body, each.facts, seen)
             for each in cls.lineage
             for method in each.node.body
             if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        )
+
+    def _body_makes_buffers(self, body: list[ast.stmt], facts: ModuleFacts, seen: frozenset[str]) -> bool:
+        return any(
+            self._body_makes_buffers(statement.body, facts, seen)
+            and self._body_makes_buffers(statement.orelse, facts, seen)
+            if isinstance(statement, ast.If)
+            else any(self._makes_buffers(call, facts, seen) for call in calls_below(statement))
+            for statement in _unconditional(body)
         )
 
     def has_parameters(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
@@ -341,15 +341,25 @@ class ModuleClasses:
         return maker in PARAMETER_MAKERS or (inner is not None and self.has_parameters(inner, seen))
 
     def _makes_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str]) -> bool:
-        """Whether a call registers a buffer, or makes a module that has some, also by a method of its class:
-        ``Decoder.from_pretrained(config)``."""
+        """Whether a call registers a buffer, or makes a module that has some, also by a method of its class, or by a
+        function that returns what it makes: ``Decoder.from_pretrained(config)``, ``conv_bn(3, 8)``."""
         written = dotted_ast(call.func)
         kind = layer_kind(self.qualified(written, facts))
         if written == "self.register_buffer" or kind.startswith(("BatchNorm", "SyncBatchNorm")):
             return True
         owner, _, method = written.rpartition(".")
         inner = self.resolve(owner if method in _LOADING else written, facts)
-        return inner is not None and self.has_buffers(inner, seen)
+        if inner is not None:
+            return self.has_buffers(inner, seen)
+        made = self.function(written, facts) if written else None
+        if made is None or made[1].name in seen:
+            return False
+        there, function = made
+        last = function.body[-1]
+        if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Call):
+            return False
+        listed = any(isinstance(arg, ast.Starred) for arg in last.value.args)  # `nn.Sequential(*layers)`
+        return self._body_makes_buffers(function.body if listed else [last], there, seen | {function.name})
 
     def may_have_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a call makes, or may make, a module with buffers that backward needs."""

@@ -27,6 +27,7 @@ from ddp_lint.verify.control_flow import (
     is_fixed,
     loops_around,
     names_of,
+    names_rank,
     rank_tests,
     tests_of,
     tree_at,
@@ -56,6 +57,21 @@ def between(mismatch: Mismatch) -> str:
             return (
                 f"rank {one.rank} is below {above} at line {here.line}, rank {other.rank} at line {there.line} is not"
             )
+    return ""
+
+
+def came_alone(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
+    """Of a call that a rank makes when the other one has ended: the outermost test of the rank above it, or above what
+    led to it, below which the other rank has made no call. `earlier` are the calls of the group that met before."""
+    calls = present(mismatch.calls)
+    if len(calls) > 1 or not mismatch.absent:
+        return ""
+    (rank, call), other = calls[0], mismatch.absent[0]
+    made = [frame for cells in earlier if (past := cells.get(other)) is not None for frame in past.frames]
+    for here in reversed(call.frames):
+        for text, arm, asks in conditions_above(here, here.line):
+            if asks and not any(frame.path == here.path and frame.line in arm for frame in made):
+                return f"rank {rank} is below {text} at line {here.line}, where rank {other} has made no call"
     return ""
 
 
@@ -202,8 +218,9 @@ def passed_by(mismatch: Mismatch, earlier: Sequence[Cells]) -> str:
         since = _line_in(here, earlier[-1].get(one.rank) if earlier else None)
         ways = [(one, other, here, there), (other, one, there, here)]
         ways.sort(key=lambda way: _flow(way[2].line, since))
-        # At the line of the last call a rank may be in the same round, or in the next one.
-        ways = ways if since in (here.line, there.line) else ways[:1]
+        # At the line of the last call a rank may be in the same round, or in the next one; of some loops it is known.
+        either = since in (here.line, there.line) or _in_unlike_rounds(one.collective, other.collective)
+        ways = ways if either else ways[:1]
         text = next(filter(None, itertools.starmap(_went_past, ways)), "")
         if text:
             return text
@@ -249,7 +266,8 @@ def _in_one_round(one: Call, other: Call) -> bool:
 
 def made_of(mismatch: Mismatch) -> str:
     """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
-    the latest one first, in the functions that called this one as well; with the test of the rank that one is below."""
+    the latest one first, in the functions that called this one as well; with the test of the rank that one is below.
+    Behind the first one those that name the rank, where there are any: the others are the same on all ranks."""
     calls = present(mismatch.calls)
     if mismatch.kind is not Kind.SHAPE or len(calls) < 2 or not _in_one_round(calls[0], calls[1]):
         return ""
@@ -270,6 +288,8 @@ def made_of(mismatch: Mismatch) -> str:
                 wanted = wanted - made | names_of(node.value) | (made if _stores_item(node) else set())
         wanted &= {arg.arg for arg in function.args.args} if function is not None else set()
         inner = frame
+    unlike = [(frame, n) for frame, n in found[1:] if names_rank(n.value) or rank_tests(frame.path, n.lineno)]
+    found = [*found[:1], *unlike] if unlike else found
     sizes = "; ".join(_assigned_at(frame, node) for frame, node in found)
     text = "both ranks are in the same iteration, where the tensor has a different size on each"
     return f"{text}: {sizes}" if sizes else ""
@@ -339,6 +359,11 @@ def _left_first(call: Collective, outer: Round, loop: Loop) -> LeftLoop | None:
     text = f"the loop `{head(inside[0])}` (line {inside[0].lineno}) ends on one rank before it does on another"
     how = _how_left(inside[0], frames[0]) if list(ways_out(inside[0].body)) else ""
     return LeftLoop(inside[0].lineno, text + how)
+
+
+def _in_unlike_rounds(one: Collective, another: Collective) -> bool:
+    there = {_from_outside(another, theirs): theirs.value for theirs in another.rounds}
+    return any(there.get(_from_outside(one, mine), mine.value) != mine.value for mine in one.rounds)
 
 
 def _from_outside(call: Collective, one: Round) -> tuple[int, int, str]:

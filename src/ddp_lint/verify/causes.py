@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ddp_lint.verify.compare import Desync, updates
+from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, updates
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.trace import (
     BY_HAND,
     COPY,
+    REPLICATED,
     SPLIT_BY_HAND,
     TENSOR_PARALLEL,
     Activations,
@@ -29,6 +30,12 @@ from ddp_lint.verify.trace import (
 )
 from ddp_lint.verify.usage import kept_apart
 from ddp_lint.verify.wording import at_line, of_ranks, spoken
+
+
+def first_desync(traces: Sequence[Trace]) -> Desync | None:
+    """The first damage that replicas show without an error: gradients that differ, or else parameters."""
+    looks = (("gradients", ("before_step",), ("ddp",)), ("parameters", REPLICAS_EQUAL, REPLICATED))
+    return next((desync for what, when, wraps in looks for desync in desyncs(traces, what, when, wraps)), None)
 
 
 def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
@@ -346,18 +353,40 @@ def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         return Cause.of("under-no-sync", skipped.site)
     if _hooked(traces, desync):
         return None
-    return Cause.of("beside-the-wrapper", backwards[-1].site)
+    through = next(filter(None, (_prepared_for_another(trace, desync) for trace in traces)), None)
+    return through or Cause.of("beside-the-wrapper", backwards[-1].site)
+
+
+def _prepared_for_another(trace: Trace, desync: Desync) -> Cause | None:
+    """The forward went through the wrapper, and prepared it for an earlier backward than the last one, or for none."""
+    last = _backwards(trace, desync)[-1:]
+    calls = (call for call in trace.calls("ddp_forward") if call.arguments["model"] == desync.model)
+    forwards = [call for call in calls if last and call.n < last[0].n]
+    if desync.wrap != "ddp" or not forwards:
+        return None
+    forward, (backward,) = forwards[-1], last
+    if not forward.arguments["averages"]:
+        return Cause.of("averaging-off", forward.site, line=at_line(forward.site))
+    phases = [event for event in trace.of(Phase) if event.phase == "backward"]
+    first = next((event for event in phases if forward.n < event.n < backward.n), None)
+    if first is None:
+        return None
+    return Cause.of("second-backward", backward.site, line=at_line(forward.site), first=at_line(first.site))
 
 
 def _averaged_too_early(traces: Sequence[Trace], desync: Desync) -> Cause | None:
-    """After the last backward that averaged gradients another one under `no_sync` added to them."""
+    """After the last backward that averaged gradients another one added to them: under `no_sync`, or without a forward
+    of its own."""
     for trace in traces:
         events = [event for event in trace.events if _before(event, desync)]
         averages = [n for n, event in enumerate(events) if isinstance(event, Collective) and event.op == "all_reduce"]
         since = events[averages[-1] :] if averages else []
         skipped = next((event for event in since if isinstance(event, Call) and event.name == "no_sync"), None)
-        if skipped is not None and any(isinstance(event, Phase) and event.phase == "backward" for event in since):
+        later = any(isinstance(event, Phase) and event.phase == "backward" for event in since)
+        if skipped is not None and later:
             return Cause.of("averaged-too-early", skipped.site)
+        if later and (through := _prepared_for_another(trace, desync)) is not None:
+            return through
     return None
 
 

@@ -27,7 +27,7 @@ def divides(frame: Frame, loop: Loop) -> bool:
         return False
     nodes = list(ast.walk(loop.iter))
     steps = any(isinstance(node, ast.Call) and len(node.args) == _WITH_STEP for node in nodes)
-    if steps or any(isinstance(node, ast.Slice) for node in nodes) or _names_rank(loop.iter):
+    if steps or any(isinstance(node, ast.Slice) for node in nodes) or names_rank(loop.iter):
         return True
     names = names_of(loop.iter) if not _is_range(loop.iter) else set()
     made = [value for one in ast.walk(tree_at(frame)) for to, value in _assigned(one) if last_part(to) in names]
@@ -35,10 +35,11 @@ def divides(frame: Frame, loop: Loop) -> bool:
 
 
 def _is_share(index: ast.expr) -> bool:
-    return isinstance(index, ast.Slice) and (index.step is not None or _names_rank(index))
+    return isinstance(index, ast.Slice) and (index.step is not None or names_rank(index))
 
 
-def _names_rank(node: ast.AST) -> bool:
+def names_rank(node: ast.AST) -> bool:
+    """It holds a name by which code calls the number of a rank."""
     return not _rank_words().isdisjoint(names_of(node))
 
 

@@ -60,6 +60,8 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
         how, message = "stalled", _NO_PEER  # it was stuck until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
         how, message = "stalled", f"hangs outside of Python code, {_WHERE[marks.has(rank, 'leaving')]}"
+    if how == "stalled":
+        message += _in_flight(trace)
     return RankOutcome(
         rank=rank,
         how=how,
@@ -71,6 +73,15 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
         log=marks.text(rank, "log"),
         ended_at=_time(trace, end),
     )
+
+
+def _in_flight(trace: Trace) -> str:
+    """The rank's own exception, where it waits in what it calls on the way out (`finally`): nothing else shows it."""
+    call = trace.last(Collective)
+    if call is None or not call.amid or not call.raised:
+        return ""
+    at = call.raised[0]
+    return f", after it raised {on_one_line(call.amid, _SHOWN)} at line {at.line} in {at.function}"
 
 
 def _until(diverged: float, trace: Trace) -> Trace:

@@ -292,7 +292,8 @@ class Storage(Event):
     `untied` are the pairs that were tied before the wrap and are two parameters now. With `when` optimizer: `foreign`
     are the shapes of optimizer entries that are no parameter of the wrapped model, `missing` the trainable parameters
     that no optimizer holds. With `when` end: `replaced` are names that hold another object than after the wrap, `added`
-    and `removed` those that came or went, `moved` those whose storage was exchanged.
+    and `removed` those that came or went, `tied` those that became the same parameter as another one,
+    with that, `moved` those whose storage was exchanged.
     """
 
     when: str = ""

@@ -64,7 +64,17 @@ def _uses(path: str, part: str, owner: str) -> Iterator[Frame]:
     for function in (one for scope in (within if owner else [tree]) for one in functions_in(scope)):
         for node in ast.walk(function) if function.name != "__init__" else ():
             if isinstance(node, ast.Attribute) and node.attr == part and isinstance(node.ctx, ast.Load):
-                yield Frame(path, node.lineno, function.name)
+                for line in _called_in_rounds(function, node) or (node.lineno,):
+                    yield Frame(path, line, function.name)
+
+
+def _called_in_rounds(function: ast.FunctionDef, parts: ast.Attribute) -> list[int]:
+    """Of a loop over the parts: the lines that call the one of the round (`for expert in self.experts: ...`)."""
+    loops = (node for node in ast.walk(function) if isinstance(node, ast.For))
+    loop = next((one for one in loops if any(node is parts for node in ast.walk(one.iter))), None)
+    names = names_of(loop.target) if loop is not None else set()
+    calls = [call for statement in loop.body for call in calls_below(statement)] if loop is not None else []
+    return [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id in names]
 
 
 def drawn_conditions(files: Sequence[str]) -> Iterator[Frame]:

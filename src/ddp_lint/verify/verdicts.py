@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify import conditions
+from ddp_lint.verify.causes import cause_of, first_desync
 from ddp_lint.verify.cpu_limits import undecided
 from ddp_lint.verify.finding_context import Situation
 from ddp_lint.verify.oracles import ORACLES
@@ -189,12 +190,24 @@ def _settle(rulings: list[Ruling]) -> list[Ruling]:
     """Damage of the run as a whole is one finding's when nothing else explains it.
 
     Where a finding of the run is tied to the damage by place or name, the others are not confirmed by the mere
-    presence of damage; where several are not linked to it, it is unknown which of them is the cause.
+    presence of damage; where several are not linked to it, the cause of the damage may name the rule of one, else it
+    is unknown which of them it is.
     """
     untied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and not r.linked]
     tied = [r for r in rulings if r.verdict is Verdict.CONFIRMED and r.linked]
     rivals = {r.case.situation.finding.code for r in untied}
+    if len(rivals) > 1 and not tied:
+        shown = _shown_by_damage(untied[0].case)
+        tied = [r for r in untied if r.case.situation.finding.code == shown]
+        untied = [r for r in untied if r not in tied]
     return [_attributed(r, tied, len(rivals)) if r in untied else r for r in rulings]
+
+
+def _shown_by_damage(case: Case) -> str:
+    """The rule that the cause of the damage names, '' for none."""
+    desync = first_desync(case.traces)
+    cause = cause_of(case.traces, desync) if desync is not None else None
+    return cause.code if cause is not None else ""
 
 
 def _attributed(ruling: Ruling, tied: Sequence[Ruling], rivals: int) -> Ruling:

@@ -121,8 +121,9 @@ class CollectiveInFinally(Rule):
 
     ## How to confirm
 
-    `ddp-lint verify train.py`: one rank waits in the `finally`, the other one in the `try`. With gloo nothing waits in
-    `destroy_process_group`: `verify` on the CPU leaves these undecided, and `--device cuda` can show them.
+    `ddp-lint verify train.py`: one rank waits in the `finally`, the other one in the `try`, and the table of the runs
+    has the exception that the first one raised. With gloo nothing waits in `destroy_process_group`: `verify` on the CPU
+    leaves these undecided, though it shows the exception, and `--device cuda` can show them.
 
     ## Fix safety
 

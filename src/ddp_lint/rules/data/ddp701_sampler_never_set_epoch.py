@@ -87,10 +87,10 @@ class SamplerNeverSetEpoch(Rule):
 
     `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
-    `set_epoch` nearby in code that runs with them, attributes whose epoch any file sets
-    (`model.train_sampler.set_epoch(epoch)`), loaders that an object of a class gets which inherits from one of another
-    package, where no loop over epochs is in sight, and samplers that only programs of one process come to, where other
-    programs of the project make the process group.
+    `set_epoch` nearby in code that runs with them, an epoch that the file assigns (`sampler.epoch = epoch`), attributes
+    whose epoch any file sets (`model.train_sampler.set_epoch(epoch)`), loaders that an object of a class gets which
+    inherits from one of another package, where no loop over epochs is in sight, and samplers that only programs of one
+    process come to, where other programs of the project make the process group.
 
     ## How to confirm
 
@@ -117,6 +117,7 @@ class SamplerNeverSetEpoch(Rule):
         self._loops: list[cst.For] = []
         self._dropped: list[cst.Assign] = []  # `loader, _ = make_loader(...)`
         self._restarts: list[cst.Call] = []  # `iter(loader)`, where a pass begins
+        self._sets = False  # `loader.sampler.epoch = number`
         self._functions: dict[str, cst.FunctionDef] = {}
         #: The calls of each function by the sampler that they are given.
         self._takers: dict[cst.FunctionDef, dict[str, list[cst.Call]]] = {}
@@ -135,8 +136,12 @@ class SamplerNeverSetEpoch(Rule):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         target = node.targets[0].target
+        self._sets |= dotted(target).endswith("sampler.epoch")
         if isinstance(target, cst.Tuple) and isinstance(node.value, cst.Call) and len(node.targets) == 1:
             self._dropped.append(node)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self._sets |= dotted(node.target).endswith("sampler.epoch")
 
     def _loaders(self, sampler: str, function: cst.FunctionDef | None) -> Iterator[str]:
         """The names of what the sampler is handed to, where the name means one sampler alone."""
@@ -173,7 +178,7 @@ class SamplerNeverSetEpoch(Rule):
         self._check_dropped()
         if not self._samplers or framework_loads(self.module) or not self._several_passes():
             return
-        if mentions_nearby(self.module, "set_epoch", other_programs=False):
+        if self._sets or mentions_nearby(self.module, "set_epoch", other_programs=False):
             return
         for sampler in self._samplers:
             if self._set_elsewhere(sampler) or self._set_as_attribute(sampler) or runs_alone(self.module, sampler):

@@ -41,5 +41,7 @@ def unlike_batches(examined: Examined) -> Iterator[Discovery]:
     events = epoch_not_set(traces) if copied is None else ()
     if events:
         elsewhere = ", ".join(str(trace.rank) for trace in traces if not same_order(trace))
-        cause = Cause.of("epoch-set-on-some" if elsewhere else "epoch-not-set", ranks=elsewhere)
+        told = [call.arguments["epoch"] for call in traces[0].calls("set_epoch")]
+        always = "epoch-always-one" if len(told) > 1 and len(set(told)) == 1 else "epoch-not-set"
+        cause = Cause.of("epoch-set-on-some" if elsewhere else always, ranks=elsewhere, epoch=next(iter(told), 0))
         yield discovery(examined, _EPOCHS, describe_order(events), events[0].site, cause)

@@ -50,7 +50,10 @@ def exceptions_of(examined: Examined) -> Iterator[Discovery]:
 
 
 def _cause(examined: Examined, outcome: RankOutcome, event: Raised, known: Signature | None) -> Cause:
-    causes = [look(outcome, known) for look in _CAUSES.get(known.id, ())] if known is not None else []
+    # Another rank that died of the same may have told more before its end.
+    alike = [outcome, *(one for one in examined.run.ranks if one.message == outcome.message and one is not outcome)]
+    looks = [(look, one) for look in _CAUSES.get(known.id, ()) for one in alike] if known is not None else []
+    causes = (look(one, known) for look, one in looks if known is not None)
     return (
         next(filter(None, causes), None)
         or _too_early(examined, outcome, event)
@@ -92,10 +95,15 @@ def _frozen(outcome: RankOutcome, _: Signature) -> Cause | None:
 
 def _replaced(outcome: RankOutcome, _: Signature) -> Cause | None:
     """The reducer waits for gradients of parameters that are no longer part of the model."""
-    gone = [name for event in outcome.trace.of(Storage) for name in (*event.replaced, *event.removed)]
+    events = list(outcome.trace.of(Storage))
+    gone = [name for event in events for name in (*event.replaced, *event.removed)]
+    tied = [pair for event in events if event.when == "end" for pair in event.tied]
     built = next(outcome.trace.calls("DistributedDataParallel"), None)
     if not gone or built is None:
         return None
+    if tied and {name for name, _ in tied} >= set(gone):
+        names, others = (spoken(dict.fromkeys(side)) for side in zip(*tied, strict=True))
+        return Cause.of("tied-after-wrap", names=names, others=others, line=at_line(built.site))
     return Cause.of("replaced-after-wrap", names=spoken(dict.fromkeys(gone)), line=at_line(built.site))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ddp_lint.verify.branches import (
     asked_anew,
     between,
+    came_alone,
     joined,
     left_loop,
     left_while_received,
@@ -111,6 +112,7 @@ def cause_of_mismatch(examined: Examined, first: Mismatch) -> Cause:
         if text := explain_calls(first):
             return Cause.of(damage, why=text)
     earlier = examined.before(first)
+    branch = branch or came_alone(first, earlier)
     apart = rounds_apart(first, earlier)
     rounds = apart.text if apart is not None else ""
     skipped = apart is not None and apart.skips  # a rank skipped the call in a round, and has left no loop too early
@@ -122,7 +124,7 @@ def cause_of_mismatch(examined: Examined, first: Mismatch) -> Cause:
     cause = "; ".join(filter(None, (branch or loop or passed, rounds)))
     if loop:
         return Cause.of("left-loop", why=cause)
-    return Cause.of("other-path", why=cause) if passed or rounds else Cause(cause)
+    return Cause.of("other-path", why=cause) if cause else Cause()
 
 
 def _why_messages(examined: Examined, first: Mismatch) -> Cause:

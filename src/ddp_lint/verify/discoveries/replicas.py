@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_lint.verify.branches import paths_apart
-from ddp_lint.verify.causes import cause_of, statistics_cause
-from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, deviation
+from ddp_lint.verify.causes import cause_of, first_desync, statistics_cause
+from ddp_lint.verify.compare import Desync, deviation
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.match import present
@@ -14,7 +14,7 @@ from ddp_lint.verify.oracles.replicas import moment
 from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.statistics import assigned, evaluated, unshared
-from ddp_lint.verify.trace import COPY, REPLICATED, NoGrad, Reference
+from ddp_lint.verify.trace import COPY, NoGrad, Reference
 from ddp_lint.verify.wording import of_ranks, spoken
 
 #: Operations that combine the values of all ranks.
@@ -38,10 +38,10 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
     if not examined.completed:
         return
     traces = examined.traces
-    for what, when, wraps in (("gradients", ("before_step",), ("ddp",)), ("parameters", REPLICAS_EQUAL, REPLICATED)):
-        for desync in desyncs(traces, what, when, wraps):
-            yield _apart(examined, desync, cause_of(traces, desync) or _mixed(examined, desync))
-            return
+    desync = first_desync(traces)
+    if desync is not None:
+        yield _apart(examined, desync, cause_of(traces, desync) or _mixed(examined, desync))
+        return
     alone = averages_alone(traces) or loaded_alone(traces)
     if alone is not None:
         message, cause = alone

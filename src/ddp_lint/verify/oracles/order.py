@@ -119,11 +119,14 @@ def stall(case: Case) -> Opinion:
 
 
 def _pending(trace: Trace, stall: Stall) -> list[Collective]:
-    """What the rank waits in: the call that has not returned, which shows more than the works of those that have."""
+    """What the rank waits in: the call that has not returned, which shows more than the works of those that have; of
+    these the one of the line at which the rank is, as an older one may have ended without a wait. The latest functional
+    one has no work of which its end would be known."""
     returned = {event.of for event in trace.of(Done)}
     calls = list(trace.of(Collective))
     inside = [call for call in calls[-1:] if call.n not in returned and call.n < stall.n]
-    return inside or [call for call in calls if call.n in stall.pending]
+    works = [call for call in calls if call.n in stall.pending or (call is calls[-1] and call.functional)]
+    return inside or [call for call in works if call.site == stall.site] or works
 
 
 def files(case: Case) -> Opinion:

@@ -26,7 +26,8 @@ class Phases(Observer):
     """Keeps the recorder's position up to date and notifies the other observers of wraps and steps.
 
     Calls that it records: DistributedDataParallel, FullyShardedDataParallel, fully_shard (with the class of the
-    module), autograd.grad, compile, join (the rank is out of batches, inside of `Join`).
+    module), ddp_forward (with the model's number, and whether its backward averages), autograd.grad, compile, join (the
+    rank is out of batches, inside of `Join`).
     """
 
     def __init__(self, recorder: Recorder, models: Models, others: list[Observer]) -> None:
@@ -74,6 +75,8 @@ class Phases(Observer):
         stack = self.recorder.modules
         if not stack and not self.models.knows(module) and any(True for _ in module.parameters()):
             self.tell_wrapped(module)
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            self._prepares(module)
         self.recorder.enter_module(self.models.name_of_module(module))
         if len(stack) == 1 and self.recorder.phase not in ("backward", "step"):
             model = self.models.find(module)
@@ -82,6 +85,13 @@ class Phases(Observer):
                 model.look()
             self._tell("before_forward", module)
             self.recorder.enter("forward")
+
+    def _prepares(self, wrapper: nn.parallel.DistributedDataParallel) -> None:
+        """A forward with gradients prepares DDP for one backward, unless it is told to leave the averaging out."""
+        model = self.models.find(wrapper) if torch.is_grad_enabled() else None
+        if model is not None:
+            averages = bool(wrapper.require_backward_grad_sync)
+            self._call("ddp_forward", model=model.shared_number, averages=averages)
 
     def _leave_module(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         if torch.compiler.is_compiling() or self.recorder.quiet:

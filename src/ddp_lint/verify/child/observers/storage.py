@@ -56,7 +56,7 @@ class Storages(Observer):
     def finish(self) -> None:
         held = {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
         for model in self.models:
-            now = model.parameters()
+            now, named = model.parameters(), dict(model.all_parameters())
             then = self._after_wrap.get(model.number, {})
             common = now.keys() & then.keys()
             trains = [name for name, p in now.items() if p.requires_grad and id(p) not in held]
@@ -68,6 +68,13 @@ class Storages(Observer):
                 replaced=tuple(name for name in then if name in common and now[name] is not then[name][0]),
                 added=tuple(name for name in now if name not in then),
                 removed=tuple(name for name in then if name not in now),
+                tied=tuple(
+                    (name, other)
+                    for name in then
+                    if name in named and name not in now
+                    for other, p in now.items()
+                    if p is named[name]
+                ),
                 moved=tuple(
                     name
                     for name in then
