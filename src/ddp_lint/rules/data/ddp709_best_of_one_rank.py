@@ -9,11 +9,12 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.launch.helpers import Helper, helper_of
-from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.launch.ranks import on_one_rank, several_ranks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, SAMPLER, is_sampler
+from ddp_lint.rules.data.logged_alone import HOOKS, MODULE, logged_alone, watched
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
@@ -49,13 +50,17 @@ class BestOfOneRank(Rule):
 
     Finds a metric that a rank computes over a loader with a `DistributedSampler` (made there or
     by a function of the project), and that is compared with the best
-    one so far to decide whether the model is saved, if the metrics of the ranks are never combined.
+    one so far to decide whether the model is saved, if the metrics of the ranks are never combined. Also
+    `self.log("val_loss", loss)` without `sync_dist=True` in the validation of a `LightningModule`, where a callback or
+    a scheduler of the project watches `val_loss`.
 
     ## Why it breaks
 
     The sampler gives each rank its own part. With eight ranks rank 0 has seen an eighth of the validation data, and
     saves the model that is best on this part, which need not be the best one. There is no error, and the logged metric
-    is that of the part. If each rank decides on its own, some ranks stop early or load different weights.
+    is that of the part. If each rank decides on its own, some ranks stop early or load different weights, and a
+    `ReduceLROnPlateau` gives the ranks different learning rates. Lightning divides the validation data by itself, and
+    hands each rank's callbacks the value that this rank has logged.
 
     ## Example
 
@@ -126,7 +131,9 @@ class BestOfOneRank(Rule):
 
     Loaders that are not known to be divided; a function in which, or in whose evaluation, anything reduces, gathers or
     broadcasts, or counts with the number of ranks; metrics of torchmetrics, which synchronise themselves; comparisons
-    that save nothing, or with a value that is never set to the metric; evaluations in another package.
+    that save nothing, or with a value that is never set to the metric; evaluations in another package. In Lightning
+    (reported with `--preview`): metrics that nothing in the project watches by a name in its code or settings, values
+    that come from `compute()` or a reduction, and what a helper logs.
 
     ## How to confirm
 
@@ -142,7 +149,9 @@ class BestOfOneRank(Rule):
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("DistributedSampler", "save", "state_dict", file=("save", "state_dict"), tests=False)
+    triggers = Triggers(
+        "DistributedSampler", "save", "state_dict", *HOOKS, file=("save", "state_dict", *HOOKS), tests=False
+    )
     oracles = ("metric",)
 
     def start(self) -> None:
@@ -151,6 +160,8 @@ class BestOfOneRank(Rule):
             self._branches[self.module.function_of(branch)].append(branch)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if node.name.value in HOOKS:
+            self._check_logged(node)
         for branch in self._branches[node]:
             if self._saves(branch):
                 for metric in self._compared(branch):
@@ -159,6 +170,21 @@ class BestOfOneRank(Rule):
                     if made is not None and loader is not None and not self._joins_itself(node):
                         self._report(metric, made, branch, loader)
                         return
+
+    def _check_logged(self, hook: cst.FunctionDef) -> None:
+        owner, project = self.module.class_of(hook), self.module.project
+        if owner is None or project is None or not self.module.is_subclass(owner, MODULE):
+            return
+        for call, metric in logged_alone(self.module, hook):
+            if metric in watched(project) and several_ranks(self.module, call) is not None:
+                self.report(
+                    call,
+                    f"`{metric}` is that of this rank's part of the data, but decides which checkpoint is the best",
+                    notes=["rank 0 and rank 1 each log their own value, and their callbacks watch that"],
+                    help="self.log(.., sync_dist=True), or log an object of torchmetrics",
+                    confidence=Confidence.LOW,  # on how many devices the trainer runs is often said on the command line
+                )
+                return
 
     def _report(self, metric: str, made: cst.BaseExpression, branch: cst.CSTNode, loader: cst.CSTNode) -> None:
         who = "rank 0" if on_one_rank(self.module, branch) else "each rank"
