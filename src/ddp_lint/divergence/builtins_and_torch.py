@@ -15,7 +15,7 @@ from ddp_lint.divergence.calls_by_name import from_source, is_wrapped
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, reference_of
-from ddp_lint.divergence.iteration import element_of, emptiness, own_rounds, pair
+from ddp_lint.divergence.iteration import element_of, emptiness, own_rounds, pair, streamed
 from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
     assigned_once,
@@ -373,8 +373,8 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if node.func.id == "zip" and any(map(is_set, arguments.positional)):
         return unordered(frame, node)
     if node.func.id == "zip":  # as long as the shortest of them
-        streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
-        return value if streamed is None else value.with_reference(streamed)
+        stream = streamed(*arguments.positional)
+        return value if stream is None else value.with_reference(stream)
     return value
 
 
@@ -402,7 +402,8 @@ def _combined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``product(set(modules), names)``: in the order of the set."""
     if any(map(is_set, arguments.positional)):
         return unordered(frame, node)
-    return passed_on(frame, node, arguments.values)
+    value, stream = passed_on(frame, node, arguments.values), streamed(*arguments.positional)
+    return value if stream is None else value.with_reference(stream)
 
 
 def _own_part(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -433,9 +434,9 @@ def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
     sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
     stream = streams(frame, dataset) and not hands_out_all(frame, dataset, made)
-    streamed = not drops_last(node) and (share or sampled or stream)
-    whole = is_whole(frame, node, arguments) and not streamed and (dataset is None or dataset.varies is None)
-    return unknown(frame.key(node), ref.Instance(_LOADER, whole=whole, streams=streamed))
+    own = not drops_last(node) and (share or sampled or stream)
+    whole = is_whole(frame, node, arguments) and not own and (dataset is None or dataset.varies is None)
+    return unknown(frame.key(node), ref.Instance(_LOADER, whole=whole, streams=own))
 
 
 def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
