@@ -31,6 +31,7 @@ from ddp_lint.divergence.lengths import (
     gives_rest,
     is_loader,
     is_loader_name,
+    is_share,
     is_undivided,
     may_be_one_for_all,
     of_batches,
@@ -136,7 +137,7 @@ def _yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
     reference = reference_of(value)
     if isinstance(reference, ref.Generator):
         frame.effects.append(dataclasses.replace(reference.call, yields=[Yielded()]))
-    elif streamed(_numbered(value)) is not None:
+    elif streamed(_numbered(value)) is not None or is_share(value):
         frame.effects.append(Rounds([Yielded()], [], rounds_of(frame, value, node.value), frame.span(node)))
     else:
         frame.effects.append(Yielded())
