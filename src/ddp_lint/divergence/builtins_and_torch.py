@@ -15,7 +15,7 @@ from ddp_lint.divergence.calls_by_name import from_source, is_wrapped
 from ddp_lint.divergence.effects import left_before
 from ddp_lint.divergence.expressions import attribute, consume, environment, is_set, passed_on, unordered, write
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, reference_of
-from ddp_lint.divergence.iteration import element_of, emptiness, own_rounds, pair
+from ddp_lint.divergence.iteration import element_of, emptiness, own_rounds, pair, streamed
 from ddp_lint.divergence.iterators import hands_out_share, length_by_class
 from ddp_lint.divergence.lengths import (
     assigned_once,
@@ -77,6 +77,13 @@ _SHAPELESS = frozenset(
 )
 
 
+#: Classes of Python that no loader is an object of, nor an object of a class that derives from none of another package;
+#: other ones that no loader is an object of.
+_PLAIN = frozenset({"int", "float", "bool", "str", "bytes", "list", "tuple", "dict", "set"})
+_NO_LOADER = re.compile(
+    r"^((collections\.abc|typing)\.(Iterator|Generator|Sequence|Mapping)|torch\.Tensor|numpy\.ndarray)$"
+)
+_LOADER = "torch.utils.data.DataLoader"
 #: Classes whose objects hold a part of the parameters on each rank.
 _OF_SHARDS = re.compile(r"(^|\.)(FullyShardedDataParallel|FSDP|FSDPModule|DTensor|ShardedTensor|DeepSpeedEngine)$")
 
@@ -97,7 +104,30 @@ def _isinstance(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         return constant(True)
     if classes and all(_is_of_shards(frame, value.reference) for value in classes):
         return whether_sharded(frame.text(node), frame.text(node))
+    if wrapped is not None and len(node.args) == 2 and _is_none_of(frame, wrapped.reference, node.args[1], classes):
+        return constant(False)
     return _shapeless(frame, node, arguments)
+
+
+def _is_none_of(frame: Frame, one: object, asked: ast.expr, classes: Sequence[Value]) -> bool:
+    """``isinstance(batches, int)`` of a loader: is it surely an object of none of these classes?"""
+    if not isinstance(one, ref.Instance) or one.guessed:
+        return False
+    loads = one.of == _LOADER
+    if not loads and (isinstance(one.of, str) or not _has_known_bases(frame, one.of)):
+        return False
+    nodes = asked.elts if isinstance(asked, ast.Tuple) else [asked]
+    return len(nodes) == len(classes) and all(
+        (isinstance(node, ast.Name) and node.id in _PLAIN and value.reference is None)
+        or (loads and isinstance(value.reference, ref.External) and bool(_NO_LOADER.match(value.reference.name)))
+        for node, value in zip(nodes, classes, strict=True)
+    )
+
+
+def _has_known_bases(frame: Frame, of: ref.ClassRef) -> bool:
+    """Does a class derive from classes of the project alone?"""
+    above, outside = frame.linker.linearised(of)
+    return not outside and sum(len(each.node.bases) for each in above) < len(above)
 
 
 def _made_of(value: Value, of_class: Callable[[object], bool]) -> Test:
@@ -343,8 +373,8 @@ def _collected(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     if node.func.id == "zip" and any(map(is_set, arguments.positional)):
         return unordered(frame, node)
     if node.func.id == "zip":  # as long as the shortest of them
-        streamed = next((v.reference for v in arguments.positional if getattr(v.reference, "streams", False)), None)
-        return value if streamed is None else value.with_reference(streamed)
+        stream = streamed(*arguments.positional)
+        return value if stream is None else value.with_reference(stream)
     return value
 
 
@@ -372,7 +402,8 @@ def _combined(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     """``product(set(modules), names)``: in the order of the set."""
     if any(map(is_set, arguments.positional)):
         return unordered(frame, node)
-    return passed_on(frame, node, arguments.values)
+    value, stream = passed_on(frame, node, arguments.values), streamed(*arguments.positional)
+    return value if stream is None else value.with_reference(stream)
 
 
 def _own_part(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
@@ -403,9 +434,9 @@ def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
     sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
     stream = streams(frame, dataset) and not hands_out_all(frame, dataset, made)
-    streamed = not drops_last(node) and (share or sampled or stream)
-    whole = is_whole(frame, node, arguments) and not streamed and (dataset is None or dataset.varies is None)
-    return unknown(frame.key(node), ref.Instance("torch.utils.data.DataLoader", whole=whole, streams=streamed))
+    own = not drops_last(node) and (share or sampled or stream)
+    whole = is_whole(frame, node, arguments) and not own and (dataset is None or dataset.varies is None)
+    return unknown(frame.key(node), ref.Instance(_LOADER, whole=whole, streams=own))
 
 
 def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

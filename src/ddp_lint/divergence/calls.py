@@ -40,7 +40,7 @@ from ddp_lint.divergence.expressions import (
 from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import along, of_source
 from ddp_lint.divergence.inheritance import Question
-from ddp_lint.divergence.iteration import element_of, rounds_of
+from ddp_lint.divergence.iteration import element_of, rounds_of, streamed
 from ddp_lint.divergence.losses import made_on_the_spot, written
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.records import fields_of, record
@@ -708,7 +708,8 @@ def _map(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
         frame.effects.append(
             Rounds(inner, [], rounds_of(frame, arguments.positional[1], node.args[1]), frame.span(node))
         )
-    return passed_on(frame, node, arguments.values)
+    value, stream = passed_on(frame, node, arguments.values), streamed(*arguments.positional[1:])
+    return value if stream is None else value.with_reference(stream)
 
 
 def _thread(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:

@@ -642,16 +642,6 @@ def _yield(frame: Frame, node: ast.Yield) -> Value:
     return unknown(frame.key(node))
 
 
-def _yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
-    value = evaluate(frame, node.value)
-    reference = reference_of(value)
-    if isinstance(reference, ref.Generator):
-        frame.effects.append(dataclasses.replace(reference.call, yields=[Yielded()]))
-    else:
-        frame.effects.append(Yielded())
-    return unknown(frame.key(node))
-
-
 def consume(frame: Frame, value: Value) -> None:
     """Run a generator to its end for nothing but its effects."""
     reference = reference_of(value)
@@ -694,7 +684,7 @@ def _path(node: ast.expr) -> str:
 HANDLERS: Handlers = {
     ast.Constant: _constant, ast.JoinedStr: _text, ast.Name: _name, ast.Attribute: _attribute,
     ast.Subscript: _subscript, ast.BinOp: _binary, ast.Tuple: _sequence, ast.List: _sequence, ast.Set: _sequence,
-    ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _inside, ast.Yield: _yield, ast.YieldFrom: _yield_from,
+    ast.Dict: _dictionary, ast.Lambda: _lambda, ast.Await: _inside, ast.Yield: _yield,
     ast.Starred: _inside,
 }  # fmt: skip
 

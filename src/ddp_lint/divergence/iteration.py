@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.effects import Rounds
+from ddp_lint.divergence.effects import Rounds, Yielded
 from ddp_lint.divergence.expressions import (
     container,
     dotted,
@@ -31,6 +31,7 @@ from ddp_lint.divergence.lengths import (
     gives_rest,
     is_loader,
     is_loader_name,
+    is_share,
     is_undivided,
     may_be_one_for_all,
     of_batches,
@@ -128,6 +129,19 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.Generato
     if value.varies is None and len(values) == 1 and is_whether_sharded(values[0]):
         value = unknown((SHARDED, frame.key(node)))
     return dataclasses.replace(value, even=even, missing=NEVER)
+
+
+def _yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
+    """``yield from batches`` is a loop that hands out each of them, where ranks may have other numbers of them."""
+    value = evaluate(frame, node.value)
+    reference = reference_of(value)
+    if isinstance(reference, ref.Generator):
+        frame.effects.append(dataclasses.replace(reference.call, yields=[Yielded()]))
+    elif streamed(_numbered(value)) is not None or is_share(value):
+        frame.effects.append(Rounds([Yielded()], [], rounds_of(frame, value, node.value), frame.span(node)))
+    else:
+        frame.effects.append(Yielded())
+    return unknown(frame.key(node))
 
 
 def _asks_for_none(node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> bool:
@@ -361,6 +375,12 @@ def rounds_of(frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | N
     return Condition(truths, text, varies, open=True)
 
 
+def streamed(*values: Value) -> ref.Instance | None:
+    """The first of these that is a loader whose batches end with this rank's own data."""
+    found = (value.reference for value in values)
+    return next((each for each in found if isinstance(each, ref.Instance) and each.streams), None)
+
+
 def own_rounds(
     frame: Frame, iterable: Value, node: ast.expr, target: ast.AST | None = None, *, ends: bool = False
 ) -> Variation | None:
@@ -452,4 +472,7 @@ def order_of(iterable: Value, rounds: Condition | None) -> Variation | None:
     return dataclasses.replace(varies, call_depth=generator.call.handed)
 
 
-HANDLERS: Handlers = dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension)
+HANDLERS: Handlers = {
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension),
+    ast.YieldFrom: _yield_from,
+}
