@@ -22,7 +22,7 @@ from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import evaluation_only, without_gradient
-from ddp_lint.tensors.file import called_without_gradient
+from ddp_lint.tensors.evaluated import called_without_gradient
 from ddp_lint.tensors.operations import is_factory, words_of
 
 #: Where small constants become 0; not in bfloat16, whose exponents are those of single precision.
