@@ -54,11 +54,18 @@ def _by_node(node: ast.AST) -> Iterator[tuple[str, Bound]]:
     elif isinstance(node, ast.withitem):
         if node.optional_vars is not None:
             yield from _to_target(node.optional_vars, None, ())
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-        if node.func.attr in _ADDS:
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _ADDS and node.args:
             yield from _put_in(node.func.value, node.args[-1])
         elif node.func.attr in _EXTENDS and isinstance(node.func.value, ast.Name):
-            yield node.func.value.id, Bound(node.args[-1] if node.func.attr == "extend" else None, ())
+            yield node.func.value.id, Bound(_extended_by(node, node.func.attr), ())
+
+
+def _extended_by(node: ast.Call, method: str) -> ast.expr | None:
+    """What a container gets by a method: of ``kwargs.update(size=4)`` the call, which writes out its keys."""
+    if method == "extend":
+        return node.args[-1] if node.args else None
+    return node if method == "update" and not node.args else None
 
 
 def _to_target(target: ast.expr, value: ast.expr | None, steps: Path) -> Iterator[tuple[str, Bound]]:

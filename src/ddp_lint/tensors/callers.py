@@ -28,6 +28,8 @@ _FILES = 25
 #: Classes that inherit from one in its file; where more do, their objects are not searched.
 _SUBCLASSES = 50
 _DEPTH = 4  # of class evidence for one expression
+#: Methods of texts and containers: of a class that has one by such a name, the files that import it alone may call it.
+_OF_TEXTS = frozenset(name for kind in (str, list, dict, set) for name in dir(kind) if not name.startswith("_"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,9 @@ def _sites(project: Project, called: _Called) -> tuple[CallSite, ...]:
     words = [owner.rpartition(".")[2], *subclasses] if of_instances else [name]
     paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
     users: Iterable[ModuleFacts | None] = map(project.facts_of, paths)
-    if len(paths) > _FILES:
+    if owner and name in _OF_TEXTS:
+        users = _importing(project, called)
+    elif len(paths) > _FILES:
         users = _importing(project, called) if not owner else ()
     found: list[CallSite] = []
     for facts in users:
@@ -158,7 +162,7 @@ def _sites(project: Project, called: _Called) -> tuple[CallSite, ...]:
 
 
 def _importing(project: Project, called: _Called) -> Sequence[ModuleFacts]:
-    """The files that may call a function at the top of one by a name which many files have: those that import it."""
+    """The files that may call a function by a name which many files have: those that import the file that has it."""
     facts = called.facts
     imported = importers(project, facts.name, holding=(called.name,)) if facts.name else iter(())
     found = list(itertools.islice(imported, _FILES))
@@ -204,10 +208,16 @@ def _means(project: Project, facts: ModuleFacts, called: _Called, use: Use) -> b
     if not isinstance(use.node, ast.Attribute):
         return False
     if dotted_ast(use.node.value) != "self" or use.owner is None:
-        # `torch.softmax` is no method of the project's.
+        # `torch.softmax` is no method of the project's, nor is ``text.replace(" ", "_")``.
+        if called.name in _OF_TEXTS and use.call is not None and any(map(_is_text, use.call.args)):
+            return False
         return facts.qualified(use.node.value).partition(".")[0] != "torch"
     here, there = called.owner, project.class_of(facts, use.owner).name
     return here in project.lineage(there) or there in project.lineage(here)
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
 def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Sequence[CallSite]:

@@ -194,6 +194,8 @@ class _Reading:
             return True
         self._open.add(key)
         try:
+            if any(_is_empty(each.value) for each in bound) and _is_filled_by_call(node.id, at.function):
+                return False
             return self._as_bound(bound, path, at, depth) and (
                 not is_parameter or self._is_given_host(at.function, node.id, path, at, depth)
             )
@@ -201,6 +203,8 @@ class _Reading:
             self._open.discard(key)
 
     def _as_bound(self, bound: Sequence[Bound], path: Path, at: _Scope, depth: int) -> bool:
+        if bound and all(_is_empty(each.value) for each in bound):
+            return False  # it is filled where that is not seen
         made = [each for each in bound if not each.put_in]
         # What is put into a tensor is copied to where that lies.
         is_tensor = bool(made) and all(_makes_tensor(each, at.facts) for each in made if not _is_constant(each))
@@ -393,6 +397,20 @@ class _Reading:
                 if isinstance(node, ast.ClassDef) and node.name.endswith(last.capitalize()):
                     found += self._methods(self._project.class_of(facts, node).name, _CALLED)
         return found
+
+
+def _is_empty(value: ast.expr | None) -> bool:
+    """``[]``, ``{}``, ``dict()``"""
+    if isinstance(value, ast.Call):
+        return dotted_ast(value.func) in ("list", "dict", "set") and not value.args and not value.keywords
+    return (isinstance(value, ast.List) and not value.elts) or (isinstance(value, ast.Dict) and not value.keys)
+
+
+def _is_filled_by_call(name: str, function: FunctionNode) -> bool:
+    """Whether a function hands a name to a call for what that does to it: ``collect(losses)``."""
+    calls = (n.value for n in statements_of(function) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call))
+    given = ((*call.args, *(each.value for each in call.keywords)) for call in calls)
+    return any(isinstance(each, ast.Name) and each.id == name for values in given for each in values)
 
 
 def _is_constant(binding: Bound) -> bool:
