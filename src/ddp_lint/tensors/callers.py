@@ -14,12 +14,12 @@ from ddp_lint.findings import Span
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.bound import bound_in
-from ddp_lint.project.facts import ClassFacts, ModuleFacts
+from ddp_lint.project.facts import ClassFacts, ModuleFacts, methods_of
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, positional, walk
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, defaults, function_at, positional, walk
 from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import names
 
@@ -93,6 +93,36 @@ def sites_in_project(project: Project, facts: ModuleFacts, function: FunctionNod
         return ()
     whole = project.class_of(facts, owner).name
     return _sites_of(project, _Called(facts, function.name, f"{whole}.{function.name}", whole))
+
+
+def sites_by_keyword(project: Project, function: FunctionNode, name: str) -> list[CallSite]:
+    """The calls of objects of a class that is not seen which give a method what it takes, one parameter by its name:
+    ``ctx.model(tokens=x, rows=rows)``."""
+    sites = project.remember(("calls by keyword", name), lambda: tuple(_by_keyword(project, name)))
+    return [site for site in sites if _takes(function, site.node)]
+
+
+def _takes(function: FunctionNode, call: ast.Call) -> bool:
+    """Whether a method can be called so, with nothing left out or too much."""
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+        return False
+    pairs = [(each.arg, default) for each, default in defaults(function.args)][1:]
+    given = {name for name, _ in pairs[: len(call.args)]} | {each.arg for each in call.keywords}
+    return given <= {name for name, _ in pairs} and all(default is not None or name in given for name, default in pairs)
+
+
+def _by_keyword(project: Project, name: str) -> Iterator[CallSite]:
+    paths = dict.fromkeys((*project.holding(f"{name}="), *project.holding(f"{name} =")))
+    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+        for call in calls_below(facts.tree) if facts is not None and not facts.source.is_test else ():
+            if facts is None or not any(keyword.arg == name for keyword in call.keywords):
+                continue
+            around = function_at(facts.tree, call.lineno)
+            owner, _ = facts.method_at(call.lineno) or (None, None)
+            own = owner is not None and dotted_ast(call.func).partition(".")[0] == "self"
+            is_method = own and owner is not None and last_part(call.func) in methods_of(owner)
+            if not is_method and not project.meaning(facts, call.func):
+                yield CallSite(facts, call, around, bound=True)
 
 
 def _sites_of(project: Project, called: _Called) -> tuple[CallSite, ...]:

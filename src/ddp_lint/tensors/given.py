@@ -600,7 +600,7 @@ def is_always(
     if owner is not None and function.name != "__init__":
         return False
     given = _given_by_all(project, facts, function, name, _DEPTH, owner)
-    return bool(given) and given <= {_Constant.of(value) for value in values}
+    return given is not None and bool(given) and given <= {_Constant.of(value) for value in values}
 
 
 def _is_only_parameter(function: FunctionNode, name: str) -> bool:

@@ -21,6 +21,8 @@ from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     FunctionNode,
+    blocks_at,
+    calls_below,
     defaults,
     first_name,
     function_at,
@@ -29,7 +31,7 @@ from ddp_lint.source.syntax import (
     yields,
 )
 from ddp_lint.source.tree import parameters_of
-from ddp_lint.tensors.callers import CallSite, call_sites, sites_in_project
+from ddp_lint.tensors.callers import CallSite, call_sites, sites_by_keyword, sites_in_project
 from ddp_lint.tensors.operations import is_factory, is_tensor_function, is_tensor_method, names
 
 #: Calls, returns and parameters that are gone through, one in the other.
@@ -43,6 +45,8 @@ _FILES = 25
 _NUMBERS = frozenset({"len", "int", "float", "str", "bool", "range", "round", "isinstance", "hasattr", "id"})
 _HAND_ON = frozenset({"list", "tuple", "sorted", "reversed", "set", "iter"})
 _REDUCE = frozenset({"max", "min", "sum", "abs"})
+#: Fields of a batch that are moved one by one: from so many on, what is not moved is left on purpose.
+_MOVED = 2
 #: Functions and methods that give the same again, or a copy.
 _COPIES = frozenset({"copy.copy", "copy.deepcopy"})
 _COPYING = frozenset({"copy", "clone"})
@@ -185,7 +189,7 @@ class _Reading:
         if at.function is None:
             value = at.facts.values.get(node.id)
             return value is not None and self.lies(value, path, at, depth - 1)
-        bound = bound_in(at.function).get(node.id, ())
+        bound = _bound_before(at.function, node)
         is_parameter = node.id in {each.arg for each in parameters(at.function)}
         if not bound and not is_parameter:
             return self._Name(node, path, _Scope(at.facts, None), depth)
@@ -196,6 +200,8 @@ class _Reading:
         try:
             if any(_is_empty(each.value) for each in bound) and _is_filled_by_call(node.id, at.function):
                 return False
+            if not is_parameter and _is_left_by_moves(node.id, bound, at.function):
+                return True
             return self._as_bound(bound, path, at, depth) and (
                 not is_parameter or self._is_given_host(at.function, node.id, path, at, depth)
             )
@@ -220,10 +226,10 @@ class _Reading:
             # The object of a method comes before what its call gives.
             site = CallSite(at.facts, at.call, at.caller.function, bound=bool(at.facts.method_at(function.lineno)))
             return self._gives(site, at.caller, function, name, path, depth) is not False
-        found = [
-            self._gives(site, _Scope(site.facts, site.around), function, name, path, depth - 1)
-            for site in (sites_in_project(self._project, at.facts, function) if depth else ())
-        ]
+        sites: Sequence[CallSite] = sites_in_project(self._project, at.facts, function) if depth else ()
+        if depth and not sites and function.name == "forward":
+            sites = sites_by_keyword(self._project, function, name)
+        found = [self._gives(site, _Scope(site.facts, site.around), function, name, path, depth - 1) for site in sites]
         return True in found and False not in found
 
     def _gives(
@@ -411,6 +417,47 @@ def _is_filled_by_call(name: str, function: FunctionNode) -> bool:
     calls = (n.value for n in statements_of(function) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call))
     given = ((*call.args, *(each.value for each in call.keywords)) for call in calls)
     return any(isinstance(each, ast.Name) and each.id == name for values in given for each in values)
+
+
+def _bound_before(function: FunctionNode, name: ast.Name) -> list[Bound]:
+    """What a name may have where it is read: outside of loops nothing that it gets further down."""
+    bound = bound_in(function).get(name.id, [])
+    if any(isinstance(block, (ast.For, ast.AsyncFor, ast.While)) for block in blocks_at(function, name.lineno)):
+        return bound
+    return [
+        each for each in bound if each.value is None or each.steps[:1] == (None,) or each.value.lineno <= name.lineno
+    ]
+
+
+def _is_left_by_moves(name: str, bound: Sequence[Bound], function: FunctionNode) -> bool:
+    """Whether a name is of a batch that a function moves to the GPU by its fields, and is none of those: ``rows =
+    batch["rows"]`` beside ``model(ids=batch["ids"].to(device), mask=batch["mask"].to(device), rows=rows)``."""
+    batches = {_batch_of(each.value, each.steps) for each in bound}
+    if not batches or "" in batches:
+        return False
+    moved: set[str] = set()
+    for call in calls_below(function):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda"):
+            moved.add(ast.unparse(call.func.value))
+    fields = {
+        other
+        for other, values in bound_in(function).items()
+        if other != name and any(_batch_of(each.value, each.steps) in batches for each in values)
+    }
+    named = {each for each in moved if each in fields or any(each.startswith(f"{of}[") for of in batches)}
+    return len(named) >= _MOVED and name not in moved and not batches & moved
+
+
+def _batch_of(value: ast.expr | None, steps: Path) -> str:
+    """The batch that a value is a field of: ``batch["rows"]``, ``batch.get("rows", None)``; '' for any other value."""
+    if steps:
+        return ""
+    if isinstance(value, ast.Subscript) and isinstance(_step(value.slice), str):
+        return ast.unparse(value.value)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "get":
+        key = _step(value.args[0]) if value.args else None
+        return ast.unparse(value.func.value) if isinstance(key, str) else ""
+    return ""
 
 
 def _is_constant(binding: Bound) -> bool:
