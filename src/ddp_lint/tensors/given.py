@@ -366,11 +366,55 @@ def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
     sites = sites_of(module, function)
     found = [(site.facts, site.node, site.around, site.given(function, binding.name)) for site in sites]
     if function.name.value == "forward" and any(value is not None for *_, value in found):
-        return None  # not all calls of objects are seen
+        # Not all calls of objects are seen, but what is given by the name.
+        return frozenset({default}) if default is not None and _is_never_given(project, binding.name, default) else None
     of = _Given(project, binding.name, default)
     values = _joined(of.by(facts, call, around, value, depth - 1) for facts, call, around, value in found)
     # The words of all texts last: what asks for them depends on each of them.
     return None if values is not None and _may_be_called(module, project, function) else values
+
+
+def _is_never_given(project: Project, name: str, default: _Constant) -> bool:
+    """Whether all that the project gives by a name is the constant that functions have by themselves, or what they have
+    got by that name: ``layer(x, bias=bias)`` in ``def forward(self, x, bias=None)``."""
+    return project.remember(("never given", name, default), lambda: not any(_given_apart(project, name, default)))
+
+
+def _given_apart(project: Project, name: str, default: _Constant) -> Iterator[bool]:
+    """Whether each place of the project that gives something by a name gives another value than the default."""
+    paths = project.holding(name)
+    if len(paths) > _FILES:
+        yield True
+    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+        if facts is None or facts.source.is_test:
+            continue
+        given = [*_given_by_name(facts.tree, name)]
+        yield any(not _is_as_before(facts, value, name, default) for _, value in given)
+        keys = {id(key) for key, _ in given}
+        texts = (n for n in walk(facts.tree) if isinstance(n, ast.Constant) and n.value == name)
+        yield any(id(text) not in keys for text in texts)
+
+
+def _given_by_name(tree: ast.AST, name: str) -> Iterator[tuple[ast.AST | None, ast.expr]]:
+    """What calls give a keyword, or dictionaries hold under a key, with the key; and what calls get by place which has
+    that name."""
+    for node in walk(tree):
+        if isinstance(node, ast.Call):
+            yield from ((None, each.value) for each in node.keywords if each.arg == name)
+            yield from ((None, each) for each in node.args if isinstance(each, ast.Name) and each.id == name)
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            yield from ((key, value) for key, value in pairs if isinstance(key, ast.Constant) and key.value == name)
+
+
+def _is_as_before(facts: ModuleFacts, value: ast.expr, name: str, default: _Constant) -> bool:
+    """Whether a value is the default, or the parameter of that name which has it."""
+    if isinstance(value, ast.Constant):
+        return _Constant.of(value.value) == default
+    around = function_at(facts.tree, value.lineno)
+    if not isinstance(value, ast.Name) or value.id != name or around is None:
+        return False
+    return _is_only_parameter(around, name) and _defaults_of(around).get(name) == default
 
 
 def _is_called_by_name(module: Module, project: Project, owner: cst.ClassDef, method: str) -> bool:
