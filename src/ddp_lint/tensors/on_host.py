@@ -26,6 +26,7 @@ from ddp_lint.source.syntax import (
     defaults,
     first_name,
     function_at,
+    is_none,
     parameters,
     walk,
     yields,
@@ -229,14 +230,24 @@ class _Reading:
         sites: Sequence[CallSite] = sites_in_project(self._project, at.facts, function) if depth else ()
         if depth and not sites and function.name == "forward":
             sites = sites_by_keyword(self._project, function, name)
+        if function.name == "forward":
+            sites = [site for site in sites if not self._runs_on_host(site, depth - 1)]
         found = [self._gives(site, _Scope(site.facts, site.around), function, name, path, depth - 1) for site in sites]
         return True in found and False not in found
+
+    def _runs_on_host(self, site: CallSite, depth: int) -> bool:
+        """Whether a call gives a module nothing but what is on the host: it is tried out there, ``Net()(torch.randn(2,
+        3))``, which says nothing of a training."""
+        given = [*site.node.args, *(keyword.value for keyword in site.node.keywords)]
+        return self._all(given, (), _Scope(site.facts, site.around), depth)
 
     def _gives(
         self, site: CallSite, caller: _Scope, function: FunctionNode, name: str, path: Path, depth: int
     ) -> bool | None:
-        """Whether a call gives a parameter what is on the host; None where it leaves it to a constant default."""
+        """Whether a call gives a parameter what is on the host; None where it gives nothing but a constant default."""
         value = site.given(function, name)
+        if is_none(value):
+            return None
         if value is not None:
             return self.lies(value, path, caller, depth)
         if any(isinstance(each, ast.Starred) for each in site.node.args) or any(
