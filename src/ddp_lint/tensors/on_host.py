@@ -51,6 +51,8 @@ _MOVED = 2
 #: Functions and methods that give the same again, or a copy.
 _COPIES = frozenset({"copy.copy", "copy.deepcopy"})
 _COPYING = frozenset({"copy", "clone"})
+#: Methods by which a tensor comes to the host.
+_COMES = frozenset({"cpu", "to"})
 #: Methods of a module that run when it is called.
 _CALLED = ("forward", "__call__")
 
@@ -73,8 +75,8 @@ def is_on_host(module: Module, node: cst.BaseExpression) -> bool:
     place = module.span(node)
     around = function_at(facts.tree, place.line)
     found = _expression_at(facts, around, place)
-    if found is None:
-        return False
+    if found is None or any(last_part(call.func) in _COMES for call in calls_below(found)):
+        return False  # the copy to the host is what waits
     scope = _Scope(facts, around)
     key = ("is on host", place.line, place.column, place.end_column)
     answer: bool = project.remember(key, lambda: _Reading(project).lies(found, (), scope, _DEPTH), facts.kept)
