@@ -475,16 +475,6 @@ def returns_pairs(function: ast.AST) -> bool:
     return all(not isinstance(value, ast.Tuple) or len(value.elts) == 2 for value in values)
 
 
-def unpacked_in(function: FunctionNode, name: str) -> Iterator[tuple[ast.Call, int]]:
-    """The calls that give a name of a function one of several values, with its place among them."""
-    for node in inside(function):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            tuples = (target for target in node.targets if isinstance(target, ast.Tuple))
-            for place, part in (each for target in tuples for each in enumerate(target.elts)):
-                if getattr(part, "id", "") == name:
-                    yield node.value, place
-
-
 #: Classes whose objects are there, as annotations name them, with their parameters or without.
 _CONTAINERS = frozenset(
     {"dict", "list", "tuple", "set", "frozenset", "str", "bytes", "int", "float", "bool", "Mapping", "MutableMapping",

@@ -26,7 +26,6 @@ from ddp_lint.divergence.definitions import (
     remade_in,
     set_in_body,
     stores_of,
-    unpacked_in,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
 from ddp_lint.divergence.expressions import evaluate, held_in
@@ -56,6 +55,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project import Answered
+from ddp_lint.project.bound import unpacked_in
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.project.uses import Use, constructions, uses

@@ -98,6 +98,26 @@ class Types:
             return self.of_attribute(self.of(node.value, facts, function, owner, depth - 1), node.attr, depth - 1)
         return ""
 
+    def of_element(
+        self, node: ast.expr, facts: ModuleFacts, function: FunctionNode | None, owner: ClassFacts | None, depth: int
+    ) -> str:
+        """The class of what is in a list: of ``self.heads`` after ``self.heads = [Head(n) for n in sizes]``."""
+        if not depth:
+            return ""
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return next(filter(None, (self.of(each, facts, function, owner, depth - 1) for each in node.elts)), "")
+        if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+            return self.of(node.elt, facts, function, owner, depth - 1)
+        if isinstance(node, ast.Call):
+            return self.of_element(node.args[0], facts, function, owner, depth - 1) if len(node.args) == 1 else ""
+        if isinstance(node, ast.Name) and function is not None:
+            values = assigned_in(function, node.id)[:_MANY]
+            return next(filter(None, (self.of_element(v, facts, function, owner, depth - 1) for v in values)), "")
+        if not isinstance(node, ast.Attribute) or owner is None or dotted_ast(node.value) != "self":
+            return ""
+        held = owner.attribute(node.attr)
+        return next(filter(None, (self.of_element(v, owner.module, by, owner, depth - 1) for v, by in held)), "")
+
     def _callee(
         self, node: ast.expr, facts: ModuleFacts, function: FunctionNode | None, owner: ClassFacts | None, depth: int
     ) -> str:

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ddp_lint.project.bound import bound_in
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.parts import kept_by_node, touch
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, below, first_line, parameters
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, either_of, first_line, parameters, walk
 
 if TYPE_CHECKING:
     from ddp_lint.project.project import Project
@@ -120,6 +121,35 @@ def _index(tree: ast.AST, text: str) -> _Index:
     return _Index(text)
 
 
+def calls_through(project: Project, facts: ModuleFacts, use: Use) -> Sequence[tuple[ModuleFacts, Use, ast.Call]] | None:
+    """The calls of a variable that a use gives a class to, and that is called alone: ``kind = First if first else
+    Second``, ``kind(4)``. None where the class goes anywhere else."""
+    if use.around is None:
+        return None
+    held = [
+        name
+        for name, bound in bound_in(use.around).items()
+        for each in bound
+        if each.value is not None and not each.steps and not each.put_in and use.node in _one_of(each.value)
+    ]
+    if len(held) != 1:
+        return None
+    calls: list[tuple[ModuleFacts, Use, ast.Call]] = []
+    called: set[ast.AST] = set()
+    for call in calls_below(use.around):
+        if isinstance(call.func, ast.Name) and call.func.id == held[0]:
+            called.add(call.func)
+            calls.append((facts, use, call))
+    reads = (n for n in walk(use.around) if isinstance(n, ast.Name) and n.id == held[0] and isinstance(n.ctx, ast.Load))
+    return calls if all(each in called for each in reads) else None
+
+
+def _one_of(value: ast.expr) -> Iterator[ast.expr]:
+    """The values that an expression may be: of ``a if x else b if y else c`` three."""
+    for each in either_of(value):
+        yield from _one_of(each) if isinstance(each, ast.IfExp) else (each,)
+
+
 def constructions(project: Project, name: str, most: int) -> Sequence[tuple[ModuleFacts, Use, ast.Call]]:
     """The calls that make objects of a class, by its canonical name, without those of tests; none where its name is
     called in more than `most` files."""
@@ -130,7 +160,11 @@ def constructions(project: Project, name: str, most: int) -> Sequence[tuple[Modu
         for path in paths if len(paths) <= most else ():
             facts = project.facts_of(path)
             for use in uses(facts, word) if facts is not None and not facts.source.is_test else ():
-                if facts is not None and use.call is not None and project.meaning(facts, use.node) == name:
+                if facts is None or project.meaning(facts, use.node) != name:
+                    continue
+                if use.call is not None:
                     yield facts, use, use.call
+                else:
+                    yield from calls_through(project, facts, use) or ()
 
     return project.remember(("made by", name, most), lambda: tuple(found()))  # needed for each parameter of the class

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import libcst as cst
 
+from ddp_lint.source.syntax import FunctionNode, text_of, walk
+from ddp_lint.source.syntax import below as below_of
 from ddp_lint.source.tree import dotted, names_in, subtree
 
 #: Calls that end the program.
@@ -54,6 +58,49 @@ def _conditions(
         if isinstance(up, cst.FunctionDef):
             return
         below = up
+
+
+def conditions_at(function: FunctionNode, node: ast.AST) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """`conditions` for a node of the `ast` of a function: of a file that is not parsed by LibCST, or not as a whole."""
+    around = {child: up for up in walk(function) for child in below_of(up)}
+    below = node
+    while below is not function and (up := around.get(below)) is not None:
+        if isinstance(up, (ast.If, ast.IfExp)) and below is not up.test:
+            yield _test(up.test), below is up.body or (isinstance(up.body, list) and below in up.body)
+        elif isinstance(up, ast.While) and below in up.body:
+            yield _test(up.test), True
+        elif isinstance(up, ast.BoolOp):
+            before = itertools.takewhile(lambda value, end=below: value is not end, up.values)  # type: ignore[misc]
+            yield from ((_test(value), isinstance(up.op, ast.And)) for value in before)
+        for block in _blocks_of(up):
+            if below in block:
+                yield from ((_test(test), False) for test in _left_above(block[: block.index(below)]))
+        below = up
+
+
+def _test(test: ast.expr) -> cst.BaseExpression:
+    return _parsed(text_of(test))
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(text: str) -> cst.BaseExpression:
+    return cst.parse_expression(text)
+
+
+def _blocks_of(node: ast.AST) -> Iterator[list[ast.AST]]:
+    return (block for name in ("body", "orelse", "finalbody") if isinstance(block := getattr(node, name, None), list))
+
+
+def _left_above(statements: list[ast.AST]) -> Iterator[ast.expr]:
+    """The tests that have failed behind some statements: of ``if test: return``, and of the arms of ``elif``."""
+    for branch in statements:
+        arm: ast.AST | None = branch
+        while isinstance(arm, ast.If) and isinstance(arm.body[-1], _LEAVING):
+            yield arm.test
+            arm = arm.orelse[0] if len(arm.orelse) == 1 else None
+
+
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def exits_inside(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:

@@ -13,20 +13,23 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts, assigned_in, methods_of
+from ddp_lint.project.bound import bound_in
+from ddp_lint.project.facts import ClassFacts, ModuleFacts, methods_of
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters, walk
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, defaults, function_at, positional, walk
 from ddp_lint.source.tree import parameters_of, positional_of
-from ddp_lint.tensors.operations import is_factory, names, words_of
+from ddp_lint.tensors.operations import names
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
 #: Classes that inherit from one in its file; where more do, their objects are not searched.
 _SUBCLASSES = 50
 _DEPTH = 4  # of class evidence for one expression
+#: Methods of texts and containers: of a class that has one by such a name, the files that import it alone may call it.
+_OF_TEXTS = frozenset(name for kind in (str, list, dict, set) for name in dir(kind) if not name.startswith("_"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,20 +45,89 @@ class CallSite:
     def span(self) -> Span:
         return self.facts.file.span_of(self.node)
 
-    def given(self, function: cst.FunctionDef, name: str) -> ast.expr | None:
+    def given(self, function: cst.FunctionDef | FunctionNode, name: str) -> ast.expr | None:
         """What the call gives a parameter; None when it leaves it to the default, or a star hides it."""
-        positional = [p.name.value for p in positional_of(function)][self.bound :]
-        return argument_at(self.node, positional.index(name) if name in positional else len(self.node.args), name)
+        places = _places_of(function)[self.bound and not _is_static(function) :]
+        return argument_at(self.node, places.index(name) if name in places else len(self.node.args), name)
+
+
+def _places_of(function: cst.FunctionDef | FunctionNode) -> list[str]:
+    if isinstance(function, cst.FunctionDef):
+        return [each.name.value for each in positional_of(function)]
+    return [each.arg for each in positional(function)]
+
+
+def _is_static(function: cst.FunctionDef | FunctionNode) -> bool:
+    if isinstance(function, cst.FunctionDef):
+        return any(dotted(each.decorator) == "staticmethod" for each in function.decorators)
+    return any(dotted_ast(each) == "staticmethod" for each in function.decorator_list)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Called:
+    """A function or method by its name, with its canonical name and that of its class, '' for a function."""
+
+    facts: ModuleFacts
+    name: str
+    whole: str
+    owner: str
 
 
 def call_sites(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:
     """The calls of a function or method of `module` in its project, without those of tests. Empty when there are none,
     or when the function is passed on somewhere, so that not all calls can be seen."""
     project = module.project
-    if project is None or module.facts is None:
+    if project is None or module.facts is None or module.function_of(function) is not None:
         return ()
-    key, kept = ("call sites", module.name_of(function)), module.facts.kept
-    found: tuple[CallSite, ...] = project.remember(key, lambda: _sites(module, project, function), kept)
+    cls = module.class_of(function)
+    owner = module.name_of(cls) if cls is not None else ""
+    return _sites_of(project, _Called(module.facts, function.name.value, module.name_of(function), owner))
+
+
+def sites_in_project(project: Project, facts: ModuleFacts, function: FunctionNode) -> tuple[CallSite, ...]:
+    """`call_sites` for a function of any file, at its top or in a class there."""
+    owner, method = facts.method_at(function.lineno) or (None, None)
+    if owner is None and facts.definitions.get(function.name) is function:
+        return _sites_of(project, _Called(facts, function.name, f"{facts.name}.{function.name}", ""))
+    if owner is None or method is not function:
+        return ()
+    whole = project.class_of(facts, owner).name
+    return _sites_of(project, _Called(facts, function.name, f"{whole}.{function.name}", whole))
+
+
+def sites_by_keyword(project: Project, function: FunctionNode, name: str) -> list[CallSite]:
+    """The calls of objects of a class that is not seen which give a method what it takes, one parameter by its name:
+    ``ctx.model(tokens=x, rows=rows)``."""
+    sites = project.remember(("calls by keyword", name), lambda: tuple(_by_keyword(project, name)))
+    return [site for site in sites if _takes(function, site.node)]
+
+
+def _takes(function: FunctionNode, call: ast.Call) -> bool:
+    """Whether a method can be called so, with nothing left out or too much."""
+    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+        return False
+    pairs = [(each.arg, default) for each, default in defaults(function.args)][1:]
+    given = {name for name, _ in pairs[: len(call.args)]} | {each.arg for each in call.keywords}
+    return given <= {name for name, _ in pairs} and all(default is not None or name in given for name, default in pairs)
+
+
+def _by_keyword(project: Project, name: str) -> Iterator[CallSite]:
+    paths = dict.fromkeys((*project.holding(f"{name}="), *project.holding(f"{name} =")))
+    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+        for call in calls_below(facts.tree) if facts is not None and not facts.source.is_test else ():
+            if facts is None or not any(keyword.arg == name for keyword in call.keywords):
+                continue
+            around = function_at(facts.tree, call.lineno)
+            owner, _ = facts.method_at(call.lineno) or (None, None)
+            own = owner is not None and dotted_ast(call.func).partition(".")[0] == "self"
+            is_method = own and owner is not None and last_part(call.func) in methods_of(owner)
+            if not is_method and not project.meaning(facts, call.func):
+                yield CallSite(facts, call, around, bound=True)
+
+
+def _sites_of(project: Project, called: _Called) -> tuple[CallSite, ...]:
+    key = ("call sites", called.whole)
+    found: tuple[CallSite, ...] = project.remember(key, lambda: _sites(project, called), called.facts.kept)
     return found
 
 
@@ -83,59 +155,48 @@ def constructions(module: Module, owner: cst.ClassDef) -> tuple[CallSite, ...]:
     return project.remember(("constructions", name), found)
 
 
-def made_for_evaluation(module: Module, owner: cst.ClassDef) -> bool:
-    """Whether functions named after evaluation alone make objects of a class, and nothing in the project inherits from
-    it or hands it on: a metric, which no training step runs."""
-    project, name = module.project, owner.name.value
-    around = [site.around for site in constructions(module, owner)]
-    words = names("branches", "evaluation")
-    if project is None or not around or not all(each is not None and words & words_of(each.name) for each in around):
-        return False
-    # Asked for last: each search goes through all texts.
-    return not any(project.holding(text) for text in (f"({name})", f"({name},", f", {name}):"))
-
-
 def sites_of(module: Module, function: cst.FunctionDef) -> tuple[CallSite, ...]:
     """The calls of a function; of a constructor those that make an object of its class."""
     owner = module.class_of(function) if function.name.value == "__init__" else None
     return call_sites(module, function) if owner is None else constructions(module, owner)
 
 
-def _sites(module: Module, project: Project, function: cst.FunctionDef) -> tuple[CallSite, ...]:
-    name, owner = function.name.value, module.class_of(function)
-    if module.function_of(function) is not None:  # a function inside another one
-        return ()
-    of_instances = owner is not None and name == "forward"
-    subclasses = _subclasses(project, module.name_of(owner)) if owner is not None and of_instances else []
+def _sites(project: Project, called: _Called) -> tuple[CallSite, ...]:
+    name, owner = called.name, called.owner
+    of_instances = bool(owner) and name == "forward"
+    subclasses = _subclasses(project, owner) if of_instances else []
     if len(subclasses) > _SUBCLASSES:
         return ()
-    words = [owner.name.value, *subclasses] if owner is not None and of_instances else [name]
+    words = [owner.rpartition(".")[2], *subclasses] if of_instances else [name]
     paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
     users: Iterable[ModuleFacts | None] = map(project.facts_of, paths)
-    if len(paths) > _FILES:
-        users = _importing(module, project, name) if owner is None else ()
+    if owner and name in _OF_TEXTS:
+        users = _importing(project, called)
+    elif len(paths) > _FILES:
+        users = _importing(project, called) if not owner else ()
     found: list[CallSite] = []
     for facts in users:
         if facts is None or facts.source.is_test:
             continue
-        if owner is not None and of_instances:
-            found += _calls_of_instances(project, facts, module.name_of(owner))
+        if of_instances:
+            found += _calls_of_instances(project, facts, owner)
             continue
         for use in uses(facts, name):
-            if not _means(project, facts, module, function, use):
+            if not _means(project, facts, called, use):
                 continue
             call = use.call or _checkpointed(facts, use)
             if call is None:
                 return ()
-            found.append(CallSite(facts, call, use.around, bound=owner is not None))
+            found.append(CallSite(facts, call, use.around, bound=bool(owner)))
     return tuple(found)
 
 
-def _importing(module: Module, project: Project, name: str) -> Sequence[ModuleFacts]:
-    """The files that may call a function at the top of one by a name which many files have: those that import it."""
-    imported = importers(project, module.name, holding=(name,)) if module.name else iter(())
+def _importing(project: Project, called: _Called) -> Sequence[ModuleFacts]:
+    """The files that may call a function by a name which many files have: those that import the file that has it."""
+    facts = called.facts
+    imported = importers(project, facts.name, holding=(called.name,)) if facts.name else iter(())
     found = list(itertools.islice(imported, _FILES))
-    return [module.facts, *found] if module.facts is not None and len(found) < _FILES else []
+    return [facts, *found] if len(found) < _FILES else []
 
 
 def _checkpointed(facts: ModuleFacts, use: Use) -> ast.Call | None:
@@ -169,19 +230,24 @@ def _subclasses_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]
     return subclasses
 
 
-def _means(project: Project, facts: ModuleFacts, module: Module, function: cst.FunctionDef, use: Use) -> bool:
+def _means(project: Project, facts: ModuleFacts, called: _Called, use: Use) -> bool:
     """Whether an expression may refer to the function: a method by its name, unless it is one of ``self`` in a class
     that has nothing to do with the method's."""
-    cls = module.class_of(function)
-    if cls is None:
-        return project.meaning(facts, use.node) == module.name_of(function)
+    if not called.owner:
+        return project.meaning(facts, use.node) == called.whole
     if not isinstance(use.node, ast.Attribute):
         return False
     if dotted_ast(use.node.value) != "self" or use.owner is None:
-        # `torch.softmax` is no method of the project's.
+        # `torch.softmax` is no method of the project's, nor is ``text.replace(" ", "_")``.
+        if called.name in _OF_TEXTS and use.call is not None and any(map(_is_text, use.call.args)):
+            return False
         return facts.qualified(use.node.value).partition(".")[0] != "torch"
-    here, there = module.name_of(cls), project.class_of(facts, use.owner).name
+    here, there = called.owner, project.class_of(facts, use.owner).name
     return here in project.lineage(there) or there in project.lineage(here)
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
 def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Sequence[CallSite]:
@@ -211,80 +277,25 @@ def _calls_of_objects(project: Project, facts: ModuleFacts) -> Iterator[tuple[st
                 if not isinstance(node, ast.Call) or not isinstance(called, (ast.Attribute, ast.Name)):
                     continue
                 kind = project.types.of(called, facts, function, cls, _DEPTH)
+                if not kind and isinstance(called, ast.Name):
+                    kind = _of_element(project, facts, called.id, function, cls)
                 if kind:
                     yield kind, CallSite(facts, node, function, bound=True)
 
 
-def host_arguments(module: Module, function: cst.FunctionDef) -> frozenset[str]:
-    """The parameters that every call gives something on the host: ``self.assign(boxes.cpu())``."""
-    sites = call_sites(module, function)
-    taken = [param.name.value for param in parameters_of(function)]
-    return frozenset(name for name in taken if sites and all(gives_host(site, function, name) for site in sites))
-
-
-def gives_host(site: CallSite, function: cst.FunctionDef, name: str) -> bool:
-    """Whether a call gives a parameter a number, or a tensor on the host."""
-    value = site.given(function, name)
-    return value is not None and _on_host(value, site.around, site.facts)
-
-
-def _on_host(value: ast.expr, around: FunctionNode | None, facts: ModuleFacts) -> bool:
-    if isinstance(value, ast.Constant):
-        return True
-    if isinstance(value, ast.Subscript):
-        return not _is_filled(value.value, around) and _on_host(value.value, around, facts)
-    if isinstance(value, ast.Attribute):
-        own = around is not None and dotted_ast(value) == f"self.{value.attr}"
-        return (
-            value.attr in names("python_values", "attributes")
-            or (own and _is_kept_on_host(value.attr, around, facts))
-            or (value.attr in names("selection", "padded_fields") and _on_host(value.value, around, facts))
-        )
-    if isinstance(value, ast.Name) and around is not None:
-        known = {p.arg for p in parameters(around)}
-        given = assigned_in(around, value.id)
-        return (
-            value.id not in known
-            and bool(given)
-            and all(not isinstance(v, ast.Name) and _on_host(v, around, facts) for v in given)
-        )
-    if not isinstance(value, ast.Call):
-        return False
-    if dotted_ast(value.func) in ("len", "int", "float", "str", "bool"):
-        return True
-    if is_factory(facts.qualified(value.func)):
-        return not any(keyword.arg in (None, "device") for keyword in value.keywords)
-    if any(keyword.arg == "return_tensors" for keyword in value.keywords):  # a tokenizer of transformers
-        return not any(keyword.arg in (None, "device") for keyword in value.keywords)
-    if not isinstance(value.func, ast.Attribute):
-        return False
-    to_host = value.func.attr == "to" and any(
-        isinstance(a, ast.Constant) and a.value == "cpu" for a in (*value.args, *(k.value for k in value.keywords))
-    )
-    return to_host or value.func.attr in ("cpu", "numpy") or value.func.attr in names("python_values", "methods")
-
-
-def _is_filled(value: ast.expr, around: FunctionNode | None) -> bool:
-    """Whether a function puts anything into what a name holds: ``batch[key] = batch[key].cuda()``."""
-    stored = (
-        (n for n in walk(around) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)) if around else ()
-    )
-    return any(dotted_ast(each.value) == dotted_ast(value) for each in stored)
-
-
-def _is_kept_on_host(attribute: str, method: FunctionNode | None, facts: ModuleFacts) -> bool:
-    """Whether all methods of a class set an attribute to what they make on the host: a tensor that is no buffer stays
-    where it is when the module moves."""
-    classes = (node for node in facts.definitions.values() if isinstance(node, ast.ClassDef))
-    owner = next((node for node in classes if method in methods_of(node).values()), None)
-    if owner is None:
-        return False
-    set_to = [value for each in methods_of(owner).values() for value in assigned_in(each, f"self.{attribute}")]
-    made = [value for value in set_to if not isinstance(value, ast.Constant)]
-    return bool(made) and all(
-        isinstance(value, ast.Call) and is_factory(facts.qualified(value.func)) and _on_host(value, None, facts)
-        for value in made
-    )
+def _of_element(project: Project, facts: ModuleFacts, name: str, function: FunctionNode, cls: ClassFacts | None) -> str:
+    """The class of what a loop gives a name: of ``head`` in ``for x, head in zip(xs, self.heads)``."""
+    for bound in bound_in(function).get(name, ()):
+        value, steps = bound.value, bound.steps
+        if value is None or steps[:1] != (None,):
+            continue
+        if isinstance(value, ast.Call) and dotted_ast(value.func) in ("zip", "enumerate") and len(steps) > 1:
+            place = steps[1] if dotted_ast(value.func) == "zip" else 0
+            value = value.args[place] if isinstance(place, int) and place < len(value.args) else None
+        kind = project.types.of_element(value, facts, function, cls, _DEPTH) if value is not None else ""
+        if kind:
+            return kind
+    return ""
 
 
 def constant_arguments(module: Module, function: cst.FunctionDef) -> dict[str, bool]:

@@ -544,7 +544,7 @@ def uses_of_self(
     is assigned to counts as a use of its setter. What fills one of the `memos` runs once for each key: no step of
     training could keep what it computes with gradients."""
     found: list[tuple[str, bool]] = []
-    stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(function.body)]
+    stack: list[tuple[ast.AST, bool]] = [(node, True) for node in reversed(_until_trained(function.body))]
     while stack:
         node, gradient = stack.pop()
         if isinstance(node, ast.With) and body_without_gradient(node, facts):
@@ -560,6 +560,16 @@ def uses_of_self(
             found.append((name if isinstance(node.ctx, ast.Load) else _setter(name), gradient))
         stack.extend((child, gradient) for child in reversed(list(below(node))))
     return found
+
+
+def _until_trained(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a function up to ``if self.training: return losses``: what follows is evaluation."""
+    leaving = (i for i, s in enumerate(body) if isinstance(s, ast.If) and _is_training(s.test) and _leaves(s))
+    return body[: next(leaving, len(body)) + 1]
+
+
+def _leaves(branch: ast.If) -> bool:
+    return isinstance(branch.body[-1], (ast.Return, ast.Raise))
 
 
 def in_training(branch: ast.If) -> list[ast.stmt] | None:

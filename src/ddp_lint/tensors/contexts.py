@@ -15,7 +15,7 @@ from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.control_flow import conditions, conjuncts, holding
+from ddp_lint.source.control_flow import conditions, conditions_at, conjuncts, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode
@@ -153,24 +153,38 @@ def evaluation_only(module: Module, node: cst.CSTNode) -> bool:
     """Whether training does not come by: `if not self.training:`, the other arm of `if self.training:`, what follows
     an `if self.training:` that returns, what needs the cache of generation, and functions, branches and packages named
     after evaluation or inference."""
-    for test, taken in conditions(module, node):
-        if any(_asks_for_evaluation(part) for part in conjuncts(test)) if taken else _is_training(test):
-            return True
-        _, negated = _without_not(test)
-        if taken and not negated and _words(test) & names("branches", "evaluation"):
-            return True
-    *packages, file = module.name.split(".")
+    function, owner = module.function_of(node), module.class_of(node)
+    return any(_is_taken_by_evaluation(test, taken) for test, taken in conditions(module, node)) or _is_of_evaluation(
+        module.name,
+        function.name.value if function is not None else "",
+        owner.name.value if owner is not None else "",
+    )
+
+
+def evaluation_only_at(facts: ModuleFacts, function: FunctionNode, node: ast.AST) -> bool:
+    """The same for a node of the `ast` of a function in any file."""
+    owner, _ = facts.method_at(function.lineno) or (None, None)
+    return any(_is_taken_by_evaluation(test, taken) for test, taken in conditions_at(function, node)) or (
+        _is_of_evaluation(facts.name, function.name, owner.name if owner is not None else "")
+    )
+
+
+def _is_taken_by_evaluation(test: cst.BaseExpression, taken: bool) -> bool:
+    """Whether no training comes to the arm of a test."""
+    if any(_asks_for_evaluation(part) for part in conjuncts(test)) if taken else _is_training(test):
+        return True
+    _, negated = _without_not(test)
+    return taken and not negated and bool(_words(test) & names("branches", "evaluation"))
+
+
+def _is_of_evaluation(module: str, function: str, owner: str) -> bool:
+    """Whether the packages, the file, the function or the class of a place is named after evaluation."""
+    *packages, file = module.split(".")
     if any(words_of(package) & names("branches", "evaluation_packages") for package in packages):
         return True
-    if words_of(file) & names("branches", "evaluation_files"):
+    if words_of(file) & names("branches", "evaluation_files") or words_of(function) & names("branches", "evaluation"):
         return True
-    function, owner = module.function_of(node), module.class_of(node)
-    if function is not None and words_of(function.name.value) & names("branches", "evaluation"):
-        return True
-    if owner is None:
-        return False
-    name = owner.name.value
-    return "postprocess" in name.lower() or bool(words_of(name) & names("branches", "evaluation_classes"))
+    return "postprocess" in owner.lower() or bool(words_of(owner) & names("branches", "evaluation_classes"))
 
 
 def _is_training(test: cst.BaseExpression) -> bool:

@@ -13,14 +13,13 @@ import libcst as cst
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 from ddp_lint.source.parsing import CannotParse, parse
-from ddp_lint.source.syntax import statements, walk
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, method_key
-from ddp_lint.tensors.contexts import body_without_gradient
+from ddp_lint.tensors.contexts import evaluation_only_at
+from ddp_lint.tensors.evaluated import called_without_gradient
 from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
 from ddp_lint.tensors.kept import Keeping
-from ddp_lint.tensors.operations import names
 from ddp_lint.tensors.state import Write
 
 
@@ -125,31 +124,17 @@ class TensorFile:
         return dataclasses.replace(known[0], chain=(*known[0].chain, known[0].entry)[:1]) if known else None
 
     def _around(self, site: CallSite) -> Reached | None:
-        if called_without_gradient(site):
+        around, cls = site.around, self.class_around(site)
+        if around is None or cls is None or called_without_gradient(site):
             return None
-        cls = self.class_around(site)
-        return cls.forward_methods.get(site.around.name) if cls is not None and site.around is not None else None
+        reached = cls.forward_methods.get(around.name)
+        return reached if reached is None or not evaluation_only_at(site.facts, around, site.node) else None
 
     def class_around(self, site: CallSite) -> ModuleClass | None:
         """The module class in whose method a call is."""
         classes = (node for node in site.facts.tree.body if isinstance(node, ast.ClassDef))
         owner = next((node.name for node in classes if site.around in node.body), "")
         return self.classes.resolve(owner, site.facts)
-
-
-def called_without_gradient(site: CallSite) -> bool:
-    """Whether a call is below ``with torch.no_grad():`` in its function, or in a method of an autograd function, which
-    computes its gradient itself."""
-    line = site.node.lineno
-    classes = (node for node in site.facts.tree.body if isinstance(node, ast.ClassDef))
-    around = next((node for node in classes if node.lineno <= line <= (node.end_lineno or line)), None)
-    if around is not None and any(site.facts.qualified(base) in names("no_grad", "functions") for base in around.bases):
-        return True
-    for block in statements(site.around) if site.around is not None else ():
-        off = isinstance(block, ast.With) and body_without_gradient(block, site.facts)
-        if off and any(node is site.node for node in walk(block)):
-            return True
-    return False
 
 
 def _stores_in_place(target: cst.CSTNode) -> bool:

@@ -12,13 +12,15 @@ from typing import Any
 import libcst as cst
 
 from ddp_lint.launch.options import is_left_off, options_of
-from ddp_lint.launch.texts import is_installed, named_in_texts
+from ddp_lint.launch.texts import called_in_texts, is_installed, named_in_texts, words_of_settings
 from ddp_lint.launch.unused import is_plain, may_be_called_by_text
 from ddp_lint.project import Project
+from ddp_lint.project.bound import bound_in
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
-from ddp_lint.project.uses import uses
+from ddp_lint.project.uses import calls_through, uses
 from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import (
     FunctionNode,
@@ -35,7 +37,7 @@ from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import calls_in_file, sites_of
 
 #: Functions that hand a parameter on which are gone through, one in the other.
-_DEPTH = 4
+_DEPTH = 5
 #: Names of one place that are looked at, and values that a name may have.
 _NAMES = 8
 _VALUES = 16
@@ -104,9 +106,12 @@ def _may_be_called(module: Module, project: Project, function: cst.FunctionDef) 
     """Whether a text of the project may be what calls a function: not one that another function has inside."""
     if module.function_of(function) is not None:
         return False
+    name = function.name.value
     if module.class_of(function) is not None or module.facts is None:
-        return named_in_texts(project, function.name.value)
-    return may_be_called_by_text(project, module.facts, function.name.value)
+        # What a text says of replacing something calls no method by the name.
+        settings = words_of_settings(project)
+        return settings is None or name in settings or called_in_texts(project, name)
+    return may_be_called_by_text(project, module.facts, name)
 
 
 def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
@@ -361,12 +366,55 @@ def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
     sites = sites_of(module, function)
     found = [(site.facts, site.node, site.around, site.given(function, binding.name)) for site in sites]
     if function.name.value == "forward" and any(value is not None for *_, value in found):
-        return None  # not all calls of objects are seen
-    values = _joined(
-        _given_by(project, facts, call, around, value, default, depth - 1) for facts, call, around, value in found
-    )
+        # Not all calls of objects are seen, but what is given by the name.
+        return frozenset({default}) if default is not None and _is_never_given(project, binding.name, default) else None
+    of = _Given(project, binding.name, default)
+    values = _joined(of.by(facts, call, around, value, depth - 1) for facts, call, around, value in found)
     # The words of all texts last: what asks for them depends on each of them.
     return None if values is not None and _may_be_called(module, project, function) else values
+
+
+def _is_never_given(project: Project, name: str, default: _Constant) -> bool:
+    """Whether all that the project gives by a name is the constant that functions have by themselves, or what they have
+    got by that name: ``layer(x, bias=bias)`` in ``def forward(self, x, bias=None)``."""
+    return project.remember(("never given", name, default), lambda: not any(_given_apart(project, name, default)))
+
+
+def _given_apart(project: Project, name: str, default: _Constant) -> Iterator[bool]:
+    """Whether each place of the project that gives something by a name gives another value than the default."""
+    paths = project.holding(name)
+    if len(paths) > _FILES:
+        yield True
+    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+        if facts is None or facts.source.is_test:
+            continue
+        given = [*_given_by_name(facts.tree, name)]
+        yield any(not _is_as_before(facts, value, name, default) for _, value in given)
+        keys = {id(key) for key, _ in given}
+        texts = (n for n in walk(facts.tree) if isinstance(n, ast.Constant) and n.value == name)
+        yield any(id(text) not in keys for text in texts)
+
+
+def _given_by_name(tree: ast.AST, name: str) -> Iterator[tuple[ast.AST | None, ast.expr]]:
+    """What calls give a keyword, or dictionaries hold under a key, with the key; and what calls get by place which has
+    that name."""
+    for node in walk(tree):
+        if isinstance(node, ast.Call):
+            yield from ((None, each.value) for each in node.keywords if each.arg == name)
+            yield from ((None, each) for each in node.args if isinstance(each, ast.Name) and each.id == name)
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            yield from ((key, value) for key, value in pairs if isinstance(key, ast.Constant) and key.value == name)
+
+
+def _is_as_before(facts: ModuleFacts, value: ast.expr, name: str, default: _Constant) -> bool:
+    """Whether a value is the default, or the parameter of that name which has it."""
+    if isinstance(value, ast.Constant):
+        return _Constant.of(value.value) == default
+    around = function_at(facts.tree, value.lineno)
+    if not isinstance(value, ast.Name) or value.id != name or around is None:
+        return False
+    return _is_only_parameter(around, name) and _defaults_of(around).get(name) == default
 
 
 def _is_called_by_name(module: Module, project: Project, owner: cst.ClassDef, method: str) -> bool:
@@ -389,7 +437,9 @@ def _is_made_here(module: Module, project: Project, owner: cst.ClassDef) -> bool
     for path in paths:
         facts = project.facts_of(path)
         for use in uses(facts, word) if facts is not None and not facts.source.is_test else ():
-            if facts is not None and use.call is None and project.meaning(facts, use.node) == name:
+            if facts is None or use.call is not None or project.meaning(facts, use.node) != name:
+                continue
+            if calls_through(project, facts, use) is None:
                 return False
     return not named_in_texts(project, word)
 
@@ -412,21 +462,99 @@ def _given_around(
     return _joined(_values_of(module, each, depth - 1) if each is not None else kept for each in given)
 
 
-def _given_by(
-    project: Project,
-    facts: ModuleFacts,
-    call: ast.Call,
-    around: FunctionNode | None,
-    value: ast.expr | None,
-    default: _Constant | None,
-    depth: int,
-) -> _Values:
-    """What one call gives a parameter: `value`, or the default where it has none."""
-    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
-        return None
-    if value is None:
-        return frozenset({default}) if default is not None else None
-    return _values_at(project, facts, around, value, depth)
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """What calls give a parameter by its name; `default`: what it has where a call gives it nothing."""
+
+    project: Project
+    name: str
+    default: _Constant | None
+
+    def by(
+        self, facts: ModuleFacts, call: ast.Call, around: FunctionNode | None, value: ast.expr | None, depth: int
+    ) -> _Values:
+        """What one call gives: `value`, what is spread out in the call, or else the default."""
+        if any(isinstance(each, ast.Starred) for each in call.args):
+            return None
+        if value is not None:
+            return _values_at(self.project, facts, around, value, depth)
+        found = [self._in_mapping(facts, around, each.value, depth) for each in call.keywords if each.arg is None]
+        if None in found:
+            return None
+        given = frozenset[_Constant]().union(*(each for each in found if each is not None))
+        missing = all(each is not None and (not each or _ABSENT in each) for each in found)
+        kept = frozenset({self.default}) if self.default is not None else None
+        given -= {_ABSENT}
+        return given if not missing else None if kept is None else given | kept
+
+    def _in_mapping(
+        self, facts: ModuleFacts, around: FunctionNode | None, node: ast.expr, depth: int, open_: str = ""
+    ) -> _Values:
+        """What a dictionary that a call spreads out has for the name; `_ABSENT` among it where it may have none."""
+        if isinstance(node, ast.Name) and around is not None and depth >= 0:
+            kwarg, bound = around.args.kwarg, bound_in(around).get(node.id, ())
+            if any(each.value is None or each.steps or each.put_in for each in bound):
+                return None
+            values = [each.value for each in bound if each.value is not None]
+            found = [self._in_mapping(facts, around, value, depth, node.id) for value in values]
+            if kwarg is not None and kwarg.arg == node.id:
+                found.append(self._handed_on(facts, around, depth))
+            if not found:
+                return None
+        elif isinstance(node, ast.Call) and last_part(node.func) == "update":
+            given = [each.value for each in node.keywords if each.arg == self.name]
+            if not given:
+                return None if any(each.arg is None for each in node.keywords) else frozenset()
+            return _values_at(self.project, facts, around, given[0], depth)
+        elif isinstance(node, ast.Dict) or (
+            isinstance(node, ast.Call) and dotted_ast(node.func) == "dict" and not node.args
+        ):
+            pairs = _pairs(node)
+            if pairs is None:
+                return None
+            if self.name in pairs:
+                return _values_at(self.project, facts, around, pairs[self.name], depth)
+            spread = [value for value in _spread(node) if dotted_ast(value) != open_ or not open_]
+            if not spread:
+                # A dictionary that is made of itself has nothing else for the name.
+                return frozenset({_ABSENT}) if not _spread(node) else frozenset()
+            found = [self._in_mapping(facts, around, value, depth, open_) for value in spread]
+        else:
+            return None
+        return None if None in found else frozenset[_Constant]().union(*(each for each in found if each is not None))
+
+    def _handed_on(self, facts: ModuleFacts, around: FunctionNode, depth: int) -> _Values:
+        """What all calls of a function give by the name to its ``**kwargs``."""
+        if self.name in {each.arg for each in parameters(around)}:
+            return frozenset({_ABSENT})
+        owner = _owner_of(facts, around)
+        return _given_by_all(self.project, facts, around, self.name, depth - 1, owner, _ABSENT)
+
+
+#: What a dictionary has for a name that it has not.
+_ABSENT = _Constant("absent", _Constant)
+
+
+def _pairs(node: ast.Dict | ast.Call) -> dict[str, ast.expr] | None:
+    """The keys of a dictionary with their values; None where one is not written out."""
+    if isinstance(node, ast.Call):
+        return {each.arg: each.value for each in node.keywords if each.arg is not None}
+    keys = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if key is not None]
+    texts = {key.value: value for key, value in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    return texts if len(texts) == len(keys) else None
+
+
+def _spread(node: ast.Dict | ast.Call) -> list[ast.expr]:
+    """What is spread out in a dictionary."""
+    if isinstance(node, ast.Call):
+        return [each.value for each in node.keywords if each.arg is None]
+    return [value for key, value in zip(node.keys, node.values, strict=True) if key is None]
+
+
+def _owner_of(facts: ModuleFacts, function: FunctionNode) -> ast.ClassDef | None:
+    """The class at the top of a file that a function is the constructor of."""
+    owner, method = facts.method_at(function.lineno) or (None, None)
+    return owner if method is function and function.name == "__init__" else None
 
 
 def _values_at(
@@ -457,9 +585,10 @@ def _is_plain(function: FunctionNode, name: str) -> bool:
 
 
 def _handed_on(project: Project, facts: ModuleFacts, function: FunctionNode, name: str, depth: int) -> _Values:
-    """What all calls of a function at the top of a file give a parameter."""
+    """What all calls of a function at the top of a file, or of a constructor, give a parameter."""
     key = ("handed on", depth, facts.name, function.name, function.lineno, name)
-    return project.remember(key, lambda: _given_by_all(project, facts, function, name, depth))
+    owner = _owner_of(facts, function)
+    return project.remember(key, lambda: _given_by_all(project, facts, function, name, depth, owner))
 
 
 def _given_by_all(
@@ -469,8 +598,10 @@ def _given_by_all(
     name: str,
     depth: int,
     owner: ast.ClassDef | None = None,
+    missing: _Constant | None = None,
 ) -> _Values:
-    """The same of a function, or of the constructor of its `owner`."""
+    """The same of a function, or of the constructor of its `owner`; nothing where nobody calls it. `missing`: what it
+    has where a call gives it nothing and there is no default."""
     definition = owner or function
     word = definition.name
     if facts.definitions.get(word) is not definition or definition.decorator_list or function.decorator_list:
@@ -479,7 +610,9 @@ def _given_by_all(
     if len(paths) > _FILES:
         return None
     places = [each.arg for each in positional(function)][owner is not None :]
-    kept = _defaults_of(function)
+    if depth < 0:
+        return None
+    given = _Given(project, name, _defaults_of(function).get(name, missing))
     found: list[_Values] = []
     for path in paths:
         user = project.facts_of(path)
@@ -488,12 +621,14 @@ def _given_by_all(
         for use in uses(user, word):
             if project.meaning(user, use.node) != whole:
                 continue
-            if use.call is None:
+            calls = [(user, use, use.call)] if use.call is not None else owner and calls_through(project, user, use)
+            if not calls:
                 return None
-            place = places.index(name) if name in places else len(use.call.args)
-            value = argument_at(use.call, place, name)
-            found.append(_given_by(project, user, use.call, use.around, value, kept.get(name), depth))
-    values = _joined(found)
+            for _, _, call in calls:
+                place = places.index(name) if name in places else len(call.args)
+                value = argument_at(call, place, name)
+                found.append(given.by(user, call, use.around, value, depth))
+    values = _joined(found) if found else frozenset()
     return None if values is not None and may_be_called_by_text(project, facts, word) else values
 
 
@@ -509,7 +644,7 @@ def is_always(
     if owner is not None and function.name != "__init__":
         return False
     given = _given_by_all(project, facts, function, name, _DEPTH, owner)
-    return given is not None and given <= {_Constant.of(value) for value in values}
+    return given is not None and bool(given) and given <= {_Constant.of(value) for value in values}
 
 
 def _is_only_parameter(function: FunctionNode, name: str) -> bool:

@@ -9,6 +9,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.contexts import evaluation_only, logging_only
+from ddp_lint.tensors.on_host import is_on_host
 
 
 class ReadPerElement(Rule):
@@ -108,7 +109,7 @@ class ReadPerElement(Rule):
         if evaluation_only(self.module, node) or logging_only(self.module, node):
             return
         value = TensorFile.of(self.module).flow(function).value(node.func.value)
-        if value.on_host or not (value.tensorish or value.inputs):
+        if value.on_host or not (value.tensorish or value.inputs) or is_on_host(self.module, node.func.value):
             return
         self.report(
             node,

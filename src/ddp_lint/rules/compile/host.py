@@ -18,7 +18,11 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, parameters
 from ddp_lint.source.tree import descendants, names_in, parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
-from ddp_lint.tensors.callers import call_sites, calls_in_file, constant_arguments, host_arguments, made_for_evaluation
+from ddp_lint.tensors.callers import (
+    call_sites,
+    calls_in_file,
+    constant_arguments,
+)
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
     comes_untrained,
@@ -30,6 +34,8 @@ from ddp_lint.tensors.contexts import (
     runs_seldom,
     without_gradient,
 )
+from ddp_lint.tensors.evaluated import called_for_evaluation, made_for_evaluation
+from ddp_lint.tensors.on_host import host_arguments, is_on_host
 from ddp_lint.tensors.operations import names
 
 #: Functions that are called one by the other, which are gone through.
@@ -185,10 +191,12 @@ class HostRule(Rule):
     def costs(self, node: cst.BaseExpression, place: Place) -> bool:
         """Whether reading an expression costs anything at a place, also by what the callers of the function give."""
         value = self.value(node, place.function)
-        if not place.costs(value) or place.surely_compiled or not value.inputs:
+        if not place.costs(value) or place.surely_compiled:
             return place.costs(value)
-        on_host = host_arguments(self.module, place.function)
-        return not on_host or place.costs(TensorFile.of(self.module).flow(place.function, on_host).value(node))
+        on_host = host_arguments(self.module, place.function) if value.inputs else frozenset()
+        if on_host and not place.costs(TensorFile.of(self.module).flow(place.function, on_host).value(node)):
+            return False
+        return not is_on_host(self.module, node)
 
     def may_run(self, function: cst.FunctionDef | None) -> TypeGuard[cst.FunctionDef]:
         """Whether `place` can find anything in a function; what it computes has to be known only there. Of one that
@@ -219,14 +227,15 @@ class HostRule(Rule):
         if compiled is None and reached is None:
             return None
         in_training = not without_gradient(self.module, node) and (reached is None or reached.gradient)
-        if not place.surely_compiled and not (in_training and not self._is_of_metric(function)):
+        if not place.surely_compiled and not (in_training and not self._is_for_evaluation(function)):
             return None
         return None if self._is_never_reached(node, function) else place
 
-    def _is_of_metric(self, function: cst.FunctionDef) -> bool:
-        """Whether the function is of a class whose objects only evaluations make."""
+    def _is_for_evaluation(self, function: cst.FunctionDef) -> bool:
+        """Whether evaluations alone call the function, or make the objects of its class."""
         owner = self.module.class_of(function)
-        return owner is not None and made_for_evaluation(self.module, owner)
+        is_of_metric = owner is not None and made_for_evaluation(self.module, owner)
+        return is_of_metric or called_for_evaluation(self.module, function)
 
     def _is_never_reached(self, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
         """Whether what every caller gives the function keeps it from the line: ``if not normalize: return``."""

@@ -7,12 +7,14 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
 from ddp_lint.launch.backend import forms_none, makes_tensors_on_gpus, nccl_alone
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import holding
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import Code, TensorFile
-from ddp_lint.tensors.callers import CallSite, call_sites, gives_host
+from ddp_lint.tensors.callers import CallSite, call_sites
+from ddp_lint.tensors.on_host import gives_host
 
 _PACKAGE = "torch.distributed."
 #: Functions that make a tensor of something: of a tensor they make one on its device.
@@ -146,7 +148,10 @@ class HostTensorInCollective(Rule):
         bindings = self.module.bindings(given)
         if not isinstance(given, cst.Name) or [b.kind for b in bindings] != ["parameter"]:
             return None
-        return next((s for s in call_sites(self.module, function) if _makes_on_host(s, function, name)), None)
+        project = self.module.project
+        if project is None:
+            return None
+        return next((s for s in call_sites(self.module, function) if _makes_on_host(project, s, function, name)), None)
 
     def _is_of_other_group(self, node: cst.Call, entry: Collective) -> bool:
         group = argument(node, entry.takes.index(entry.group), entry.group) if entry.group else None
@@ -183,10 +188,10 @@ class HostTensorInCollective(Rule):
         return value.kind.value in ("python", "group")
 
 
-def _makes_on_host(site: CallSite, function: cst.FunctionDef, name: str) -> bool:
+def _makes_on_host(project: Project, site: CallSite, function: cst.FunctionDef, name: str) -> bool:
     """Whether a call makes a tensor on the host of numbers, and gives it: ``mean(torch.tensor([loss.item()]))``."""
     given = site.given(function, name)
-    if not isinstance(given, ast.Call) or not gives_host(site, function, name):
+    if not isinstance(given, ast.Call) or not gives_host(project, site, function, name):
         return False
     made = site.facts.qualified(given.func)
     if made in _CONVERTING:
