@@ -322,24 +322,47 @@ def comes_first(module: Module, use: cst.CSTNode, other: cst.CSTNode) -> bool:
 
 def order_of(project: Project, first: str, second: str) -> str:
     """In which order the functions of a project call two methods that they both call: "before" where all call `first`
-    before `second`, "after" where all do it the other way round, '' where they differ or none calls both."""
+    before `second`, "after" where all do it the other way round, '' where they differ or none calls both. Where no
+    function calls both itself, the methods of the file that call them count as well."""
     return project.remember(("order of calls", first, second), lambda: _order_of(project, first, second))
 
 
 def _order_of(project: Project, first: str, second: str) -> str:
-    orders = set()
     others = set(project.holding(f".{second}("))
-    for path in project.holding(f".{first}("):
-        facts = project.facts_of(path) if path in others else None
-        for function in walk(facts.tree) if facts is not None else ():
-            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
-                lines = {name: _first_call(function, name) for name in (first, second)}
-                if all(lines.values()):
-                    orders.add("before" if lines[first] < lines[second] else "after")
+    paths = [path for path in project.holding(f".{first}(") if path in others]
+    trees = [facts.tree for facts in map(project.facts_of, paths) if facts is not None]
+    orders = _orders(trees, first, second, through=False) or _orders(trees, first, second, through=True)
     return orders.pop() if len(orders) == 1 else ""
 
 
+def _orders(trees: Iterable[ast.Module], first: str, second: str, *, through: bool) -> set[str]:
+    """The orders in which the functions of some files call two methods; with `through`, also one that calls another
+    method of the file which calls it."""
+    orders = set()
+    for tree in trees:
+        functions = [n for n in walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module))]
+        names = {name: _with_callers(functions, name) if through else {name} for name in (first, second)}
+        for function in functions:
+            lines = {
+                name: min(filter(None, (_first_call(function, n) for n in names[name])), default=0) for name in names
+            }
+            if all(lines.values()) and lines[first] != lines[second]:
+                orders.add("before" if lines[first] < lines[second] else "after")
+    return orders
+
+
+def _with_callers(functions: Iterable[ast.AST], name: str) -> set[str]:
+    """A method and those that call it, without constructors."""
+    callers = {
+        f.name for f in functions if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) and _first_call(f, name)
+    }
+    return {name} | (callers - {"__init__"})
+
+
 def _first_call(function: ast.AST, name: str) -> int:
-    """The line of the first call of a method in a function, 0 where there is none."""
-    calls = (n for n in calls_below(function) if isinstance(n.func, ast.Attribute))
+    """The line of the first call of a method in a function, or in what a module runs itself; 0 where there is none."""
+    parts = [function]
+    if isinstance(function, ast.Module):
+        parts = [s for s in function.body if not isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    calls = (n for part in parts for n in calls_below(part) if isinstance(n.func, ast.Attribute))
     return min((n.lineno for n in calls if isinstance(n.func, ast.Attribute) and n.func.attr == name), default=0)

@@ -315,6 +315,7 @@ class AttributeBehindWrapper(Rule):
             and not self.module.file.is_test
             and self._prepares(value)
             and self._is_module(use, name)
+            and not comes_first(self.module, use, value)
         ):
             return value, "on several processes this returns it wrapped in DDP", Confidence.MEDIUM
         return None
@@ -422,16 +423,18 @@ class AttributeBehindWrapper(Rule):
         return isinstance(branch, cst.If) and first_rank_test(self.module.code(branch.test), True)
 
     def _is_module(self, use: cst.CSTNode, name: str) -> bool:
-        """Whether the function uses what only a module has, or it is the model of an object, whose methods need not:
-        `prepare` also returns optimizers and loaders."""
+        """Whether the function uses what only a module has, for an attribute of an object any method of its class; or
+        it is the model of an object, whose methods need not: `prepare` also returns optimizers and loaders."""
         if "optim" in name:  # schedule-free optimizers have train() and eval()
             return False
         if is_average(name):  # `prepare` wraps no model without a parameter that requires a gradient
             return False
         if name == "self.model":
             return True
-        scope = self.module.scopes.scope_of(name.partition(".")[0], use)
-        for node in descendants(scope if isinstance(scope, cst.FunctionDef) else self.module.scope_of(use)):
+        owner = self.module.class_of(use) if name.startswith("self.") else None
+        scope = owner or self.module.scopes.scope_of(name.partition(".")[0], use)
+        inside = isinstance(scope, (cst.FunctionDef, cst.ClassDef))
+        for node in descendants(scope if scope is not None and inside else self.module.scope_of(use)):
             if isinstance(node, cst.Call) and dotted(node.func) == name:
                 return True
             if isinstance(node, cst.Attribute) and node.attr.value in _MODULE_ONLY and dotted(node.value) == name:

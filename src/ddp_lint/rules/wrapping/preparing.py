@@ -15,9 +15,14 @@ PREPARING = {name: entry for entry in frameworks.every(lambda each: each.wrappin
 
 def prepares(module: Module, call: cst.Call) -> bool:
     """Whether a call wraps its arguments in plain DDP, as far as the file configures nothing else."""
-    receiver, _, name = dotted(call.func).rpartition(".")
-    owner = _known_as().get(receiver.rpartition(".")[2], "")
-    entry = PREPARING.get(module.callee(call)) or PREPARING.get(f"{owner}.{name}")
+    bound = module.assignments(call.func) if isinstance(call.func, cst.Name) else ()
+    method = bound[0] if len(bound) == 1 else call.func  # ``prepare = accelerator.prepare``
+    receiver, _, name = dotted(method).rpartition(".")
+    owner = _known_as().get(receiver.rpartition(".")[2].lstrip("_"), "")
+    made = module.callee(call)
+    if method is not call.func and isinstance(method, cst.Attribute):
+        made = f"{module.constructed_by(method.value)}.{name}"
+    entry = PREPARING.get(made) or PREPARING.get(f"{owner}.{name}")
     return entry is not None and not any(word in module.file.code for word in entry.unless)
 
 
