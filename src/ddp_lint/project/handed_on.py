@@ -21,6 +21,7 @@ from ddp_lint.source.syntax import FunctionNode, argument_at, below, calls_below
 #: Files that wrap, or call what returns a wrapped model; a project with more is a framework.
 _FILES = 60
 _DEPTH = 3  # calls that hand a model on
+_CLASS_DEPTH = 4  # of class evidence for one expression
 
 #: A test with one of these words checks whether the model is wrapped, or how many ranks there are.
 ASKS = ("ddp", "distributed", "parallel", "world_size", "num_gpu", "n_gpu", "num_processes", "multi", "module", "fsdp",
@@ -62,11 +63,19 @@ Given = Mapping[tuple[str, str], Handed]
 _Found = tuple[tuple[str, str], Handed]
 #: By the canonical names of functions.
 Wrappings = Mapping[str, Wrapping]
+#: Calls whose result holds wrapped models, each with the places of these (`Wrapping.returned`).
+Made = Mapping[ast.Call, frozenset[int]]
 
 
 def given_wrapped(project: Project, kind: Kind = "ddp") -> Given:
     """The parameters that a call in the project gives a model that is wrapped in a way."""
     return project.remember(("given wrapped", kind), lambda: _given(project, kind))
+
+
+def given_by(project: Project, made: Iterable[tuple[ModuleFacts, Made]]) -> Given:
+    """The same for models that some calls wrap, by file: those by which a framework wraps them in DDP."""
+    new = [pair for facts, calls in made for pair in _handed_in(project, facts, "ddp", {}, calls)]
+    return _followed(project, new, "ddp", {})
 
 
 def wrapping_functions(project: Project, kind: Kind) -> Wrappings:
@@ -119,8 +128,14 @@ def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
 def _given(project: Project, kind: Kind) -> Given:
     paths, wrapping = _wrapping_files(project, kind), wrapping_functions(project, kind)
     calling = (path for name in wrapping for path in project.holding(f"{name.rpartition('.')[2]}("))
+    files = _files(project, [*paths, *calling])
+    new = [pair for facts in files for pair in _handed_in(project, facts, kind, wrapping, {})]
+    return _followed(project, new, kind, wrapping)
+
+
+def _followed(project: Project, new: list[_Found], kind: Kind, wrapping: Wrappings) -> Given:
+    """What is handed over, and what those who get it hand on."""
     found: dict[tuple[str, str], Handed] = {}
-    new = [pair for facts in _files(project, [*paths, *calling]) for pair in _handed_in(project, facts, kind, wrapping)]
     for _ in range(_DEPTH):
         new = [(key, handed) for key, handed in new if found.setdefault(key, handed) is handed]
         new = [pair for key, handed in new for pair in _handed_on(project, key, handed, kind, wrapping)]
@@ -178,16 +193,18 @@ def _called_in(function: ast.AST) -> frozenset[str]:
     return frozenset(last_part(node.func) for node in calls_below(function))
 
 
-def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrappings) -> list[_Found]:
-    """The calls of a file that give a model which the file wraps, or gets wrapped from a function."""
+def _handed_in(project: Project, facts: ModuleFacts, kind: Kind, wrapping: Wrappings, made: Made) -> list[_Found]:
+    """The calls of a file that give a model which the file wraps, or gets wrapped from a function or by what is
+    `made`."""
     found: list[_Found] = []
 
     def reading(owner: ClassFacts | None) -> _Walk:
-        return _Walk(project, facts, owner, kind, wrapping, _noting_handed(found, facts))
+        return _Walk(project, facts, owner, kind, wrapping, _noting_handed(found, facts), made=made)
 
     reading(None).block(facts.tree.body, frozenset())
     kept: dict[str, frozenset[str]] = {}
-    scopes, names = list(_scopes(project, facts)), _wrapping_names(facts, kind, wrapping)
+    scopes = list(_scopes(project, facts))
+    names = _wrapping_names(facts, kind, wrapping) | {last_part(call.func) for call in made}
     for function, owner in scopes:
         if not _calls_any(function, names):
             continue
@@ -260,9 +277,11 @@ class _Walk:
         wrapping: Wrappings,
         callbacks: _Callbacks,
         parameters: frozenset[str] = frozenset(),
+        made: Made | None = None,
     ) -> None:
         self._project, self._facts, self._owner, self._wrapping = project, facts, owner, wrapping
         self._calls, self._callbacks, self._parameters = _calls(kind), callbacks, parameters
+        self._made = made or {}
         #: The names of what was wrapped in place.
         self.placed: set[str] = set()
         self._last = _wrapping_names(facts, kind, wrapping)
@@ -341,6 +360,8 @@ class _Walk:
             return arms[0] if all(arms) else makes
         if not isinstance(value, ast.Call):
             return frozenset({-1}) if dotted_ast(value) in state else None
+        if value in self._made:
+            return self._made[value]
         meaning = self._meaning(value)
         if meaning in self._calls:
             self._callbacks.wrapped(dotted_ast(value.args[0]) if value.args else "")
@@ -395,7 +416,16 @@ class _Walk:
         if self._owner is not None and dotted_ast(call.func) == f"self.{last_part(call.func)}":
             found = self._project.method(self._owner.name, last_part(call.func))
             return f"{found[0].name}.{last_part(call.func)}" if found is not None else ""
-        return self._project.meaning(self._facts, call.func)
+        return self._project.meaning(self._facts, call.func) or self._method(call.func)
+
+    def _method(self, func: ast.expr) -> str:
+        """The canonical name of a method of an object whose class is one of the project: ``trainer.fit``."""
+        if not isinstance(func, ast.Attribute):
+            return ""
+        around = function_at(self._facts.tree, func.lineno)
+        of = self._project.types.of(func.value, self._facts, around, self._owner, _CLASS_DEPTH)
+        found = self._project.method(of, func.attr) if of and self._project.class_facts(of) is not None else None
+        return f"{found[0].name}.{func.attr}" if found is not None else ""
 
 
 def given_for(parameter: tuple[int, str] | None, call: ast.Call) -> str:

@@ -10,6 +10,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import Handed, function_of, given_wrapped, reads_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.wrapped_classes import prepared_wrapped
 
 _ANSWERED = frozenset(
     name for kind in ("ddp_attributes", "module_attributes", "engine_attributes") for name in table("wrappers")[kind]
@@ -32,8 +33,8 @@ class AttributeOfGivenWrapper(Rule):
     ## What it does
 
     Finds `model.encode(x)`, `model.config` and the like in a function with the parameter `model`, if a call in the
-    project, also in another file, gives it what `DistributedDataParallel(...)` returned, and neither DDP nor
-    `nn.Module` has an attribute of that name.
+    project, also in another file or of an object's method, gives it what `DistributedDataParallel(...)` or
+    `accelerator.prepare(...)` returned, and neither DDP nor `nn.Module` has an attribute of that name.
 
     ## Why it breaks
 
@@ -117,7 +118,8 @@ class AttributeOfGivenWrapper(Rule):
 
     Attributes that a file of the project sets on an object by that name; code under a test of the type, of `hasattr`,
     or of whether the job is distributed, or that catches exceptions; parameters that are assigned again; subclasses of
-    DDP, which may forward attributes. DDP620 finds attributes in the function that wraps.
+    DDP, which may forward attributes; with accelerate also files that configure DeepSpeed or FSDP, and programs that
+    the project launches with settings for these. DDP620 finds attributes in the function that wraps.
 
     ## How to confirm
 
@@ -143,11 +145,15 @@ class AttributeOfGivenWrapper(Rule):
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None:
             return
-        for (name, parameter), handed in given_wrapped(project).items():
+        given = {**prepared_wrapped(project), **given_wrapped(project)}
+        for (name, parameter), handed in given.items():
             place = function_of(project, name) if name.startswith(f"{facts.name}.") else None
             if place is None or place[0] is not facts:
                 continue
-            reads = {r.attr: r for r in reads_of(project, facts, place[1], parameter) if self._is_missing(r)}
+            reads: dict[str, ast.Attribute] = {}
+            for read in reads_of(project, facts, place[1], parameter):
+                if read.attr not in reads and self._is_missing(read):
+                    reads[read.attr] = read
             if reads:
                 self._report(facts, list(reads.values()), parameter, handed)
 

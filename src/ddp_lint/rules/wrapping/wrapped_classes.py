@@ -6,8 +6,10 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
+from ddp_lint.launch.started import launched_under
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
+from ddp_lint.project.handed_on import Given, given_by
 from ddp_lint.rules.wrapping.preparing import PREPARING
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, walk
@@ -18,6 +20,10 @@ _DDP = "torch.nn.parallel.DistributedDataParallel"
 SEARCHES = ("find_unused_parameters", "static_graph")
 #: By what a framework is told of them.
 _SETTINGS = "DistributedDataParallelKwargs"
+#: Settings of a launcher under which what a framework wraps is no DDP, and forwards attributes.
+_FORWARDING = frozenset({"DEEPSPEED", "FSDP", "MEGATRON_LM"})
+#: What programs call the model that they train.
+_MODELS = frozenset({"model", "net", "network"})
 _DEPTH = 4
 _CLASSES = 400
 #: Methods that constructors call to make layers.
@@ -96,6 +102,27 @@ def _preparing_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]
                 by = call.func.value if isinstance(call.func, ast.Attribute) else call.func
                 if project.types.of(by, facts, *_around(project, facts, call), _DEPTH) == of:
                     yield facts, call
+
+
+def prepared_wrapped(project: Project) -> Given:
+    """The parameters that a call in the project gives a model that such a call has wrapped."""
+    return project.remember(("given prepared",), lambda: _prepared_wrapped(project))
+
+
+def _prepared_wrapped(project: Project) -> Given:
+    made: dict[str, tuple[ModuleFacts, dict[ast.Call, frozenset[int]]]] = {}
+    for facts, call in _preparing_calls(project):
+        if launched_under(project, facts) & _FORWARDING:
+            continue
+        places = [place for place, given in enumerate(call.args) if _is_model(project, facts, call, given)]
+        _, calls = made.setdefault(facts.source.inside, (facts, {}))
+        calls[call] = frozenset(places if len(call.args) > 1 else [-1] * len(places))
+    return given_by(project, made.values())
+
+
+def _is_model(project: Project, facts: ModuleFacts, call: ast.Call, given: ast.expr) -> bool:
+    """Whether what such a call is given is a model, by its name or its class."""
+    return last_part(given) in _MODELS or next(_kinds(project, facts, call, given), "") != ""
 
 
 def prepared_attributes(project: Project) -> frozenset[tuple[str, str]]:
