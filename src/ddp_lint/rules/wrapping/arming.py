@@ -1,4 +1,5 @@
-"""Does a call run the forward of a wrapper: that prepares its gradient hooks for the next backward."""
+"""Does a call run the forward of a wrapper: that prepares its gradient hooks for the next backward. Does it train what
+it is given."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import argument_at, below, parameters, walk
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import body_without_gradient
@@ -32,6 +34,24 @@ def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
     names = [parameter.arg for parameter in parameters(found[1])]
     given = [name for place, name in enumerate(names) if dotted(argument(call, place, name)) == wrapper]
     return any(_calls(module.project, found[0], found[1], name, _DEPTH) for name in given)
+
+
+def trained_by(project: Project, facts: ModuleFacts, call: ast.Call, model: str) -> Span | None:
+    """The backward of a function of the project that a call gives a model, and that runs the forward of this one with
+    gradients: ``train_epoch(model, loader)``. None where the function handles gradients itself."""
+    found = project.definition(project.meaning(facts, call.func)) if model in _given(call) else None
+    if found is None or not isinstance(found[1], ast.FunctionDef):
+        return None
+    of, function = found[0], found[1]
+    handles = any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in walk(function))
+    backwards = [each for each in _with_gradient(function, of) if last_part(each.func) == "backward"]
+    if not backwards or handles:
+        return None
+    for place, taken in enumerate(parameters(function)):
+        given = argument_at(call, place, taken.arg)
+        if given is not None and dotted_ast(given) == model and _calls(project, of, function, taken.arg, _DEPTH):
+            return of.file.span_of(min(backwards, key=lambda each: each.lineno))
+    return None
 
 
 def _method_calls(module: Module, call: cst.Call, wrapper: str) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import bisect
 import re
 from typing import NamedTuple
@@ -13,13 +14,15 @@ from ddp_lint.launch.ranks import runs_alone, several_ranks, uses_data_parallel
 from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
-from ddp_lint.rules.wrapping.arming import runs_forward
+from ddp_lint.rules.wrapping.arming import runs_forward, trained_by
 from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import last_name
+from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import subtree
 from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.contexts import without_gradient
@@ -49,7 +52,8 @@ class ForwardBypassesWrapper(Rule):
 
     Finds training forwards that call `model.module(x)`, a method of `.module`, the unwrapped original of a wrapped
     model, or the result of `unwrap_model`, of a helper of the project or of a property that takes the wrapper off, if
-    the output is used in a loss whose `backward()` is called or that a trainer's loss method returns.
+    the output is used in a loss whose `backward()` is called or that a trainer's loss method returns. Also the
+    unwrapped original that is given to a function of the project which trains it, where nothing uses the wrapper.
 
     ## Why it breaks
 
@@ -358,7 +362,10 @@ class ForwardBypassesWrapper(Rule):
                 self._raw_calls.setdefault(self.module.function_of(node), []).append((node, name, wrapped))
 
     def finish(self) -> None:
-        """One finding for the raw calls of a method: they have one cause."""
+        """One finding for the raw calls of a method: they have one cause; one for a model that trains beside a wrapper
+        which nothing uses."""
+        for wrap in self._wraps.all:
+            self._trained_beside(wrap)
         for calls in self._raw_calls.values():
             node, name, wrapped = calls[0]
             self.report(
@@ -369,6 +376,39 @@ class ForwardBypassesWrapper(Rule):
                 help=f"call `{wrapped}(...)`, the object that DDP wrapped",
                 confidence=Confidence.MEDIUM,
             )
+
+    def _trained_beside(self, wrap: Wrap) -> None:
+        """A function that trains the unwrapped model which it is given, while nothing uses the wrapper. By `ast`: large
+        statements of a script are not parsed for this rule."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or wrap.kind == "fsdp2" or wrap.tested or wrap.handed is not None:
+            return
+        if not wrap.inner or wrap.outer in ("", wrap.inner) or "." in f"{wrap.inner}{wrap.outer}":
+            return
+        line = self.module.span(wrap.call).line
+        function = function_at(facts.tree, line)
+        scope = function or facts.tree
+        if _is_used(scope, wrap.outer) or runs_alone(self.module, wrap.call):
+            return
+        after = (call for call in calls_below(scope) if call.lineno > line)
+        for call in after:
+            backward = trained_by(project, facts, call, wrap.inner)
+            if backward is None or function_at(facts.tree, call.lineno) is not function:
+                continue
+            if _is_bound_between(scope, wrap.inner, line, call) or _excludes(scope, line, call):
+                continue
+            self.report(
+                facts.file.span_of(call),
+                f"`{dotted_ast(call.func)}(...)` trains `{wrap.inner}` beside its wrapper `{wrap.outer}`, which "
+                "nothing uses: its gradients are not averaged",
+                notes=["rank 0 and rank 1 each train a separate model"],
+                labels=[
+                    (wrap.place, f"`{wrap.inner}` is wrapped as `{wrap.outer}` here"),
+                    (backward, "this backward averages nothing"),
+                ],
+                help=f"give it `{wrap.outer}`",
+            )
+            return
 
     def _in_training_method(self, node: cst.Call, entry: Twins) -> bool:
         function, owner = self.module.function_of(node), self.module.class_of(node)
@@ -402,6 +442,32 @@ def _instead(wrapper: str, called: str) -> str:
     if called == wrapper or called.startswith(f"{wrapper}."):
         return f"give the unwrapped module another name, and train with the wrapped `{wrapper}`"
     return f"call `{wrapper}(...)`"
+
+
+def _is_used(scope: ast.AST, wrapper: str) -> bool:
+    """Whether a function or a script uses a wrapper for more than its parameters or its state."""
+    plain = {
+        node.value
+        for node in walk(scope)
+        if isinstance(node, ast.Attribute) and node.attr in _PLAIN_MODULE_USES and isinstance(node.value, ast.Name)
+    }
+    names = (node for node in walk(scope) if isinstance(node, ast.Name) and node.id == wrapper)
+    return any(isinstance(name.ctx, ast.Load) and name not in plain for name in names)
+
+
+def _is_bound_between(scope: ast.AST, name: str, line: int, call: ast.Call) -> bool:
+    """Whether a function binds a name again from a line to a call."""
+    stores = (node for node in walk(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return any(node.id == name and line <= node.lineno <= call.lineno for node in stores)
+
+
+def _excludes(scope: ast.AST, line: int, call: ast.Call) -> bool:
+    """Whether a line and a call behind it are in two branches of one test."""
+    branches = (node for node in walk(scope) if isinstance(node, ast.If) and node.orelse)
+    return any(
+        node.body[0].lineno <= line < node.orelse[0].lineno <= call.lineno <= (node.end_lineno or 0)
+        for node in branches
+    )
 
 
 def _is_taken_from(called: cst.BaseExpression, place: cst.CSTNode) -> bool:
