@@ -154,10 +154,11 @@ class AttributeBehindWrapper(Rule):
     Attributes that the file, or a base of the class, sets on the wrapper itself, also by `add_module`; names that are
     assigned again after the wrap; code under a test of the type, of `hasattr`, or of whether the job is distributed, or
     that catches the AttributeError, or under a test that an `assert` above the wrap excludes for several GPUs, or that
-    holds with a single GPU (the `else` of `device_count() > 1`); with accelerate also files that configure DeepSpeed or
-    FSDP, which forward attributes, and tests, which run in one process. A method that only the constructor calls,
-    before it wraps. Methods that only programs of one process call, where others of the project make a group. What a
-    function reads of a wrapped model that it is given is DDP627.
+    holds with a single GPU (the `else` of `device_count() > 1`); with accelerate also files that configure DeepSpeed
+    or FSDP, which forward attributes, programs that the project launches with settings for these alone, and tests,
+    which run in one process. A method that only the constructor calls, before it wraps. Methods that only programs of
+    one process call, where others of the project make a group. What a function reads of a wrapped model that it is
+    given is DDP627.
 
     ## How to confirm
 

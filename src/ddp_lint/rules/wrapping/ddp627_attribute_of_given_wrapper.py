@@ -119,7 +119,7 @@ class AttributeOfGivenWrapper(Rule):
     Attributes that a file of the project sets on an object by that name; code under a test of the type, of `hasattr`,
     or of whether the job is distributed, or that catches exceptions; parameters that are assigned again; subclasses of
     DDP, which may forward attributes; with accelerate also files that configure DeepSpeed or FSDP, and programs that
-    the project launches with settings for these. DDP620 finds attributes in the function that wraps.
+    the project launches with settings for these alone. DDP620 finds attributes in the function that wraps.
 
     ## How to confirm
 

@@ -7,10 +7,16 @@ import functools
 import libcst as cst
 
 from ddp_lint.knowledge import communication, frameworks
+from ddp_lint.launch.started import launched_under
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import Module, dotted
 
 #: The names of such methods, each with what is known of it.
 PREPARING = {name: entry for entry in frameworks.every(lambda each: each.wrapping_method) for name in entry.names}
+
+#: Settings of a launcher under which what a framework wraps is no DDP.
+_FORWARDING = frozenset({"DEEPSPEED", "FSDP", "MEGATRON_LM"})
 
 
 def prepares(module: Module, call: cst.Call) -> bool:
@@ -23,7 +29,16 @@ def prepares(module: Module, call: cst.Call) -> bool:
     if method is not call.func and isinstance(method, cst.Attribute):
         made = f"{module.constructed_by(method.value)}.{name}"
     entry = PREPARING.get(made) or PREPARING.get(f"{owner}.{name}")
-    return entry is not None and not any(word in module.file.code for word in entry.unless)
+    if entry is None or any(word in module.file.code for word in entry.unless):
+        return False
+    return module.project is None or module.facts is None or not forwards_attributes(module.project, module.facts)
+
+
+def forwards_attributes(project: Project, facts: ModuleFacts) -> bool:
+    """Whether all launches of a program that the project has choose a backend whose wrapper forwards attributes to the
+    model."""
+    backends = launched_under(project, facts)
+    return bool(backends) and backends <= _FORWARDING
 
 
 @functools.cache

@@ -6,11 +6,10 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from ddp_lint.launch.started import launched_under
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.project.handed_on import Given, given_by
-from ddp_lint.rules.wrapping.preparing import PREPARING
+from ddp_lint.rules.wrapping.preparing import PREPARING, forwards_attributes
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, walk
 from ddp_lint.tensors.classes import is_module_class
@@ -20,8 +19,6 @@ _DDP = "torch.nn.parallel.DistributedDataParallel"
 SEARCHES = ("find_unused_parameters", "static_graph")
 #: By what a framework is told of them.
 _SETTINGS = "DistributedDataParallelKwargs"
-#: Settings of a launcher under which what a framework wraps is no DDP, and forwards attributes.
-_FORWARDING = frozenset({"DEEPSPEED", "FSDP", "MEGATRON_LM"})
 #: What programs call the model that they train.
 _MODELS = frozenset({"model", "net", "network"})
 _DEPTH = 4
@@ -112,7 +109,7 @@ def prepared_wrapped(project: Project) -> Given:
 def _prepared_wrapped(project: Project) -> Given:
     made: dict[str, tuple[ModuleFacts, dict[ast.Call, frozenset[int]]]] = {}
     for facts, call in _preparing_calls(project):
-        if launched_under(project, facts) & _FORWARDING:
+        if forwards_attributes(project, facts):
             continue
         places = [place for place, given in enumerate(call.args) if _is_model(project, facts, call, given)]
         _, calls = made.setdefault(facts.source.inside, (facts, {}))
