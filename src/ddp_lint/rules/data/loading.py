@@ -115,7 +115,7 @@ def _names_setter(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr == "set_epoch" and not last_part(node.value).lower().endswith("dataset")
     if isinstance(node, FunctionNode | ast.alias | ast.Name):
-        return "set_epoch" == getattr(node, "name", getattr(node, "id", ""))
+        return getattr(node, "name", getattr(node, "id", "")) == "set_epoch"
     return isinstance(node, ast.Constant) and node.value == "set_epoch"
 
 
