@@ -9,6 +9,7 @@ from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.saved_by_hand import overwritten
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source.control_flow import conditions, exclusive
+from ddp_lint.source.queries import options
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.tensors import Code, Reached, Write
 from ddp_lint.tensors.state import Save
@@ -27,10 +28,10 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     pooling, GELU, `log`, `gather`, ...) or its output (softmax, sigmoid, tanh, ReLU, `exp`, `sqrt`, ...), if parameters
     are involved, so that gradients are certainly needed. The order of execution is taken into account: branches of an
     `if` are separate, and loops are read twice, so that a write is also compared with operations of the previous
-    iteration. Where one arm of an `if` saves and the other does not, a write behind it counts if its own tests name
-    nothing that the test of the `if` names. The same on one of the views that `chunk`, `split` or `unbind` return:
-    `q, k, v = self.qkv(x).chunk(3)`, `q *= s`; and on an argument that the `forward` of an autograd function has given
-    to `ctx.save_for_backward`.
+    iteration. Where one arm of an `if` saves and the other does not, a write to its result behind it counts if its own
+    tests name nothing that the test of the `if` names. The same on one of the views that `chunk`, `split` or `unbind`
+    return: `q, k, v = self.qkv(x).chunk(3)`, `q *= s`; and on an argument that the `forward` of an autograd function
+    has given to `ctx.save_for_backward`.
 
     ## Why it breaks
 
@@ -165,8 +166,12 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         write has nothing to do with that: ``g = proj(x).sigmoid() if gated else ones; if mask is not None: g *= mask``.
         """
         save = write.perhaps
-        if save is None or not isinstance(write.target, cst.Name):
+        if save is None or not save.as_output or not isinstance(write.target, cst.Name):
             return None
+        earlier = self.module.scopes.last_before(self.module.bindings(write.target, write.node), write.node)
+        made = options([b.value for b in earlier if b.kind == "assign" and b.value is not None and not b.index])
+        if all(value is not save.node for value in made):
+            return None  # the arm goes on with another tensor
         above = {*self.module.ancestors(write.node)}
         around = itertools.takewhile(lambda up: not isinstance(up, cst.FunctionDef), self.module.ancestors(save.node))
         if any(isinstance(up, (cst.For, cst.While)) for up in around):
