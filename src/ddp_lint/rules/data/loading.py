@@ -116,6 +116,8 @@ def _names_setter(node: ast.AST) -> bool:
         return node.attr == "set_epoch" and not last_part(node.value).lower().endswith("dataset")
     if isinstance(node, FunctionNode | ast.alias | ast.Name):
         return getattr(node, "name", getattr(node, "id", "")) == "set_epoch"
+    if isinstance(node, ast.keyword | ast.arg):
+        return node.arg == "set_epoch"
     return isinstance(node, ast.Constant) and node.value == "set_epoch"
 
 
