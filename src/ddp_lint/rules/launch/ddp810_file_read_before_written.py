@@ -181,7 +181,7 @@ class FileReadBeforeWritten(Rule):
     triggers = Triggers(
         *("save", "open", "dump", "savez", "save_file", "write_text", "write_bytes", "to_csv", "to_parquet"),
         *("load", "load_file", "read_csv", "read_parquet", "read_text", "read_bytes", "save_pretrained"),
-        *("from_pretrained", "rank", "get_rank", "local_rank", "is_main_process", "save_on_master"),
+        *("from_pretrained", "rank", "get_rank", "local_rank", "is_main_process"),
         file=("torch",),
         tests=False,
     )
