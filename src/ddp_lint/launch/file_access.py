@@ -50,11 +50,11 @@ class Accesses:
         write them."""
         path = self.path(module, call)
         if path is not None:
-            return {_plain(module.code(path))}
+            return {plain_path(module.code(path))}
         helper = helper_of(module, call)
         if helper is None:
             return set()
-        given = {name: _plain(module.code(value)) for name, value in _arguments(helper.function, call)}
+        given = {name: plain_path(module.code(value)) for name, value in _arguments(helper.function, call)}
         on = dotted(call.func).rpartition(".")[0]
         return set(self._within(module, helper, given | ({first_name(helper.function): on} if on == "self" else {})))
 
@@ -107,7 +107,7 @@ def _arguments(function: FunctionNode, call: cst.Call) -> Iterator[tuple[str, cs
             yield name, value
 
 
-def _plain(text: str) -> str:
+def plain_path(text: str) -> str:
     """An expression as `ast` writes it: "a" and 'a' are one path."""
     found = parse_expression(text)
     return ast.unparse(found) if found is not None else text

@@ -229,9 +229,11 @@ class Flow:
         # A name that may refer to several tensors (an `if` before) counts as kept only if each of them is.
         kept = bool(value.storages) and all(s in state.saved for s in value.storages)
         save = state.saved[min(value.storages)] if kept else None
+        of_some = sorted(value.storages & state.saved.keys()) if not kept else []
+        perhaps = state.saved[of_some[0]] if of_some else None
         seen = self._writes.get(node)
         if seen is None or seen.save is None:  # a second time round a loop may find what the first did not
-            self._writes[node] = Write(node, target, value, save, state.gradient)
+            self._writes[node] = Write(node, target, value, save, state.gradient, perhaps)
 
 
 def _telling(iterated: Value, state: State) -> Value | None:

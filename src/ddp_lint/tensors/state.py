@@ -25,13 +25,15 @@ class Save:
 @dataclasses.dataclass(frozen=True)
 class Write:
     """A write into a tensor's storage. `node`: the statement or call; `target`: the expression written to;
-    `save`: what had kept the tensor by then; `gradient`: whether gradients were on."""
+    `save`: what had kept the tensor by then; `gradient`: whether gradients were on; `perhaps`: what had kept one of
+    the tensors that the target may be, after an `if` in one arm of which none was kept."""
 
     node: cst.CSTNode
     target: cst.CSTNode
     value: Value
     save: Save | None
     gradient: bool
+    perhaps: Save | None = None
 
 
 @dataclasses.dataclass

@@ -23,6 +23,7 @@ from ddp_lint.source.syntax import defaults, walk
 from ddp_lint.source.tree import descendants, method_of, names_in, parameters_of, subtree
 from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
+from ddp_lint.tensors.operations import names
 
 #: Reading these of a tensor does not read its elements.
 _METADATA = frozenset(
@@ -96,7 +97,8 @@ class AsyncWorkNotWaited(Rule):
 
     If `async_op` is a parameter that is False by default and no call in the project changes it (without any call, the
     finding needs `--preview`). If the handle is returned, stored in an object, passed on or appended to a list that is
-    used again, because other code may wait. If a `synchronize()`, `wait_stream()` or `barrier()` is in between, or
+    used again, because other code may wait; of a handle that an object keeps, what reads the elements in the same block
+    before any call of that object is reported. If a `synchronize()`, `wait_stream()` or `barrier()` is in between, or
     only shape, dtype or device of the tensor are read. Inside a coalescing manager, and for functional collectives,
     whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
 
@@ -194,10 +196,10 @@ class AsyncWorkNotWaited(Rule):
         )  # fmt: skip
 
     def _assigned(self, pending: _Pending, handle: str) -> None:
-        if not handle or "." in handle:
-            return  # kept in an object or unpacked: the holder waits
+        if not handle:
+            return  # unpacked, or kept in a list: the holder waits
         called = self.module.code(pending.call.func)
-        if not self._used_again(handle, pending.call):
+        if "." not in handle and not self._used_again(handle, pending.call):
             self.report(
                 pending.call,
                 f"no code waits for the handle `{handle}` of `{called}(...)`",
@@ -207,6 +209,8 @@ class AsyncWorkNotWaited(Rule):
             )
             return
         touched = self._touched(pending, handle)
+        if touched is not None and "." in handle and not self._is_read_at_once(pending, handle, touched):
+            return  # kept in an object: other code may wait, and then hand the tensor out
         if touched is not None:
             self.report(
                 pending.call,
@@ -215,6 +219,30 @@ class AsyncWorkNotWaited(Rule):
                 labels=[(touched, f"used here before the wait for `{handle}`")],
                 help=f"call `{handle}.wait()` first, or use other tensors in between",
             )
+
+    def _is_read_at_once(self, pending: _Pending, handle: str, touched: cst.CSTNode) -> bool:
+        """Whether the elements of a tensor are read behind the collective in the same block, where no call of the
+        object that keeps the handle stands between the two: one of its methods may wait."""
+        places = [up for up in self.module.ancestors(pending.call) if isinstance(up, cst.SimpleStatementLine)]
+        block = self.module.parent(places[0]) if places else None
+        if not isinstance(block, (cst.IndentedBlock, cst.Module)) or touched not in block.body:
+            return False
+        between = block.body[block.body.index(places[0]) + 1 : block.body.index(touched)]
+        owner = handle.rpartition(".")[0]
+        used = (part for each in between for part in descendants(each) if isinstance(part, cst.Call))
+        if any(owner in names_in(call) or f"{owner}." in f"{dotted(call.func)}." for call in used):
+            return False
+        return any(self._is_read(part) for part in subtree(touched) if dotted(part) in pending.outputs)
+
+    def _is_read(self, tensor: cst.CSTNode) -> bool:
+        """``x.to(dtype)``, ``x + y``: a use that is no view, no other name, and nothing that hands the tensor on."""
+        outer = self.module.parent(tensor)
+        if isinstance(outer, cst.Attribute) and outer.value is tensor:
+            method = outer.attr.value
+            call = self.module.parent(outer)
+            views = names("views", "methods") | _METADATA
+            return isinstance(call, cst.Call) and call.func is outer and method not in views
+        return isinstance(outer, (cst.BinaryOperation, cst.UnaryOperation))
 
     def _appended(self, pending: _Pending, argument: cst.Arg) -> None:
         append = self.module.parent(argument)

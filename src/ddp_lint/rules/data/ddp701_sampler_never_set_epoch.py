@@ -17,7 +17,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.handed_out import places_of_samplers
-from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, mentions_nearby
+from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, sets_epoch_nearby
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import ImportTable
@@ -34,7 +34,8 @@ class SamplerNeverSetEpoch(Rule):
 
     Finds a DistributedSampler with shuffling on, in code that makes several passes (or hands its loader to a trainer of
     another file that does), where `set_epoch` is called nowhere: not in the file, its package or folder, what it
-    imports, or what imports it. A call in another script of the same folder does not count. Also a sampler that a
+    imports, or what imports it. A call in another script of the same folder does not count, nor does one that sets the
+    epoch of the dataset (`loader.dataset.set_epoch(epoch)`). Also a sampler that a
     function of the project returns together with its loader, in a program for several epochs that drops it
     (`loader, _ = make_loader(...)`) and sets no epoch.
 
@@ -178,7 +179,7 @@ class SamplerNeverSetEpoch(Rule):
         self._check_dropped()
         if not self._samplers or framework_loads(self.module) or not self._several_passes():
             return
-        if self._sets or mentions_nearby(self.module, "set_epoch", other_programs=False):
+        if self._sets or sets_epoch_nearby(self.module):
             return
         for sampler in self._samplers:
             if self._set_elsewhere(sampler) or self._set_as_attribute(sampler) or runs_alone(self.module, sampler):

@@ -19,7 +19,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.requirements import requires_older
 from ddp_lint.source import Module, dotted
-from ddp_lint.source.imports import last_part
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, parameters, walk
 from ddp_lint.source.wraps import argument, assigned_name
@@ -85,6 +85,40 @@ def mentions_nearby(module: Module, word: str, *, other_programs: bool = True) -
     project, path = module.project, module.path
     near = _nearby(module, project, path, word) if other_programs else _together(module, project, path, word)
     return any(_writes(project, each, word) for each in near)
+
+
+def sets_epoch_nearby(module: Module) -> bool:
+    """Whether the code that runs together with the file sets the epoch of something that may be a sampler: that of a
+    dataset (``loader.dataset.set_epoch(epoch)``) is no sampler's."""
+    if module.project is None or module.path is None:
+        return "set_epoch" in module.file.code
+    project = module.project
+    near = (project.facts_of(path) for path in _together(module, project, module.path, "set_epoch"))
+    return any(facts is None or _sets_epoch(project, facts) for facts in near)
+
+
+def _sets_epoch(project: Project, facts: ModuleFacts) -> bool:
+    def found() -> bool:
+        datasets = (n for n in walk(facts.tree) if isinstance(n, ast.ClassDef) and _is_dataset(n))
+        own = {id(n) for each in datasets for n in each.body if isinstance(n, FunctionNode)}
+        return any(_names_setter(node) for node in walk(facts.tree) if id(node) not in own)
+
+    return "set_epoch" in facts.file.code and project.remember(("sets an epoch", facts.name), found)
+
+
+def _is_dataset(node: ast.ClassDef) -> bool:
+    return any(name.endswith("Dataset") for name in (node.name, *map(dotted_ast, node.bases)))
+
+
+def _names_setter(node: ast.AST) -> bool:
+    """Whether a node names `set_epoch`, of something else than a dataset."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "set_epoch" and not last_part(node.value).lower().endswith("dataset")
+    if isinstance(node, FunctionNode | ast.alias | ast.Name):
+        return getattr(node, "name", getattr(node, "id", "")) == "set_epoch"
+    if isinstance(node, ast.keyword | ast.arg):
+        return node.arg == "set_epoch"
+    return isinstance(node, ast.Constant) and node.value == "set_epoch"
 
 
 def mentioned_in_run(module: Module, word: str) -> bool:

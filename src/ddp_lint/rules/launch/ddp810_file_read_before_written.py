@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.file_access import Accesses
+from ddp_lint.launch.file_access import Accesses, plain_path
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.joining import is_before_fit
 from ddp_lint.launch.ranks import (
@@ -33,6 +33,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, subtree
+from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, constructions
 
 _WRITES = Accesses(
@@ -83,7 +84,8 @@ class FileReadBeforeWritten(Rule):
 
     Finds `torch.save`, `numpy.save` or `open(.., "w")` under a test for the first rank, and later in the same function
     a read of the same path outside of any such test, with no barrier and no other collective in between. Either of the
-    two may be in a function that is called there with the path.
+    two may be in a function that is called there with the path, and the test in one that hands on all that it is given
+    (`save_on_master(state, path)`).
 
     Finds caches that every rank builds as well: a function that writes a path where it is missing and reads it where it
     exists, and that a program of several ranks calls (or makes an object whose constructor does so), on all ranks.
@@ -193,10 +195,12 @@ class FileReadBeforeWritten(Rule):
         for node, test in tests:
             if _OF_ONE.search(test):
                 self._parting[self.module.function_of(node)].append(node)
+        named = (call for call in self.module.of_type(cst.Call) if _OF_ONE.search(called(call)))
+        self._saving = {self.module.function_of(call) for call in named if self._written_by_first(call)}
         self._looking = {self.module.function_of(node) for node, test in tests if _IS_THERE.search(test)}
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        if node not in self._parting and node not in self._looking:
+        if node not in self._parting and node not in self._looking and node not in self._saving:
             return
         if node in self._parting and any(self.module.file.holds(name.rpartition(".")[2]) for name in MAKERS):
             self._visit_folder(node)
@@ -205,9 +209,11 @@ class FileReadBeforeWritten(Rule):
         branches = self._parting.get(node, [])
         inside = [node.body] if any(leaves(branch.body) for branch in branches) else branches
         written = dict(self._written(call for part in inside for call in calls_in(part)))
+        calls = list(calls_in(node.body))
+        if node in self._saving:
+            written |= {named: call for call in calls if (named := self._written_by_first(call))}
         if not written and node not in self._looking:
             return
-        calls = list(calls_in(node.body))
         if node in self._looking:
             self._visit_cache(node, calls)
         for call in calls if written else ():
@@ -365,6 +371,21 @@ class FileReadBeforeWritten(Rule):
             paths = _WRITES.paths(self.module, call)
             if paths and on_one_rank(self.module, call):
                 yield from ((path, call) for path in paths)
+
+    def _written_by_first(self, call: cst.Call) -> str:
+        """What a function of the project writes on the first rank alone, with all that it is given:
+        ``def save_on_master(*args): if is_main_process(): torch.save(*args)``."""
+        helper = helper_of(self.module, call) if _OF_ONE.search(called(call)) else None
+        if helper is None or helper.function.args.vararg is None or helper.function.args.args:
+            return ""
+        for inner in calls_below(helper.function):
+            place = _WRITES.functions.get(helper.facts.qualified(inner.func))
+            given = inner.args[0].value if inner.args and isinstance(inner.args[0], ast.Starred) else None
+            if place is None or dotted_ast(given) != helper.function.args.vararg.arg:
+                continue
+            path = argument(call, *place)
+            return plain_path(self.module.code(path)) if path and is_kept_to_one_rank(inner, helper.function) else ""
+        return ""
 
     def _read(self, call: cst.Call) -> set[str]:
         """What all ranks read here; not in a function that has a test for the first rank."""

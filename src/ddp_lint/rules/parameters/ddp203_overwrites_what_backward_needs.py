@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import itertools
+
 import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.saved_by_hand import overwritten
 from ddp_lint.rules.triggers import Trait, Triggers
-from ddp_lint.source.control_flow import exclusive
+from ddp_lint.source.control_flow import conditions, exclusive
+from ddp_lint.source.queries import options
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.tensors import Code, Reached, Write
+from ddp_lint.tensors.state import Save
 
 #: What returns several views of one tensor at once; `tensor_split`, `hsplit` and the like make one after the other.
 _SPLITS = ("chunk", "split", "unbind")
@@ -24,8 +28,10 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     pooling, GELU, `log`, `gather`, ...) or its output (softmax, sigmoid, tanh, ReLU, `exp`, `sqrt`, ...), if parameters
     are involved, so that gradients are certainly needed. The order of execution is taken into account: branches of an
     `if` are separate, and loops are read twice, so that a write is also compared with operations of the previous
-    iteration. The same on one of the views that `chunk`, `split` or `unbind` return: `q, k, v = self.qkv(x).chunk(3)`,
-    `q *= s`; and on an argument that the `forward` of an autograd function has given to `ctx.save_for_backward`.
+    iteration. Where one arm of an `if` saves and the other does not, a write to its result behind it counts if its own
+    tests name nothing that the test of the `if` names. The same on one of the views that `chunk`, `split` or `unbind`
+    return: `q, k, v = self.qkv(x).chunk(3)`, `q *= s`; and on an argument that the `forward` of an autograd function
+    has given to `ctx.save_for_backward`.
 
     ## Why it breaks
 
@@ -92,7 +98,8 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
     Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. A linear layer that takes
     `x.transpose(1, 2)` or `x.permute(0, 2, 1)`: it saves a copy, where the batch is over 1 (tried). Code under
     `torch.no_grad()` or `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's
-    arguments alone, as these may not need a gradient. Another element of a list in each round of a loop (`outs[i]`);
+    arguments alone, as these may not need a gradient. What a round of a loop saves under a test
+    of its own. Another element of a list in each round of a loop (`outs[i]`);
     what the first round of a loop binds again before the others write it. Under autocast a layer may save a cast copy
     instead; then the write is harmless until autocast is turned off.
 
@@ -135,7 +142,7 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         if views is not None:
             self._report_view(write, views)
             return
-        save = write.save
+        save = write.save or self._on_one_arm(write)
         if save is None or not save.certain or not write.gradient or write.value.name:
             return
         if self._is_another_each_round(write.target, save.node, function) or self._is_bound_anew(write, save.node):
@@ -153,6 +160,26 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
             help="make a new tensor instead: `x = x + y` for `x += y`, torch.where or cat for a part",
             fix=self.out_of_place(write),
         )
+
+    def _on_one_arm(self, write: Write) -> Save | None:
+        """What has kept the tensor in the one arm of an `if` whose other arm makes another one, where the test for the
+        write has nothing to do with that: ``g = proj(x).sigmoid() if gated else ones; if mask is not None: g *= mask``.
+        """
+        save = write.perhaps
+        if save is None or not save.as_output or not isinstance(write.target, cst.Name):
+            return None
+        earlier = self.module.scopes.last_before(self.module.bindings(write.target, write.node), write.node)
+        made = options([b.value for b in earlier if b.kind == "assign" and b.value is not None and not b.index])
+        if all(value is not save.node for value in made):
+            return None  # the arm goes on with another tensor
+        above = {*self.module.ancestors(write.node)}
+        around = itertools.takewhile(lambda up: not isinstance(up, cst.FunctionDef), self.module.ancestors(save.node))
+        if any(isinstance(up, (cst.For, cst.While)) for up in around):
+            return None  # of the rounds the last one may have saved nothing
+        own = [up for up in self.module.ancestors(save.node) if isinstance(up, (cst.If, cst.IfExp)) and up not in above]
+        kept_by = {name for up in own for name in names_in(up.test)}
+        tests = {name for test, _ in conditions(self.module, write.node) for name in names_in(test)}
+        return save if own and kept_by.isdisjoint(tests - {"self"}) else None
 
     def _is_another_each_round(self, target: cst.CSTNode, saved: cst.CSTNode, function: Code) -> bool:
         """Whether what is saved below the write, in an earlier round of a loop, is another element of a list:
