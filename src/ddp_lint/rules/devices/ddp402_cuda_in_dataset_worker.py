@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.cuda import Initialiser, surely_cuda
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.loader_workers import METHODS, SAMPLES, loaders_use_workers, makes_samples
+from ddp_lint.launch.options import default_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
@@ -20,7 +22,7 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.callers import constructions
+from ddp_lint.tensors.callers import CallSite, constructions
 
 _DEVICES = re.compile(r"cuda|device", re.IGNORECASE)
 
@@ -31,9 +33,10 @@ class CudaInDatasetWorker(Rule):
     ## What it does
 
     Finds, in the methods of a Dataset (or a collate function) that DataLoader workers run: `.cuda()`, `.to("cuda")`,
-    `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; and tensors
-    that `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project
-    uses workers.
+    `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; methods of
+    the dataset that do so with the device it was given, also as the default of an option (`--device`); and tensors that
+    `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project uses
+    workers.
 
     ## Why it breaks
 
@@ -121,9 +124,28 @@ class CudaInDatasetWorker(Rule):
             if self._runs_in_worker(call):
                 self._report(call, what, (node.name, "runs in the workers"))
         if isinstance(owner, cst.ClassDef) and node.name.value in SAMPLES:
+            self._visit_methods(owner, node)
+        if isinstance(owner, cst.ClassDef) and node.name.value in SAMPLES:
             for call, read in self._kept_on_gpu(owner, node):
                 if self._runs_in_worker(call):
                     self._report(call, "puts on a GPU what is read", (read, "read in the workers"))
+
+    def _visit_methods(self, owner: cst.ClassDef, sample: cst.FunctionDef) -> None:
+        """Report the first use of a GPU in each method of the dataset that it calls for a sample, if what the method
+        shows by itself is not enough for `_through_functions`: a device that the object keeps."""
+        methods = {f"self.{m.name.value}": m for m in owner.body.body if isinstance(m, cst.FunctionDef)}
+        left, seen = [sample], {sample}
+        while left:
+            method = left.pop()
+            for call in calls_in(method.body):
+                called = methods.get(dotted(call.func))
+                if called is None or called in seen or called.name.value in SAMPLES or not self._runs_in_worker(call):
+                    continue
+                seen.add(called)
+                left.append(called)
+                used = next((place for place in self._on_gpu(called) if self._runs_in_worker(place[0])), None)
+                if used is not None and not self._is_followed(call):
+                    self._report(*used, (sample.name, "runs in the workers"))
 
     def _kept_on_gpu(self, owner: cst.ClassDef, method: cst.FunctionDef) -> Iterator[tuple[cst.Call, cst.CSTNode]]:
         """What `__init__` puts on a GPU under an attribute, with the first place where `method` reads it."""
@@ -175,13 +197,16 @@ class CudaInDatasetWorker(Rule):
 
     def _through_functions(self, function: cst.FunctionDef) -> Iterator[tuple[cst.Call, str]]:
         """The calls of functions of the project that surely put something on a GPU."""
-        project = self.module.project
-        for call in calls_in(function.body) if project is not None else ():
-            helper = helper_of(self.module, call)
-            if project is None or helper is None:
-                continue
-            if Initialiser(project).within(helper.facts, helper.function.body) is not None:
+        for call in calls_in(function.body) if self.module.project is not None else ():
+            if self._is_followed(call):
                 yield call, "uses a GPU"
+
+    def _is_followed(self, call: cst.Call) -> bool:
+        """Whether the function of the project that is called surely uses a GPU, as far as it shows by itself."""
+        project, helper = self.module.project, helper_of(self.module, call)
+        if project is None or helper is None:
+            return False
+        return Initialiser(project).within(helper.facts, helper.function.body) is not None
 
     def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
         """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors show."""
@@ -202,9 +227,15 @@ class CudaInDatasetWorker(Rule):
             return False
         for site in constructions(self.module, owner):
             given = site.given(function, binding.name)
-            if surely_cuda(site.facts, given, site.around) if given is not None else self._is_gpu(binding.value, depth):
+            if self._is_given_gpu(site, given) if given is not None else self._is_gpu(binding.value, depth):
                 return True
         return False
+
+    def _is_given_gpu(self, site: CallSite, given: ast.expr) -> bool:
+        """Whether a program gives a dataset a GPU, by an option that is one where no command says otherwise, too."""
+        project = self.module.project
+        default = default_of(project, site.facts, site.around, given) if project is not None else None
+        return surely_cuda(site.facts, given if default is None else default, site.around)
 
     def _keeps_device(self, call: cst.Call) -> bool:
         if any(arg.star for arg in call.args) or argument(call, 1, "map_location") is not None:
