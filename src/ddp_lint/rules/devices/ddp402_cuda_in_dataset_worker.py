@@ -7,16 +7,18 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.launch.cuda import Initialiser, surely_cuda
+from ddp_lint.launch.cuda import Initialiser, makes_context, surely_cuda
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.loader_workers import METHODS, SAMPLES, loaders_use_workers, makes_samples
 from ddp_lint.launch.options import default_of
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
@@ -192,7 +194,7 @@ class CudaInDatasetWorker(Rule):
                 yield node, "puts the sample on a GPU"
             elif name.startswith("torch.") and self._is_gpu(argument(node, None, "device")):
                 yield node, "makes a tensor on a GPU"
-            elif name == "torch.load" and self._keeps_device(node):
+            elif name == "torch.load" and (self._keeps_device(node) or self._is_brought_back(node)):
                 yield node, "loads a tensor onto the GPU that it was saved from"
 
     def _through_functions(self, function: cst.FunctionDef) -> Iterator[tuple[cst.Call, str]]:
@@ -206,7 +208,7 @@ class CudaInDatasetWorker(Rule):
         project, helper = self.module.project, helper_of(self.module, call)
         if project is None or helper is None:
             return False
-        return Initialiser(project).within(helper.facts, helper.function.body) is not None
+        return Initialiser(project, _uses_gpu).within(helper.facts, helper.function.body) is not None
 
     def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
         """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors show."""
@@ -247,6 +249,15 @@ class CudaInDatasetWorker(Rule):
             return False  # the class prepares its own samples, and nothing in it takes them to a GPU
         return "cuda" in text and "torch.save" in text and facts is not None and not saved_from_cpu(facts, facts.tree)
 
+    def _is_brought_back(self, call: cst.Call) -> bool:
+        """Whether what is loaded is copied to the CPU at once."""
+        copied = self.module.parent(self.module.parent(call) or call)
+        while isinstance(copied, cst.Call) and method_of(copied) in ("detach", "clone"):
+            copied = self.module.parent(self.module.parent(copied) or copied)
+        expression = parse_expression(self.module.code(copied)) if isinstance(copied, cst.Call) else None
+        facts = self.module.facts
+        return facts is not None and isinstance(expression, ast.Call) and _copies_what_it_loads(facts, expression)
+
     def _runs_in_worker(self, call: cst.Call) -> bool:
         for test, _ in conditions(self.module, call):
             if "worker_info" in self.module.code(test) or "is_available" in self.module.code(test):
@@ -268,3 +279,22 @@ class CudaInDatasetWorker(Rule):
             help="keep samples on the CPU; move the batch in the training loop, with pin_memory and non_blocking",
             fix=fix,
         )
+
+
+def _uses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call by itself puts something on a GPU, or shows that what is loaded comes onto one."""
+    return makes_context(facts, call) or _copies_what_it_loads(facts, call)
+
+
+def _copies_what_it_loads(facts: ModuleFacts, call: ast.Call) -> bool:
+    """``torch.load(path).detach().cpu()``: it is copied because it was saved from a GPU, onto which it is loaded."""
+    made: ast.expr = call
+    copies = False
+    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Call):
+        if made.func.attr not in ("cpu", "detach", "clone"):
+            return False
+        copies = copies or made.func.attr == "cpu"
+        made = made.func.value
+    if not copies or not isinstance(made, ast.Call) or facts.imports.resolve(dotted_ast(made.func)) != "torch.load":
+        return False
+    return len(made.args) == 1 and all(keyword.arg not in ("map_location", None) for keyword in made.keywords)

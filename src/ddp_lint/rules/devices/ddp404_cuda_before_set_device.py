@@ -43,7 +43,7 @@ _OWN_GPU = re.compile(
 )
 #: What chooses a rank's GPU as the current one, other than a number that only names it.
 _CHOOSES_GPU = re.compile(
-    r"set_device|CUDA_VISIBLE_DEVICES|\b(?:Accelerator|PartialState|init_distributed)\(|torch\.cuda\.device\("
+    r"set_device|CUDA_VISIBLE_DEVICES|\b(?:Accelerator|PartialState|deepspeed\.init_distributed)\(|torch\.cuda\.device\("
 )
 _WRAPPER = "torch.nn.parallel.DistributedDataParallel"
 _TENSOR_METHODS = ("cuda", "to")
