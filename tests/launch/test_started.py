@@ -302,6 +302,7 @@ def test_a_program_that_counts_its_nodes_is_for_several(tmp_path: pathlib.Path) 
     run = {"run.sh": "torchrun --nproc_per_node 8 tools/x.py\n"}
     assert on_one(tmp_path, {**run, "tools/x.py": "nodes = graph.num_nodes()\n"})
     assert not on_one(tmp_path, {**run, "tools/x.py": 'parser.add_argument("--nnodes")\n'})
+    assert not on_one(tmp_path, {**run, "tools/x.py": "device = rank % torch.cuda.device_count()\n"})
 
 
 def test_a_helper_is_on_the_nodes_of_its_programs(tmp_path: pathlib.Path) -> None:

@@ -261,11 +261,32 @@ def _parser_options(facts: ModuleFacts, function: FunctionNode | None, parser: a
     return None
 
 
-def has_value(project: Project, options: Options, word: str) -> bool:
-    """Whether an option is None in no run: its parser gives it a value where no command does, and no code takes it."""
+def default_of(project: Project, facts: ModuleFacts, function: FunctionNode | None, value: ast.expr) -> ast.expr | None:
+    """What an option that a function reads (``args.device``) is where no command passes it, None where that is not
+    known."""
+    if not isinstance(value, ast.Attribute) or not isinstance(value.value, ast.Name):
+        return None
+    options, word = options_of(project, facts, function, value.value.id), value.attr
+    if options is None or word not in options.names:
+        return None
+    sets = re.compile(rf"(?<!\bself)(?<!\bcls)\.{word}\s*=(?!=)")  # an object may keep its own under that name
+    if any(each.file.shows(_MERGES) or sets.search(each.file.text) for each in _imported(project, options.through)):
+        return None
+    defining = _defining(project, options, word)
+    given = next((k.value for k in defining[0].keywords if k.arg == "default"), None) if len(defining) == 1 else None
+    return given if isinstance(given, ast.Constant) else None
+
+
+def _defining(project: Project, options: Options, word: str) -> list[ast.Call]:
+    """The calls that define an option of that name, in the modules that the options have come through."""
     homes = [facts for name in sorted(options.through) if (facts := project.facts(name)) is not None]
     calls = (call for facts in homes for call in calls_below(facts.tree) if _method(call) == "add_argument")
-    defining = [call for call in calls if word in (_defined_by(call) or ())]
+    return [call for call in calls if word in (_defined_by(call) or ())]
+
+
+def has_value(project: Project, options: Options, word: str) -> bool:
+    """Whether an option is None in no run: its parser gives it a value where no command does, and no code takes it."""
+    defining = _defining(project, options, word)
     given = [next((k.value for k in call.keywords if k.arg == "default"), None) for call in defining]
     plain = all(k.arg not in ("action", "type") or _is_plain_type(k.value) for call in defining for k in call.keywords)
     takes = re.compile(rf"\.{word}\s*=\s*None\b|[\"']{word}[\"']\s*[,\]:]")

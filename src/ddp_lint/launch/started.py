@@ -62,6 +62,8 @@ _COUNTS_NODES = re.compile(
     # A graph has nodes as well: ``g.num_nodes()``.
     r"(?i)\b(?:nnodes|num_machines|node_?rank|slurm_(?:nodeid|nnodes|job_num_nodes)|group_rank)\b"
     r"|(?:--|\b(?:args|cfg|config|opt|trainer|hparams)\.)n(?:um)?[-_]?nodes\b|\bnum_nodes *="
+    # On one node, the global rank would be the number of the GPU.
+    r"|\b(?:global_)?rank(?:\(\))? *% *torch\.cuda\.device_count\(\)"
 )
 #: The backend that a launcher's settings choose.
 _BACKEND = re.compile(r"(?m)^[ \t\"]*distributed_type\"?: *[\"']?(\w+)")
@@ -146,7 +148,7 @@ def is_started(project: Project, facts: ModuleFacts) -> bool:
 def started_on_one_node(project: Project, facts: ModuleFacts) -> bool:
     """Whether all commands in the scripts and the texts of the project that start a program, or those that import a
     file, start it on one node; of one that none starts, whether all commands of launchers do. A program that itself
-    has an option or a variable for the number of nodes is for several."""
+    has an option or a variable for the number of nodes, or takes its rank modulo the GPUs of a node, is for several."""
     key = ("started on one node", facts.source.inside)
     return project.remember(key, lambda: _are_on_one_node(project, facts))
 

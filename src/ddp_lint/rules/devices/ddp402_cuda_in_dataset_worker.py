@@ -1,26 +1,30 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
-from ddp_lint.launch.cuda import Initialiser, surely_cuda
+from ddp_lint.launch.cuda import Initialiser, makes_context, surely_cuda
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.loader_workers import METHODS, SAMPLES, loaders_use_workers, makes_samples
+from ddp_lint.launch.options import default_of
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.edits import add_argument
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.source.wraps import argument
-from ddp_lint.tensors.callers import constructions
+from ddp_lint.tensors.callers import CallSite, constructions
 
 _DEVICES = re.compile(r"cuda|device", re.IGNORECASE)
 
@@ -31,9 +35,10 @@ class CudaInDatasetWorker(Rule):
     ## What it does
 
     Finds, in the methods of a Dataset (or a collate function) that DataLoader workers run: `.cuda()`, `.to("cuda")`,
-    `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; and tensors
-    that `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project
-    uses workers.
+    `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; methods of
+    the dataset that do so with the device it was given, also as the default of an option (`--device`); and tensors that
+    `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project uses
+    workers.
 
     ## Why it breaks
 
@@ -121,9 +126,28 @@ class CudaInDatasetWorker(Rule):
             if self._runs_in_worker(call):
                 self._report(call, what, (node.name, "runs in the workers"))
         if isinstance(owner, cst.ClassDef) and node.name.value in SAMPLES:
+            self._visit_methods(owner, node)
+        if isinstance(owner, cst.ClassDef) and node.name.value in SAMPLES:
             for call, read in self._kept_on_gpu(owner, node):
                 if self._runs_in_worker(call):
                     self._report(call, "puts on a GPU what is read", (read, "read in the workers"))
+
+    def _visit_methods(self, owner: cst.ClassDef, sample: cst.FunctionDef) -> None:
+        """Report the first use of a GPU in each method of the dataset that it calls for a sample, if what the method
+        shows by itself is not enough for `_through_functions`: a device that the object keeps."""
+        methods = {f"self.{m.name.value}": m for m in owner.body.body if isinstance(m, cst.FunctionDef)}
+        left, seen = [sample], {sample}
+        while left:
+            method = left.pop()
+            for call in calls_in(method.body):
+                called = methods.get(dotted(call.func))
+                if called is None or called in seen or called.name.value in SAMPLES or not self._runs_in_worker(call):
+                    continue
+                seen.add(called)
+                left.append(called)
+                used = next((place for place in self._on_gpu(called) if self._runs_in_worker(place[0])), None)
+                if used is not None and not self._is_followed(call):
+                    self._report(*used, (sample.name, "runs in the workers"))
 
     def _kept_on_gpu(self, owner: cst.ClassDef, method: cst.FunctionDef) -> Iterator[tuple[cst.Call, cst.CSTNode]]:
         """What `__init__` puts on a GPU under an attribute, with the first place where `method` reads it."""
@@ -170,18 +194,21 @@ class CudaInDatasetWorker(Rule):
                 yield node, "puts the sample on a GPU"
             elif name.startswith("torch.") and self._is_gpu(argument(node, None, "device")):
                 yield node, "makes a tensor on a GPU"
-            elif name == "torch.load" and self._keeps_device(node):
+            elif name == "torch.load" and (self._keeps_device(node) or self._is_brought_back(node)):
                 yield node, "loads a tensor onto the GPU that it was saved from"
 
     def _through_functions(self, function: cst.FunctionDef) -> Iterator[tuple[cst.Call, str]]:
         """The calls of functions of the project that surely put something on a GPU."""
-        project = self.module.project
-        for call in calls_in(function.body) if project is not None else ():
-            helper = helper_of(self.module, call)
-            if project is None or helper is None:
-                continue
-            if Initialiser(project).within(helper.facts, helper.function.body) is not None:
+        for call in calls_in(function.body) if self.module.project is not None else ():
+            if self._is_followed(call):
                 yield call, "uses a GPU"
+
+    def _is_followed(self, call: cst.Call) -> bool:
+        """Whether the function of the project that is called surely uses a GPU, as far as it shows by itself."""
+        project, helper = self.module.project, helper_of(self.module, call)
+        if project is None or helper is None:
+            return False
+        return Initialiser(project, _uses_gpu).within(helper.facts, helper.function.body) is not None
 
     def _is_gpu(self, node: cst.BaseExpression | None, depth: int = 3) -> bool:
         """Whether a device is a GPU wherever there is one, as far as names, attributes and constructors show."""
@@ -202,9 +229,15 @@ class CudaInDatasetWorker(Rule):
             return False
         for site in constructions(self.module, owner):
             given = site.given(function, binding.name)
-            if surely_cuda(site.facts, given, site.around) if given is not None else self._is_gpu(binding.value, depth):
+            if self._is_given_gpu(site, given) if given is not None else self._is_gpu(binding.value, depth):
                 return True
         return False
+
+    def _is_given_gpu(self, site: CallSite, given: ast.expr) -> bool:
+        """Whether a program gives a dataset a GPU, by an option that is one where no command says otherwise, too."""
+        project = self.module.project
+        default = default_of(project, site.facts, site.around, given) if project is not None else None
+        return surely_cuda(site.facts, given if default is None else default, site.around)
 
     def _keeps_device(self, call: cst.Call) -> bool:
         if any(arg.star for arg in call.args) or argument(call, 1, "map_location") is not None:
@@ -215,6 +248,15 @@ class CudaInDatasetWorker(Rule):
         if "torch.save" in made and _DEVICES.search(made) is None:
             return False  # the class prepares its own samples, and nothing in it takes them to a GPU
         return "cuda" in text and "torch.save" in text and facts is not None and not saved_from_cpu(facts, facts.tree)
+
+    def _is_brought_back(self, call: cst.Call) -> bool:
+        """Whether what is loaded is copied to the CPU at once."""
+        copied = self.module.parent(self.module.parent(call) or call)
+        while isinstance(copied, cst.Call) and method_of(copied) in ("detach", "clone"):
+            copied = self.module.parent(self.module.parent(copied) or copied)
+        expression = parse_expression(self.module.code(copied)) if isinstance(copied, cst.Call) else None
+        facts = self.module.facts
+        return facts is not None and isinstance(expression, ast.Call) and _copies_what_it_loads(facts, expression)
 
     def _runs_in_worker(self, call: cst.Call) -> bool:
         for test, _ in conditions(self.module, call):
@@ -237,3 +279,22 @@ class CudaInDatasetWorker(Rule):
             help="keep samples on the CPU; move the batch in the training loop, with pin_memory and non_blocking",
             fix=fix,
         )
+
+
+def _uses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
+    """Whether a call by itself puts something on a GPU, or shows that what is loaded comes onto one."""
+    return makes_context(facts, call) or _copies_what_it_loads(facts, call)
+
+
+def _copies_what_it_loads(facts: ModuleFacts, call: ast.Call) -> bool:
+    """``torch.load(path).detach().cpu()``: it is copied because it was saved from a GPU, onto which it is loaded."""
+    made: ast.expr = call
+    copies = False
+    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Call):
+        if made.func.attr not in ("cpu", "detach", "clone"):
+            return False
+        copies = copies or made.func.attr == "cpu"
+        made = made.func.value
+    if not copies or not isinstance(made, ast.Call) or facts.imports.resolve(dotted_ast(made.func)) != "torch.load":
+        return False
+    return len(made.args) == 1 and all(keyword.arg not in ("map_location", None) for keyword in made.keywords)

@@ -80,7 +80,8 @@ class DeviceFromGlobalRank(Rule):
     function; names that are not proven to be the global rank; code that only rank 0 runs; tests and files that
     rendezvous on `localhost`, or form a group of `torch.cuda.device_count()` ranks, also by a function of the project
     that they join by, because there is only one node; `barrier(device_ids=[rank])` behind `set_device(rank)`. Of low
-    confidence where every command of the project starts the program on one node, and it has no option for more.
+    confidence where every command of the project starts the program on one node, and it has no option for more and
+    takes no rank modulo the GPUs of a node.
 
     ## How to confirm
 

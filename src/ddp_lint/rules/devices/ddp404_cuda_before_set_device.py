@@ -15,6 +15,7 @@ from ddp_lint.launch.environment import shows_own_gpu
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.origin import is_constant
 from ddp_lint.launch.ranks import runs_alone, several_ranks
+from ddp_lint.launch.reached.walk import is_reached_from
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
@@ -40,6 +41,11 @@ _GUESSING = tuple(
 _OWN_GPU = re.compile(
     r"set_device|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|cuda:\{|\"cuda:\"|'cuda:'|device_ids|Accelerator\(|torch\.cuda\.device\("
 )
+#: What chooses a rank's GPU as the current one, other than a number that only names it.
+_CHOOSES_GPU = re.compile(
+    r"set_device|CUDA_VISIBLE_DEVICES|\b(?:Accelerator|PartialState|deepspeed\.init_distributed)\(|torch\.cuda\.device\("
+)
+_WRAPPER = "torch.nn.parallel.DistributedDataParallel"
 _TENSOR_METHODS = ("cuda", "to")
 #: What a file has that makes ranks or chooses their GPUs.
 _CHOOSES = re.compile(r"\b(set_device|set_device_index|init_process_group|get_context)\b")
@@ -52,7 +58,8 @@ class CudaBeforeSetDevice(Rule):
 
     Finds CUDA work that names no GPU (`.cuda()`, `device="cuda"`, object collectives, `barrier()`) before the rank
     calls `torch.cuda.set_device`, in code that several ranks run, by itself or by functions of the project; the same
-    in scripts that use NCCL and never choose a GPU; `torch.cuda.device(local_rank)` as a statement, which is a
+    in scripts that use NCCL and never choose a GPU, or that wrap a model which is on the current GPU with
+    `device_ids=[local_rank]` and never call `set_device`; `torch.cuda.device(local_rank)` as a statement, which is a
     context manager that nothing enters; and spawned workers that get a rank, never call `set_device`, and use the
     current GPU (`torch.cuda.synchronize()`).
 
@@ -135,6 +142,7 @@ class CudaBeforeSetDevice(Rule):
         "Process",
         "init_process_group",
         "device",
+        "device_ids",
         file=("set_device", "set_device_index", "init_process_group", "get_context", "local_rank", "rank"),
     )
     of_several = True
@@ -270,17 +278,23 @@ class CudaBeforeSetDevice(Rule):
         choosing = frameworks.packages(lambda framework: framework.chooses_device)
         return not choosing.isdisjoint(self.module.imports.packages)
 
+    def _uses_choosing_framework(self) -> bool:
+        """Whether more of such a framework is imported than functions, as the one that seeds."""
+        choosing = frameworks.packages(lambda framework: framework.chooses_device)
+        found = (t for t in self.module.imports.names.values() if t.partition(".")[0] in choosing)
+        return any("." not in target or target.rpartition(".")[2][:1].isupper() for target in found)
+
     def _visit_never(self, scopes: list[cst.FunctionDef | cst.Module]) -> None:
         text = self.module.file.code
-        if _OWN_GPU.search(text) or not re.search(r"""["'](cuda:)?nccl""", text) or "init_process_group" not in text:
+        if "init_process_group" not in text or _CHOOSES_GPU.search(text) or self._is_chosen_elsewhere():
             return
-        if (
-            self._imports_setter()
-            or self._setter_imports()
-            or self._chosen_by_framework()
-            or shows_own_gpu(self.module)
-        ):
-            return
+        if _OWN_GPU.search(text):
+            self._visit_wraps()
+        elif re.search(r"""["'](cuda:)?nccl""", text) and not self._chosen_by_framework():
+            self._visit_current(scopes)
+
+    def _visit_current(self, scopes: list[cst.FunctionDef | cst.Module]) -> None:
+        """Report the first tensor on the current GPU in a file that names no other."""
         for scope in scopes:
             body = scope.body if isinstance(scope, cst.FunctionDef) else scope
             for call in calls_in(body):
@@ -296,6 +310,60 @@ class CudaBeforeSetDevice(Rule):
                         help='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
                     )
                     return
+
+    def _visit_wraps(self) -> None:
+        """Report a model on the current GPU that is wrapped for the rank's own: `device_ids` moves the inputs alone."""
+        if self._uses_choosing_framework():
+            return
+        for wrap in self.module.calls_named(_WRAPPER.rpartition(".")[2]):
+            ids = argument(wrap, 1, "device_ids") if self.module.qualified(wrap.func) == _WRAPPER else None
+            one = ids.elements[0].value if isinstance(ids, (cst.List, cst.Tuple)) and len(ids.elements) == 1 else None
+            model = argument(wrap, 0, "module")
+            if one is None or model is None or is_constant(one) or runs_alone(self.module, wrap):
+                continue
+            moved = self._moved(model, wrap)
+            if moved is not None and not has_own_gpus(self.module, wrap):
+                self.report(
+                    moved,
+                    "puts the model on cuda:0 on every rank: no code chooses a GPU, and `device_ids` does not move it",
+                    notes=["NCCL fails with 'Duplicate GPU detected', or the inputs are on another GPU than the model"],
+                    labels=[(one, "the inputs of each rank go to this GPU")],
+                    help="call torch.cuda.set_device(local_rank) first in each rank",
+                )
+                return
+
+    def _moved(self, model: cst.BaseExpression, wrap: cst.Call) -> cst.Call | None:
+        """The call that put a model on the current GPU last before it is wrapped."""
+        if isinstance(model, cst.Call):
+            return model if self._on_current_gpu(model, []).startswith("puts") else None
+        name, scope = dotted(model), self.module.function_of(wrap)
+        moves: list[cst.Call] = []
+        for call in self._calls[scope] if name else ():
+            if call is wrap:
+                break
+            if isinstance(call.func, cst.Attribute) and dotted(call.func.value) == name:
+                moves += [call] if call.func.attr.value in _TENSOR_METHODS else []
+        last = moves[-1] if moves else None
+        return last if last is not None and self._on_current_gpu(last, []).startswith("puts") else None
+
+    def _is_chosen_elsewhere(self) -> bool:
+        """Whether another file that the program comes to, or the environment, chooses the rank's GPU."""
+        if shows_own_gpu(self.module) or self._setter_imports():
+            return True
+        return self._comes_to_setter() if self.module.file.holds("__main__") else self._imports_setter()
+
+    def _comes_to_setter(self) -> bool:
+        """Whether the program may come to a call of set_device in another file."""
+        project, program = self.module.project, self.module.facts
+        if project is None or program is None:
+            return False
+        return any(
+            is_reached_from(project, program, facts, call.lineno)
+            for facts in map(project.facts_of, project.holding("set_device("))
+            if facts is not None
+            for call in calls_below(facts.tree)
+            if last_part(call.func) == "set_device"
+        )
 
     def _imports_setter(self) -> bool:
         """Whether a module that the file imports from calls set_device: a helper of the project may do it."""
