@@ -176,7 +176,8 @@ class Framework:
     functions and methods that return the module inside a wrapper; `trains` are texts of which a program that has it run
     the backward holds one; `sends_states` are classes whose objects send the states of what they are given from rank 0
     to the others before they train; `freezes` are functions and classes that put adapters into a model and freeze its
-    own weights. `pythons`: its releases from which on it needs that Python. `holds` are frameworks whose objects its
+    own weights. `pythons`: its releases from which on it needs that Python; `removed`: modules that it had, and the
+    release from which on it has them no more. `holds` are frameworks whose objects its
     own have as attributes.
 
     `aliases`: the documented name of an API, and the other paths that it can be imported from (an alias of a module
@@ -210,6 +211,7 @@ class Framework:
     searching: tuple[Searching, ...] = ()
     distinctive: tuple[Distinctive, ...] = ()
     pythons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     bases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     events: dict[str, Any] = dataclasses.field(default_factory=dict)

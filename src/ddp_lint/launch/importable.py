@@ -8,9 +8,11 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from ddp_lint.launch.search import imported_through
 from ddp_lint.launch.texts import is_installed_as
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.requirements import removed_by
 from ddp_lint.source.imports import absolute, dotted_ast, is_script
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
 
@@ -45,6 +47,24 @@ def is_put_together(project: Project, facts: ModuleFacts) -> bool:
 def cannot_be_imported(project: Project, facts: ModuleFacts) -> bool:
     """Whether a file imports from a module of the project, in every run, a name that the module does not have."""
     return project.remember(("cannot be imported", facts.name), lambda: _imports_nothing(project, facts))
+
+
+def imports_removed(project: Project, program: ModuleFacts, package: str, version: str) -> bool:
+    """Whether a program imports in every run, by itself or through modules of the project, a module of a package that
+    releases from a version on do not have: it runs under an older one alone."""
+    gone = removed_by(package, version)
+    reached = (project.facts(name) for name in imported_through(project, program))
+    return any(not gone.isdisjoint(_always_imported(facts)) for facts in reached if facts is not None)
+
+
+def _always_imported(facts: ModuleFacts) -> Iterator[str]:
+    """The modules of other packages that a file imports outside of any condition, and what it takes from them."""
+    for node in facts.tree.body:
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
 
 
 def _imports_nothing(project: Project, facts: ModuleFacts) -> bool:

@@ -103,5 +103,11 @@ def _is_older(how: str, pinned: tuple[int, ...], version: tuple[int, ...]) -> bo
     return pinned <= version if how == "<" else pinned < version
 
 
+def removed_by(package: str, version: str) -> frozenset[str]:
+    """The modules of a package that its releases from a version on do not have."""
+    removed = frameworks.every(lambda each: each.removed.items() if package in each.packages else ())
+    return frozenset(module for module, since in removed if _numbers(since) <= _numbers(version))
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))

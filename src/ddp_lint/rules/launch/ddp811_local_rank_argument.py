@@ -5,6 +5,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.launch.importable import imports_removed
 from ddp_lint.launch.started import launched, place_of
 from ddp_lint.project import Project
 from ddp_lint.project.requirements import requires_older
@@ -83,9 +84,9 @@ class LocalRankArgument(Rule):
     ## When it is silent
 
     Parsers with both spellings, `parse_known_args`, projects that keep torch below 2.0 (or whose README names older
-    versions alone), programs that no script or page of the project starts by one of the two launchers, `deepspeed`
-    (which passes `--local_rank`); for torchrun also projects that read `LOCAL_RANK` anywhere or set `args.local_rank`
-    themselves, and programs that do not use the argument; tests.
+    versions alone), programs that import what torch 2.0 does not have (`torch._six`) or that no script or page of the
+    project starts by one of the two launchers, `deepspeed` (which passes `--local_rank`); for torchrun also projects
+    that read `LOCAL_RANK` anywhere or set `args.local_rank` themselves, programs that do not use the argument, tests.
 
     ## How to confirm
 
@@ -115,7 +116,8 @@ class LocalRankArgument(Rule):
         if _OLD not in flags or _NEW in flags or project is None or facts is None or self.module.file.is_test:
             return
         launch = launched(project, facts, "argument")
-        if launch is not None and self._refuses() and not requires_older(project, "torch", _RELEASE):
+        older = requires_older(project, "torch", _RELEASE) or imports_removed(project, facts, "torch", _RELEASE)
+        if launch is not None and self._refuses() and not older:
             self._report_spelling(node, launch.start.launcher, place_of(project, launch))
             return
         launch = launched(project, facts, "environment")
