@@ -215,6 +215,14 @@ def test_what_is_no_notebook_is_2_with_a_reason(text: str, why: str, check: Chec
         Notebook.of(text)
 
 
+@pytest.mark.parametrize(("language", "fails"), [("python", True), ("plaintext", False), ("shellscript", False)])
+def test_a_cell_in_another_language_is_skipped(language: str, fails: bool, check: Check, project: pathlib.Path) -> None:
+    document = json.loads(notebook("import torch", "docker run -d image"))
+    document["cells"][2]["metadata"] = {"vscode": {"languageId": language}}
+    (project / "a.ipynb").write_text(json.dumps(document))
+    assert ("DDP000" in check("a.ipynb").stdout) is fails
+
+
 def test_notebooks_in_other_languages_hold_nothing_to_check(check: Check, project: pathlib.Path) -> None:
     (project / "a.ipynb").write_text(notebook("x <- 1", language="R"))
     assert check().exit_code == 0

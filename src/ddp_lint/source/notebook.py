@@ -194,12 +194,21 @@ def _language(document: dict[str, Any]) -> str:
     return ""
 
 
+def _is_of_another_language(metadata: object) -> bool:
+    """Whether an editor keeps a cell as one of another language: ``{"vscode": {"languageId": "shellscript"}}``."""
+    editor = metadata.get("vscode") if isinstance(metadata, dict) else None
+    language = editor.get("languageId") if isinstance(editor, dict) else None
+    return language not in (None, "", "python")
+
+
 def _cells(text: str) -> Iterator[Cell]:
-    """The code cells; the text is JSON with a list of cells."""
+    """The code cells in Python; the text is JSON with a list of cells."""
     start = dict(_members(text, _skip(text, 0)))["cells"]
     for number, (at, _) in enumerate(_items(text, start), 1):
         members = dict(_members(text, at))
         if _DECODER.raw_decode(text, members["cell_type"])[0] != "code":
+            continue
+        if "metadata" in members and _is_of_another_language(_DECODER.raw_decode(text, members["metadata"])[0]):
             continue
         source, end = _DECODER.raw_decode(text, members["source"])
         yield Cell(number, source if isinstance(source, str) else "".join(source), members["source"], end)
