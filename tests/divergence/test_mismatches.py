@@ -60,6 +60,41 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "the same with a collective behind the loop within": """
+        def train(dataset, x, steps):
+            step = 0
+            done = False
+            own = dataset[dist.get_rank() :: dist.get_world_size()]
+            while True:
+                batches = iter(own)
+                while True:
+                    try:
+                        batch = next(batches)
+                    except StopIteration:
+                        break
+                    if step >= steps:
+                        done = True
+                        break
+                    dist.all_reduce(x)  # !loop-count
+                    step += 1
+                dist.barrier()
+                if done:
+                    break
+    """,
+    "a loop over what a rank has, once an epoch": """
+        def train(dataset, x, epochs):
+            own = dataset[dist.get_rank() :: dist.get_world_size()]
+            epoch = 0
+            while epoch < epochs:
+                batches = iter(own)
+                while True:
+                    try:
+                        batch = next(batches)
+                    except StopIteration:
+                        break
+                    dist.all_reduce(x)  # !loop-count
+                epoch += 1
+    """,
     "the second round of a loop over two numbers": """
         def validate(x):
             for times in [0, 1]:
@@ -2039,6 +2074,26 @@ PARTING = {
 }
 
 EQUAL = {
+    "a loop over what a rank has, which starts again until all steps are made": """
+        def train(dataset, x, steps):
+            step = 0
+            done = False
+            own = dataset[dist.get_rank() :: dist.get_world_size()]
+            while True:
+                batches = iter(own)
+                while True:
+                    try:
+                        batch = next(batches)
+                    except StopIteration:
+                        break
+                    if step >= steps:
+                        done = True
+                        break
+                    dist.all_reduce(x)
+                    step += 1
+                if done:
+                    break
+    """,
     "a loop over one number, which its test excludes": """
         def validate(x, keys):
             for times in [0]:

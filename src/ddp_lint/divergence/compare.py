@@ -530,6 +530,8 @@ class Comparison:
         the events are those of a loop within, which starts again until there were as many as there have to be.
         """
         loop = self._projection.loop_of(side.node) if isinstance(side.node, End) else None
+        if loop is not None and side.node is loop.leave and self._is_started_again(side, loop):
+            return True
         if loop is None or side.node is not loop.again or self._is_for_good(side, loop):
             return False
         if self._started_again(loop):
@@ -572,6 +574,14 @@ class Comparison:
         return not self._comes_to(
             loop, lambda node: isinstance(node, Choice) and node.condition is chosen, after_events=True
         )
+
+    def _is_started_again(self, side: Side, loop: Loop) -> bool:
+        """Has the rank left a loop at the end of its own batches, which a loop around starts again until there were as
+        many steps as there have to be: ``except StopIteration: break`` within ``while step < steps``?"""
+        last = self._last_in(loop, side)
+        if last is None or last.varies is None or last.varies.cause != "length":
+            return False
+        return any(isinstance(node, Loop) and loop in self._started_again(node) for node in self._graph.nodes)
 
     def _started_again(self, loop: Loop) -> list[Loop]:
         """The loops within one that is left after a number of steps, which a rank may start as often as it likes; none

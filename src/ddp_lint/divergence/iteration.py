@@ -396,17 +396,33 @@ def counts_steps(frame: Frame, loop: ast.While) -> bool:
     """Is a loop left after a number of steps, which the rounds of a loop within count? However often a rank starts the
     inner one again, it makes as many: ``while step < steps: for batch in loader: train(batch); step += 1``."""
     counted = {last_part(n.target) for n in _within(loop) if isinstance(n, ast.AugAssign) and isinstance(n.op, ast.Add)}
-    tests = [loop.test]
-    if isinstance(loop.test, ast.Constant):
-        tests = [n.test for n in _within(loop) if isinstance(n, ast.If) and isinstance(n.body[-1], ast.Return)]
+    tests = _exits(loop) if isinstance(loop.test, ast.Constant) else [loop.test]
     tested = {last_part(part) for test in tests for each in _asked(frame, test) for part in walk(each)}
     return not counted.isdisjoint(tested)
+
+
+def _exits(loop: ast.While) -> list[ast.expr]:
+    """By which tests an endless loop is left: from a loop within at once, or behind that, also by a flag that it has
+    set: ``if step >= steps: done = True; break`` within, and ``if done: break`` behind it."""
+    within = [n for n in _within(loop) if isinstance(n, ast.If)]
+    tests = [n.test for n in within if isinstance(n.body[-1], ast.Return)]
+    for exit_ in (n for n in loop.body if isinstance(n, ast.If) and isinstance(n.body[-1], (ast.Break, ast.Return))):
+        tests.append(exit_.test)
+        tests += [n.test for n in within if any(_sets(part, dotted(exit_.test)) for part in n.body)]
+    return tests
+
+
+def _sets(statement: ast.stmt, flag: str) -> bool:
+    """Is it ``flag = True``?"""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    on = isinstance(value, ast.Constant) and value.value is True
+    return on and isinstance(statement, ast.Assign) and flag in map(dotted, statement.targets)
 
 
 def _within(loop: ast.While) -> Iterator[ast.AST]:
     """What is in the loops within a loop."""
     for statement in loop.body:
-        if isinstance(statement, (ast.For, ast.AsyncFor)):
+        if isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
             yield from inside(statement)
 
 

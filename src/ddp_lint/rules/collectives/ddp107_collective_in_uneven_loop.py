@@ -75,7 +75,8 @@ class CollectiveInUnevenLoop(MismatchRule):
     length, over the samples of one batch (`range(len(batch))`), or over a share of data that was cut or filled up to a
     multiple of the world size. Loops of a forward over pieces of its batch (`range(0, len(x), 8)`) where nothing shows
     that batches hold unlike numbers of samples: a batch sampler, buckets, a stream. Loops that first agree on whether
-    to continue (`all_reduce` of a flag, then `break`), and loops inside `Join`.
+    to continue (`all_reduce` of a flag, then `break`), loops that a loop around starts again until a number of steps is
+    made, and loops inside `Join`.
 
     ## How to confirm
 
