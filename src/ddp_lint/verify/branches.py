@@ -267,7 +267,7 @@ def _in_one_round(one: Call, other: Call) -> bool:
 def made_of(mismatch: Mismatch) -> str:
     """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
     the latest one first, in the functions that called this one as well; with the test of the rank that one is below.
-    Behind the first one those that name the rank, where there are any: the others are the same on all ranks."""
+    The last one is the first of the program that follows from the rank: what is before it is the same on all ranks."""
     calls = present(mismatch.calls)
     if mismatch.kind is not Kind.SHAPE or len(calls) < 2 or not _in_one_round(calls[0], calls[1]):
         return ""
@@ -288,8 +288,8 @@ def made_of(mismatch: Mismatch) -> str:
                 wanted = wanted - made | names_of(node.value) | (made if _stores_item(node) else set())
         wanted &= {arg.arg for arg in function.args.args} if function is not None else set()
         inner = frame
-    unlike = [(frame, n) for frame, n in found[1:] if names_rank(n.value) or rank_tests(frame.path, n.lineno)]
-    found = [*found[:1], *unlike] if unlike else found
+    unlike = [at for at, (frame, n) in enumerate(found) if _follows_rank(n) or rank_tests(frame.path, n.lineno)]
+    found = found[: unlike[-1] + 1] if unlike else found
     sizes = "; ".join(_assigned_at(frame, node) for frame, node in found)
     text = "both ranks are in the same iteration, where the tensor has a different size on each"
     return f"{text}: {sizes}" if sizes else ""
@@ -298,6 +298,11 @@ def made_of(mismatch: Mismatch) -> str:
 def _stores_item(node: ast.Assign) -> bool:
     """It changes what a name stands for, which another assignment has made."""
     return any(isinstance(target, ast.Subscript) for target in node.targets)
+
+
+def _follows_rank(node: ast.Assign) -> bool:
+    """Whether an assignment makes something else of the rank, and is not that of the rank itself."""
+    return names_rank(node.value) and not any(map(names_rank, node.targets))
 
 
 def _assigned_at(frame: Frame, node: ast.Assign) -> str:
