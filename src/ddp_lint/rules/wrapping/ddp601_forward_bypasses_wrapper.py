@@ -269,15 +269,11 @@ class ForwardBypassesWrapper(Rule):
         if wrap is not None and wrap.kind != "fsdp2":
             backward = backward_of(self.module, node)
             if backward is not None and not runs_alone(self.module, node) and not self._averages_itself(backward):
-                self.report(
+                self._report_separate(
                     node,
                     f"`{name}(...)` bypasses its wrapper `{wrap.outer}`: its gradients are not averaged",
-                    notes=["rank 0 and rank 1 each train a separate model"],
-                    labels=[
-                        (wrap.place, f"`{name}` is wrapped as `{wrap.outer}` here"),
-                        (backward, "this backward averages nothing"),
-                    ],
-                    help=f"call `{wrap.outer}(...)`",
+                    (name, wrap, backward),
+                    f"call `{wrap.outer}(...)`",
                 )
             return
         if self._unwrapped(node):
@@ -397,18 +393,34 @@ class ForwardBypassesWrapper(Rule):
                 continue
             if _is_bound_between(scope, wrap.inner, line, call) or _excludes(scope, line, call):
                 continue
-            self.report(
+            self._report_separate(
                 facts.file.span_of(call),
                 f"`{dotted_ast(call.func)}(...)` trains `{wrap.inner}` beside its wrapper `{wrap.outer}`, which "
                 "nothing uses: its gradients are not averaged",
-                notes=["rank 0 and rank 1 each train a separate model"],
-                labels=[
-                    (wrap.place, f"`{wrap.inner}` is wrapped as `{wrap.outer}` here"),
-                    (backward, "this backward averages nothing"),
-                ],
-                help=f"give it `{wrap.outer}`",
+                (wrap.inner, wrap, backward),
+                f"give it `{wrap.outer}`",
             )
             return
+
+    def _report_separate(
+        self,
+        place: cst.CSTNode | Span,
+        headline: str,
+        trained: tuple[str, Wrap, cst.CSTNode | Span],
+        help: str,
+    ) -> None:
+        """Report a model that each rank trains by itself: its name, its wrap, the backward that averages nothing."""
+        name, wrap, backward = trained
+        self.report(
+            place,
+            headline,
+            notes=["rank 0 and rank 1 each train a separate model"],
+            labels=[
+                (wrap.place, f"`{name}` is wrapped as `{wrap.outer}` here"),
+                (backward, "this backward averages nothing"),
+            ],
+            help=help,
+        )
 
     def _in_training_method(self, node: cst.Call, entry: Twins) -> bool:
         function, owner = self.module.function_of(node), self.module.class_of(node)
