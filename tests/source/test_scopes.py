@@ -84,7 +84,7 @@ def module(tmp_path: pathlib.Path) -> Module:
     path = tmp_path / "a.py"
     path.write_text(TEXT)
     project = Project(tmp_path)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     file = SourceFile("a.py", TEXT)
     return Module(file, cst.parse_module(TEXT), facts.imports, name="a", project=project, path=path)

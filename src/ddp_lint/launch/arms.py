@@ -54,7 +54,7 @@ def is_told_no_rank(module: Module, test: cst.BaseExpression, taken: bool) -> bo
     told, project = _TOLD if not taken else _UNTOLD, module.project
     if project is None or told.fullmatch(module.code(test)) is None:
         return False
-    return not any(project.holding(word) for word in table("launch")["joining"]["without_variables"])
+    return not any(project.contents.holding(word) for word in table("launch")["joining"]["without_variables"])
 
 
 def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:

@@ -135,12 +135,14 @@ def _communicates(project: Project, code: Code, call: ast.Call) -> bool:
 
 def _is_own(project: Project, name: str) -> bool:
     owner, _, method = name.rpartition(".")
-    return bool(name) and (project.definition(name) is not None or (project.method(owner, method) is not None))
+    return bool(name) and (
+        project.meanings.definition(name) is not None or (project.classes.method(owner, method) is not None)
+    )
 
 
 def _name(project: Project, code: Code, call: ast.Call) -> str:
     """The canonical name of what is called, of a method by the class of its object; '' where it is not known."""
-    name = project.meaning(code.facts, call.func)
+    name = project.meanings.of(code.facts, call.func)
     if name or not isinstance(call.func, ast.Attribute):
         return name
     kind = project.types.of(call.func.value, code.facts, code.function, code.owner, _TYPE)
@@ -150,12 +152,12 @@ def _name(project: Project, code: Code, call: ast.Call) -> str:
 def _helper(project: Project, code: Code, call: ast.Call) -> Helper | None:
     """The function or method of the project that is called."""
     name = _name(project, code, call)
-    found = project.definition(name)
+    found = project.meanings.definition(name)
     if found is not None:
         facts, definition = found
         return Helper(facts, definition) if isinstance(definition, FunctionNode) else None
     owner, _, method = name.rpartition(".")
-    of = project.method(owner, method) if owner else None
+    of = project.classes.method(owner, method) if owner else None
     return Helper(of[0].module, of[1], of[0]) if of is not None else None
 
 

@@ -92,7 +92,7 @@ def _is_text(node: ast.AST, start: str) -> bool:
 def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[ModuleFacts, ast.AST] | None:
     """The function or class of the project that a name refers to, with its module."""
     name = facts.qualified(func)
-    return project.definition(project.canonical(name)) if name else None
+    return project.meanings.definition(project.meanings.canonical(name)) if name else None
 
 
 #: Files of the project that one import may lead to.
@@ -163,7 +163,7 @@ class Initialiser:
     def _imported(self, facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> Place | None:
         for name in imported_modules(facts, node):
             known = name in self.seen or len(self.seen) >= _IMPORTS_READ
-            target = self.project.facts(name) if not known else None
+            target = self.project.modules.facts(name) if not known else None
             if target is None:
                 continue
             self.seen.add(name)

@@ -65,7 +65,11 @@ class Accesses:
             text = _rewritten(path, names) if path is not None else ""
             if text:
                 yield text
-            found = module.project.definition(helper.facts.qualified(node.func)) if module.project and depth else None
+            found = (
+                module.project.meanings.definition(helper.facts.qualified(node.func))
+                if module.project and depth
+                else None
+            )
             if path is None and found is not None and isinstance(found[1], ast.FunctionDef):
                 inner = Helper(found[0], found[1])
                 values = {p.arg: argument_at(node, n, p.arg) for n, p in enumerate(parameters(found[1]))}

@@ -47,7 +47,7 @@ def helper_of(module: Module, call: cst.Call) -> Helper | None:
     name = of_self(dotted(call.func))
     owner = module.class_of(call) if name else None
     if owner is not None:
-        method = project.method(module.name_of(owner), name)
+        method = project.classes.method(module.name_of(owner), name)
         return Helper(method[0].module, method[1], method[0]) if method is not None else None
-    found = project.definition(module.callee(call))
+    found = project.meanings.definition(module.callee(call))
     return Helper(found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None

@@ -258,7 +258,7 @@ class Module:
     @functools.cached_property
     def facts(self) -> ModuleFacts | None:
         """The whole file by its `ast`, elided definitions included; None when `ast` cannot parse it."""
-        return self.project.facts_of(self.path) if self.project is not None and self.path is not None else None
+        return self.project.modules.facts_of(self.path) if self.project is not None and self.path is not None else None
 
     @functools.cached_property
     def types(self) -> Types | None:
@@ -268,7 +268,7 @@ class Module:
         """The table of import statements as they are meant in this file."""
         if self.project is None or self.path is None:
             return ImportTable.of(tree, self.name, False)
-        return self.project.imports(tree, self.path, self.file.text)
+        return self.project.modules.imports(tree, self.path, self.file.text)
 
     def qualified(self, node: cst.CSTNode | None) -> str:
         """The canonical dotted name that an expression refers to through this file's imports.
@@ -302,20 +302,20 @@ class Module:
                 return ""
             target = f"{own}.{rest}" if rest else own
         if self.project is not None:
-            target = self.project.canonical(target)
+            target = self.project.meanings.canonical(target)
         return canonical(target)
 
     def _imported(self, name: str) -> str | None:
         target = self.imports.resolve(name)
         if target is None and self.imports.stars and self.project is not None:
             own = self.facts is not None and name.partition(".")[0] in self.facts.definitions
-            return None if own else self.project.star_target(self.imports, name)
+            return None if own else self.project.meanings.star_target(self.imports, name)
         return target
 
     def meaning(self, name: str) -> str:
         """The canonical name that a dotted name has at the top level of this file: imported, or defined here."""
         if self.project is not None and self.facts is not None:
-            return self.project.meaning(self.facts, name)
+            return self.project.meanings.of(self.facts, name)
         return canonical(self.imports.resolve(name) or "")
 
     def listed(self, key: Literal["ranks", "wrappers", "collectives"], node: cst.CSTNode) -> str:
@@ -406,7 +406,7 @@ class Module:
                 local.append(here)
                 continue
             name = self.qualified(argument.value) or self.meaning(dotted(argument.value))
-            if name and (name == base or (self.project is not None and self.project.subclass_of(name, base))):
+            if name and (name == base or (self.project is not None and self.project.classes.subclass_of(name, base))):
                 return local, True
         return local, False
 

@@ -120,7 +120,7 @@ def only_infers(project: Project | None) -> bool:
 
     def found() -> bool:
         assert project is not None
-        return bool(project.holding("__main__")) and not any(map(project.holding, _TRAINS))
+        return bool(project.contents.holding("__main__")) and not any(map(project.contents.holding, _TRAINS))
 
     return project is not None and project.remember(("only infers",), found)
 
@@ -134,7 +134,7 @@ def comes_untrained(module: Module, node: cst.CSTNode) -> bool:
 
     def found() -> bool:
         names = modules_around(facts, project, line)
-        return bool(names) and not any(may_train(project.facts(name)) for name in names)
+        return bool(names) and not any(may_train(project.modules.facts(name)) for name in names)
 
     line = module.span(node).line
     untrained: bool = project.remember(("comes untrained", line), found, facts.kept)

@@ -29,7 +29,7 @@ def made_for_evaluation(module: Module, owner: cst.ClassDef) -> bool:
     if project is None or not around or not all(each is not None and words & words_of(each.name) for each in around):
         return False
     # Asked for last: each search goes through all texts.
-    return not any(project.holding(text) for text in (f"({name})", f"({name},", f", {name}):"))
+    return not any(project.contents.holding(text) for text in (f"({name})", f"({name},", f", {name}):"))
 
 
 def called_for_evaluation(module: Module, function: cst.FunctionDef) -> bool:

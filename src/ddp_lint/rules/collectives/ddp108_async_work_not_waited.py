@@ -424,8 +424,8 @@ def _stores(statement: cst.CSTNode) -> Iterator[tuple[set[str], set[str]]]:
 
 def _hands_work_on(project: Project, name: str) -> Iterator[bool]:
     """For each function of that name that can run in the background: does it return the work?"""
-    for path in project.holding(f"def {name}("):
-        facts = project.facts_of(path)
+    for path in project.contents.holding(f"def {name}("):
+        facts = project.modules.facts_of(path)
         for node in walk(facts.tree) if facts is not None else ():
             if isinstance(node, ast.FunctionDef) and node.name == name and _takes_flag(node):
                 returned = (n.value for n in walk(node) if isinstance(n, ast.Return))

@@ -110,8 +110,8 @@ def _used_in_loops(tree: ast.AST) -> frozenset[str]:
 
 
 def _is_made_in_loop(project: Project, name: str) -> bool:
-    for path in project.holding(f"{name}(")[:_FILES]:
-        facts = project.facts_of(path)
+    for path in project.contents.holding(f"{name}(")[:_FILES]:
+        facts = project.modules.facts_of(path)
         if facts is None or facts.source.is_test:
             continue
         if name in project.remember(("in loops of file", path), functools.partial(_used_in_loops, facts.tree)):

@@ -141,5 +141,5 @@ class SamplerBeforeProcessGroup(Rule):
         return ""
 
     def _definition(self, name: str) -> ast.AST | None:
-        found = self.module.project.definition(name) if self.module.project is not None else None
+        found = self.module.project.meanings.definition(name) if self.module.project is not None else None
         return found[1] if found is not None else None

@@ -221,8 +221,8 @@ class GeneratorKeptByDataset(Rule):
                 if isinstance(node, cst.Call) and called(node) in _SEEDS and dotted(node.func).startswith(f"{name}."):
                     return True
         project, attribute = self.module.project, name.removeprefix("self.")
-        paths = project.holding("worker_init_fn") if project is not None else ()
-        files = (project.facts_of(path) for path in paths) if project is not None else ()
+        paths = project.contents.holding("worker_init_fn") if project is not None else ()
+        files = (project.modules.facts_of(path) for path in paths) if project is not None else ()
         return any(f is not None and f.file.holds(f"dataset.{attribute}") for f in files)
 
     def _is_alike(self, owner: cst.ClassDef, constructor: cst.FunctionDef, seed: cst.BaseExpression) -> bool:

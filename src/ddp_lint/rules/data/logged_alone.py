@@ -30,10 +30,10 @@ def watched(project: Project) -> frozenset[str]:
     """The names of the metrics that code or settings of a project watch; none where there is too much to read."""
 
     def found() -> frozenset[str]:
-        settings = project.named("*.yaml *.yml")
-        paths = [path for path in project.holding("monitor") if _is_program(project, path)]
+        settings = project.contents.named("*.yaml *.yml")
+        paths = [path for path in project.contents.holding("monitor") if _is_program(project, path)]
         paths += [project.root / path for path in settings]
-        texts = (project.text(path) or "" for path in paths if len(settings) <= _SETTINGS)
+        texts = (project.contents.text(path) or "" for path in paths if len(settings) <= _SETTINGS)
         return frozenset(name for text in texts for name in _MONITOR.findall(text))
 
     return project.remember(("watched metrics",), found)
@@ -41,7 +41,7 @@ def watched(project: Project) -> frozenset[str]:
 
 def _is_program(project: Project, path: pathlib.Path) -> bool:
     """Whether a file is code of the project that is no test."""
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     return facts is not None and not facts.source.is_test
 
 

@@ -338,7 +338,7 @@ class LoadWithoutMapLocation(Rule):
 
     def _sets_device(self) -> bool:
         return self.module.file.holds("set_device") or bool(
-            self.module.project and self.module.project.holding("set_device(")
+            self.module.project and self.module.project.contents.holding("set_device(")
         )
 
     def _is_own_file(self, call: cst.Call) -> bool:

@@ -212,5 +212,5 @@ class ChildInheritsRank(Rule):
             return False
         path = project.root / script
         words = ("init_process_group", "Accelerator(", "Trainer(", "Fabric(", "init_distributed", "setup_distributed")
-        text = project.text(path) if path.is_file() else None
+        text = project.contents.text(path) if path.is_file() else None
         return text is not None and any(word in text for word in words)

@@ -330,7 +330,7 @@ class RanksWriteOneFile(Rule):
             return all_ranks_call(site, project)
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = calls_below(around)
-        joins = any(project.meaning(site.facts, n.func) in every for n in made)
+        joins = any(project.meanings.of(site.facts, n.func) in every for n in made)
         return joins and self.module.class_of(function) is None and not is_kept_to_one_rank(site.node, around)
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:

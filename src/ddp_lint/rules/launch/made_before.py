@@ -150,7 +150,7 @@ def _by_object(module: Module, project: Project, value: cst.BaseExpression, text
         return False
     owner = module.class_of(value) if text.startswith("self.") and text.count(".") == 1 else None
     kind = module.name_of(owner) if owner is not None else module.constructed_by(value.value)
-    start = project.method(kind, "__init__") if kind else None
+    start = project.classes.method(kind, "__init__") if kind else None
     if start is None or not isinstance(start[1], ast.FunctionDef):
         return False
     own = f"self.{value.attr.value}"
@@ -158,7 +158,9 @@ def _by_object(module: Module, project: Project, value: cst.BaseExpression, text
         return True
     for each in start[1].body:
         asked = dotted_ast(each.value.func) if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else ""
-        method = project.method(kind, asked[5:]) if asked.startswith("self.") and asked.count(".") == 1 else None
+        method = (
+            project.classes.method(kind, asked[5:]) if asked.startswith("self.") and asked.count(".") == 1 else None
+        )
         if method is not None and _is_among(method[1].body, own):
             return True
     return False

@@ -483,10 +483,10 @@ class LogOfSaturated(Rule):
         """The modules of the programs that come to a place; where these are not seen, this one and what imports it, of
         those that hold one of the words."""
         project, facts = self.module.project, self.module.facts
-        if project is None or facts is None or not any(map(project.holding, words)):
+        if project is None or facts is None or not any(map(project.contents.holding, words)):
             return []
         around = modules_around(facts, project, self.module.span(node).line)
-        seen = [each for each in map(project.facts, around) if each is not None]
+        seen = [each for each in map(project.modules.facts, around) if each is not None]
         users = seen or (facts, *(programs(project, self.module.name, holding=words) if self.module.name else ()))
         return [each for each in users if not _only_tries_out(each)]
 

@@ -122,7 +122,7 @@ class ParameterNotContiguous(Rule):
     def _may_be_sharded(self) -> bool:
         """Whether the project uses `fully_shard`, or settings of it ask a framework for that."""
         project = self.module.project
-        if self.module.file.shows(_SHARDS) or project is None or any(map(project.holding, _SHARDING)):
+        if self.module.file.shows(_SHARDS) or project is None or any(map(project.contents.holding, _SHARDING)):
             return True
         return is_worded_in_texts(project, _SHARDS)
 

@@ -68,7 +68,7 @@ class Replicas:
         """Whether a function of the project is called that works with its arguments alone: it draws nothing at random,
         reads no rank, and no object of its own."""
         name, project = self._module.callee(call), self._module.project
-        found = project.definition(project.canonical(name)) if name and project is not None else None
+        found = project.meanings.definition(project.meanings.canonical(name)) if name and project is not None else None
         function = found[1] if found is not None else None
         if not isinstance(function, ast.FunctionDef):
             return False

@@ -82,7 +82,9 @@ def _place(module: Module, write: cst.CSTNode) -> cst.CSTNode | Span:
 def _written_by(module: Module, call: cst.Call) -> tuple[ModuleFacts, ast.Call] | None:
     """Where the function of the project that is called writes what it is given first."""
     project = module.project
-    found = project.definition(project.canonical(module.callee(call))) if project is not None else None
+    found = (
+        project.meanings.definition(project.meanings.canonical(module.callee(call))) if project is not None else None
+    )
     function = found[1] if found is not None else None
     if found is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
         return None

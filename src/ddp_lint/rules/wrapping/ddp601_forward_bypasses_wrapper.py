@@ -444,7 +444,9 @@ class ForwardBypassesWrapper(Rule):
         if path is None or project is None:
             return None
         block = re.compile(rf"^{entry.yaml_block}:\s*\n((?:[ \t]+.*\n|\s*\n)+)", re.MULTILINE)
-        matches = [block.search((project.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry.yaml))]
+        matches = [
+            block.search((project.contents.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry.yaml))
+        ]
         found = [match[1] for match in matches if match]
         return {raw: name for text in found for name, raw in _REFERENCE.findall(text)} if found else None
 

@@ -269,7 +269,7 @@ class AttributeBehindWrapper(Rule):
         if project is None:
             return frozenset()
         if (owner, name) not in self._set_by_bases:
-            bases = map(project.class_facts, project.lineage(self.module.name_of(owner))[1:])
+            bases = map(project.classes.find, project.classes.lineage(self.module.name_of(owner))[1:])
             methods = (m for facts in bases if facts is not None for n, m in facts.methods.items() if n != "__init__")
             self._set_by_bases[owner, name] = frozenset(a for m in methods for h, a in _set_in(m) if h == name)
         return self._set_by_bases[owner, name]

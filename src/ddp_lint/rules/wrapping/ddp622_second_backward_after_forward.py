@@ -155,7 +155,7 @@ class SecondBackwardAfterForward(Rule):
         """The arguments of a forward of which the model inside uses nothing but what it detaches."""
         model, project = argument(wrap.call, 0, "module"), self.module.project
         kind = self.module.constructed_by(model) if model is not None else ""
-        found = project.method(kind, "forward") if project is not None and kind else None
+        found = project.classes.method(kind, "forward") if project is not None and kind else None
         if found is None:
             return
         taken = [p.arg for p in parameters(found[1])][1:]

@@ -83,7 +83,7 @@ def _taken(project: Project, facts: ModuleFacts, function: FunctionNode, depth: 
         given = {dotted_ast(a) for a in (*call.args, *(k.value for k in call.keywords))} & names
         if method in _TAKES and owner in names:
             found.add(owner)
-        inner = project.definition(project.meaning(facts, call.func)) if given and depth else None
+        inner = project.meanings.definition(project.meanings.of(facts, call.func)) if given and depth else None
         if inner is not None and isinstance(inner[1], ast.FunctionDef):
             taken = _taken(project, inner[0], inner[1], depth - 1)
             places = [p.arg for p in parameters(inner[1])]
