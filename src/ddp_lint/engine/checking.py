@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
+from ddp_lint.engine import suppressions
 from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Focus, Selection
 from ddp_lint.engine.frames import with_room
@@ -21,10 +22,10 @@ from ddp_lint.project import Asked, Project
 from ddp_lint.project.changing import change, edit
 from ddp_lint.rules.calibrated import surest_at
 from ddp_lint.rules.registry import Declaration, declared, following_calls, rules_for_text
-from ddp_lint.source import SourceFile, Unreadable, suppressions
+from ddp_lint.source import SourceFile, Unreadable
 
 if TYPE_CHECKING:
-    from ddp_lint.program import Reach
+    from ddp_lint.project.communication import Reach
 
 #: What may be the number of a line in a text.
 _PLACE = re.compile(r"\.py:\d|\bline \d")

@@ -19,10 +19,11 @@ from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import ImportTable, Module, SourceFile
-from ddp_lint.source.module import Kept
+from ddp_lint.source import ImportTable, SourceFile
 from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.tree import descendants
+from ddp_lint.view import Module
+from ddp_lint.view.module import Kept
 
 #: Of projects whose files change.
 _trees: weakref.WeakKeyDictionary[Project, Trees] = weakref.WeakKeyDictionary()

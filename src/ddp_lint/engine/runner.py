@@ -22,7 +22,7 @@ from ddp_lint.source import SourceFile, Unreadable
 from ddp_lint.source.file import normalised
 
 if TYPE_CHECKING:
-    from ddp_lint.program import Reach
+    from ddp_lint.project.communication import Reach
 
 #: A look at the whole project pays where a run checks at least so many files or bytes, and one in `_SHARE` of the
 #: project's bytes: to evaluate the functions of a file takes some ten times as long as to see what a file mentions.

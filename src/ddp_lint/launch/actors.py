@@ -12,9 +12,9 @@ from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, is_script
 from ddp_lint.source.syntax import calls_below
+from ddp_lint.view import Module
 
 
 def has_own_gpus(module: Module, node: cst.CSTNode) -> bool:

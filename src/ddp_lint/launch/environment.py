@@ -17,9 +17,10 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, SourceFile, dotted
+from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
+from ddp_lint.view import Module
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SETTERS = ("os.environ.setdefault", "os.putenv")

@@ -12,11 +12,12 @@ import libcst as cst
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import kept_by_node
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, first_name, parameters, walk
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 #: What paths are made with.
 _MODULES = frozenset({"os", "Path", "pathlib", "str"})

@@ -8,9 +8,10 @@ import dataclasses
 import libcst as cst
 
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.syntax import FunctionNode, parameters, walk
+from ddp_lint.view import Module
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,13 +16,14 @@ from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import ModuleFacts, statements_of
 from ddp_lint.project.parts import assigned_to
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import sites_of
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 _DEPTH = 4
 _JOIN = "torch.distributed.init_process_group"

@@ -25,12 +25,11 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
-from ddp_lint.source import Module, SourceFile, dotted
+from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.parsing import parse_expression
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import (
     FunctionNode,
     below,
@@ -45,6 +44,8 @@ from ddp_lint.source.syntax import (
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 from ddp_lint.tensors.given import is_always
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,9 +13,9 @@ import libcst as cst
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module
 from ddp_lint.source.imports import absolute, folders_put_on_path, is_script
 from ddp_lint.source.syntax import FunctionNode, statements, walk
+from ddp_lint.view import Module
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 _WORD = re.compile(r"\w+")

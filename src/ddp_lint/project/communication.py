@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from ddp_lint.project.contents import Contents
 from ddp_lint.project.framework_imports import SHARDING, FrameworkImports
@@ -17,8 +16,9 @@ from ddp_lint.project.project_names import Own
 from ddp_lint.project.results import KeptResults
 from ddp_lint.source.file import SourceFile, Unreadable
 
-if TYPE_CHECKING:
-    from ddp_lint.program import Reach
+#: By file, the names of the functions that can communicate ('' for the file's own statements). A file that is missing
+#: could not be read: nothing is known of it.
+Reach = Mapping[str, frozenset[str]]
 
 
 class Communication:

@@ -17,11 +17,12 @@ from ddp_lint.project.bound import bound_in
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, methods_of
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, defaults, function_at, positional, walk
 from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import names
+from ddp_lint.view import Module
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25

@@ -14,13 +14,14 @@ from ddp_lint.launch.alone import modules_around
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conditions_at, conjuncts, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.source.tree import asks_for_program, called, descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.view import Module
 
 _NO_GRAD = ("no_grad", "inference_mode")
 _SWITCH = "set_grad_enabled"

@@ -18,10 +18,8 @@ from ddp_lint.project import Project
 from ddp_lint.project.bound import bound_in
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.uses import calls_through, uses
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import (
     FunctionNode,
     argument_at,
@@ -33,8 +31,10 @@ from ddp_lint.source.syntax import (
     walk,
 )
 from ddp_lint.source.tree import descendants, dotted, parameters_of, positional_of
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import calls_in_file, sites_of
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 #: Functions that hand a parameter on which are gone through, one in the other.
 _DEPTH = 5

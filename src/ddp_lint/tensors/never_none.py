@@ -14,10 +14,10 @@ from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.uses import Use, uses
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, argument_at, function_at, positional, walk
+from ddp_lint.view import Module
 
 _SPAWNS: Final = frozenset({"spawn", "start_processes"})
 _FILES: Final = 25

@@ -17,7 +17,6 @@ from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.bound import Bound, Path, Step, bound_in
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, statements_of
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     FunctionNode,
@@ -34,6 +33,7 @@ from ddp_lint.source.syntax import (
 from ddp_lint.source.tree import parameters_of
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_by_keyword, sites_in_project
 from ddp_lint.tensors.operations import is_factory, is_tensor_function, is_tensor_method, names
+from ddp_lint.view import Module
 
 #: Calls, returns and parameters that are gone through, one in the other.
 _DEPTH = 5

@@ -21,9 +21,9 @@ from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, last_name
 from ddp_lint.source.syntax import defaults, walk
 from ddp_lint.source.tree import descendants, method_of, names_in, parameters_of, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.operations import names
+from ddp_lint.view.wraps import argument
 
 #: Reading these of a tensor does not read its elements.
 _METADATA = frozenset(

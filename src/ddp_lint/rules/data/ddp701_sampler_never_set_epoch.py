@@ -24,7 +24,7 @@ from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.queries import calls_in, is_false, returned_values
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.view.wraps import argument, assigned_name
 
 
 class SamplerNeverSetEpoch(Rule):

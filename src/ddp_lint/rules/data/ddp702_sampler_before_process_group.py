@@ -11,7 +11,7 @@ from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 
 class SamplerBeforeProcessGroup(Rule):

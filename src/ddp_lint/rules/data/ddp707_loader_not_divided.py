@@ -17,8 +17,8 @@ from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, descendants, parameters_of, subtree
-from ddp_lint.source.wraps import Wrap, argument, assigned_name
 from ddp_lint.tensors.callers import CallSite, call_sites
+from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
 #: What a function says that gives each rank its part.
 _BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")

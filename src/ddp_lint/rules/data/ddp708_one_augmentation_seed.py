@@ -29,7 +29,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, options
 from ddp_lint.source.syntax import calls_below, parameters, walk
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.view.wraps import argument, assigned_name
 
 #: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.
 _SEEDERS = ("random.seed", "numpy.random.seed")

@@ -19,11 +19,11 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 #: Functions of torch.distributed that bring nothing together.
 _ASKING = (

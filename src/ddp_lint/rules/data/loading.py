@@ -18,12 +18,13 @@ from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.requirements import requires_older
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, parameters, walk
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument, assigned_name
 
 SAMPLER = "torch.utils.data.DistributedSampler"
 _RANDOM = "torch.utils.data.RandomSampler"

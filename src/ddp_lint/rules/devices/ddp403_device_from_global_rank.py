@@ -15,9 +15,9 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conjuncts, holding
-from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import literal_text
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.edits import replace
+from ddp_lint.view.wraps import argument
 
 _DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -26,7 +26,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, parameters, statements
 from ddp_lint.source.tree import asks_for_program
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
 #: Collectives that pick the current device, or guess one, when no call before them has set this rank's GPU.

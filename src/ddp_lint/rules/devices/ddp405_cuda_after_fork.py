@@ -12,13 +12,13 @@ from ddp_lint.launch.search import importers, leads_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.edits import replace
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import appends, receiver
 from ddp_lint.source.syntax import function_at
 from ddp_lint.source.tree import called, descendants, names_in, subtree
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
+from ddp_lint.view.edits import replace
+from ddp_lint.view.wraps import argument, assigned_name
 
 #: Calls of the function that starts a worker which are looked at.
 _CALLERS = 8

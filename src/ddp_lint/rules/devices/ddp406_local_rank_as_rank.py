@@ -8,8 +8,8 @@ from ddp_lint.launch.single_process import on_one_node
 from ddp_lint.launch.started import started_on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.edits import replace
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.edits import replace
+from ddp_lint.view.wraps import argument
 
 
 class LocalRankAsRank(Rule):

@@ -12,12 +12,13 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.communicating import starts_work
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import several_ranks
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import last_name, literal_text, statements
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 Exit = cst.Call | cst.Raise
 

@@ -8,9 +8,9 @@ import re
 from ddp_lint.launch.ranks import calls_of, is_on_first
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import calls_below, function_at, statements, walk
+from ddp_lint.view import Module
 
 _STARTS = "wandb.init"
 #: The other ranks have no run on purpose, or one that does nothing.

@@ -16,7 +16,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _STARTERS = (
     "subprocess.run",

@@ -33,8 +33,8 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, constructions
+from ddp_lint.view.wraps import argument
 
 _WRITES = Accesses(
     functions={

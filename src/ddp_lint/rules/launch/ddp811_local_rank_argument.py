@@ -12,7 +12,7 @@ from ddp_lint.project.requirements import requires_older
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import called
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _OLD, _NEW = "--local_rank", "--local-rank"
 #: torch.distributed.launch passes the new spelling from this release on.

@@ -23,11 +23,11 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, is_false, receiver
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import comes_untrained, evaluation_only, may_train, without_gradient
 from ddp_lint.tensors.evaluated import called_without_gradient
 from ddp_lint.tensors.operations import is_factory, names, words_of
+from ddp_lint.view.wraps import argument
 
 #: Where small constants become 0; not in bfloat16, whose exponents are those of single precision: what may be either
 #: says nothing beside it.

@@ -13,15 +13,15 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import chosen_apart, exclusive
 from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.syntax import calls_below
-from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import without_gradient
 from ddp_lint.tensors.operations import layer_kind, names
+from ddp_lint.view.accumulation import is_backward
+from ddp_lint.view.wraps import Wrap, argument
 
 #: What an expression that ends with it has no gradients of.
 _DETACHING = frozenset({"detach", "data", "item"})

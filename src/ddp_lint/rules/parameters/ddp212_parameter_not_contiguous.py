@@ -11,8 +11,8 @@ from ddp_lint.rules.parameters.in_place import makes_parameter
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.source.wraps import assigned_name
 from ddp_lint.tensors.operations import names
+from ddp_lint.view.wraps import assigned_name
 
 _EXPANDED = {"expand", "expand_as", "broadcast_to"}
 _TURNED = {"t", "transpose", "permute", "swapaxes", "movedim"}

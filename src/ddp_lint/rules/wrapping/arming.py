@@ -11,11 +11,12 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import argument_at, below, parameters, walk
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import body_without_gradient
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 #: Functions that hand a model on to each other before one calls it.
 _DEPTH = 3

@@ -14,8 +14,8 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import path_of
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.classes import is_module_class, makes_module
+from ddp_lint.view.wraps import Wrap, argument
 
 #: The kinds of wrapper that register parameters when they are made.
 _REGISTERING = ("ddp", "fsdp1")

@@ -11,11 +11,12 @@ from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import given_for
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, statements
 from ddp_lint.source.tree import subtree
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 _TAKES = ("parameters", "named_parameters")
 

@@ -9,11 +9,12 @@ import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.project.facts import ClassFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
 
 #: Names of functions and methods that return the module inside a wrapper.
 UNWRAPPING = frozenset((*table("wrappers")["unwrapping"], *frameworks.every(lambda each: each.unwrapping)))

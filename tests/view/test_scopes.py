@@ -8,8 +8,9 @@ import libcst as cst
 import pytest
 
 from ddp_lint.project import Project
-from ddp_lint.source import Module, SourceFile
+from ddp_lint.source import SourceFile
 from ddp_lint.source.tree import descendants
+from ddp_lint.view import Module
 
 TEXT = """\
 import torch

@@ -17,21 +17,19 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
-from ddp_lint.source.closures import Closures
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.project_names import Listed
+from ddp_lint.project.types import Types
+from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.positions import Place, Positions
-from ddp_lint.source.scopes import Binding, Scopes
 from ddp_lint.source.tree import called, calls_as_run, children, dotted, subtree
+from ddp_lint.view.closures import Closures
+from ddp_lint.view.scopes import Binding, Scopes
 
 if TYPE_CHECKING:
-    from ddp_lint.project import Project
-    from ddp_lint.project.facts import ModuleFacts
-    from ddp_lint.project.project_names import Listed
-    from ddp_lint.project.types import Types
-    from ddp_lint.source.file import SourceFile
-    from ddp_lint.source.wraps import Wraps
-
-__all__ = ["Module", "dotted"]
+    from ddp_lint.view.wraps import Wraps
 
 N = TypeVar("N", bound=cst.CSTNode)
 
@@ -243,7 +241,7 @@ class Module:
     @functools.cached_property
     def wraps(self) -> Wraps:
         """Where the file wraps modules for several ranks."""
-        from ddp_lint.source.wraps import Wraps
+        from ddp_lint.view.wraps import Wraps
 
         return Wraps(self)
 
@@ -337,7 +335,7 @@ class Module:
     def bindings(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[Binding]:
         """Where a name, a dotted name or ``self.x`` is bound, as seen from `at` (default: from `target`).
 
-        All bindings of its scope in source order; ``self.x``: those of the class. See `source.scopes.Binding`.
+        All bindings of its scope in source order; ``self.x``: those of the class. See `view.scopes.Binding`.
         """
         if isinstance(target, str):
             return self.scopes.bindings(target, at or self.tree)
