@@ -24,7 +24,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_script, last_part
-from ddp_lint.source.syntax import calls_below, defaults, function_at, main_guards, statements, walk
+from ddp_lint.source.syntax import calls_below, defaults, function_at, is_int, main_guards, statements, walk
 
 #: What shows ranks in a file: each word with its node.
 Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
@@ -321,19 +321,15 @@ def _constants(facts: ModuleFacts) -> frozenset[str]:
 @kept_by_node(32)
 def _numbered(tree: ast.Module) -> frozenset[str]:
     pairs = [pair for node in walk(tree) if isinstance(node, ast.arguments) for pair in defaults(node)]
-    numbers = {id(parameter) for parameter, default in pairs if _is_number(default)}
+    numbers = {id(parameter) for parameter, default in pairs if is_int(default)}
     others = {n.arg for n in walk(tree) if isinstance(n, ast.arg) and id(n) not in numbers}
-    assigned = [n for n in statements(tree) if isinstance(n, ast.Assign) and _is_number(n.value)]
+    assigned = [n for n in statements(tree) if isinstance(n, ast.Assign) and is_int(n.value)]
     stored = {id(target) for node in assigned for target in node.targets}
     names = (n for n in walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
     others |= {name.id for name in names if id(name) not in stored}
     given = {parameter.arg for parameter, _ in pairs if id(parameter) in numbers}
     given |= {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
     return frozenset(given - others)
-
-
-def _is_number(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and type(value.value) is int
 
 
 def _read_at(facts: ModuleFacts, node: ast.AST) -> Iterator[ast.AST]:

@@ -61,11 +61,11 @@ def is_collective(name: str) -> bool:
 def starts_work(name: str, receiver: str | None, given: bool) -> bool:
     """Whether a call trains by its name: not ``head.train()``, which sets a mode. `receiver`: the last name of the
     object that a method is called on; `given`: whether the call has arguments."""
-    if name not in _words("work"):
+    if name not in failure_words("work"):
         return False
     if name != "train" or receiver is None or given:
         return True
-    return receiver in ("", "self", "cls") or bool(words_of(receiver) & _words("trainers"))
+    return receiver in ("", "self", "cls") or bool(words_of(receiver) & failure_words("trainers"))
 
 
 def communicating(project: Project, code: Code) -> Iterator[ast.Call]:
@@ -168,7 +168,8 @@ def _destroyers() -> frozenset[str]:
 
 
 @functools.cache
-def _words(kind: str) -> frozenset[str]:
+def failure_words(kind: str) -> frozenset[str]:
+    """Names of functions by which a failure is judged (`failures.toml`)."""
     return frozenset(table("failures")[kind])
 
 
@@ -223,5 +224,7 @@ def shows_or_takes(node: ast.Try) -> bool:
         if not _BROAD & {dotted_ast(kind).rpartition(".")[2] if kind is not None else "" for kind in kinds}:
             continue
         raises = any(isinstance(n, ast.Raise) for s in handler.body for n in ast.walk(s))
-        return not raises or any(last_part(c.func) in _words("logging") for s in handler.body for c in _calls_in(s))
+        return not raises or any(
+            last_part(c.func) in failure_words("logging") for s in handler.body for c in _calls_in(s)
+        )
     return False

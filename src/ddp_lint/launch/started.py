@@ -145,10 +145,12 @@ def is_started(project: Project, facts: ModuleFacts) -> bool:
     )
 
 
-def started_on_one_node(project: Project, facts: ModuleFacts) -> bool:
+def started_on_one_node(project: Project | None, facts: ModuleFacts | None) -> bool:
     """Whether all commands in the scripts and the texts of the project that start a program, or those that import a
     file, start it on one node; of one that none starts, whether all commands of launchers do. A program that itself
     has an option or a variable for the number of nodes, or takes its rank modulo the GPUs of a node, is for several."""
+    if project is None or facts is None:
+        return False
     key = ("started on one node", facts.source.inside)
     return project.remember(key, lambda: _are_on_one_node(project, facts))
 

@@ -19,7 +19,16 @@ from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, defaults, function_at, positional, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    argument_at,
+    calls_below,
+    defaults,
+    function_at,
+    is_text,
+    positional,
+    walk,
+)
 from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import names
 from ddp_lint.view import Module
@@ -240,15 +249,11 @@ def _means(project: Project, facts: ModuleFacts, called: _Called, use: Use) -> b
         return False
     if dotted_ast(use.node.value) != "self" or use.owner is None:
         # `torch.softmax` is no method of the project's, nor is ``text.replace(" ", "_")``.
-        if called.name in _OF_TEXTS and use.call is not None and any(map(_is_text, use.call.args)):
+        if called.name in _OF_TEXTS and use.call is not None and any(map(is_text, use.call.args)):
             return False
         return facts.qualified(use.node.value).partition(".")[0] != "torch"
     here, there = called.owner, project.classes.of(facts, use.owner).name
     return here in project.classes.lineage(there) or there in project.classes.lineage(here)
-
-
-def _is_text(value: ast.expr) -> bool:
-    return isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
 def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Sequence[CallSite]:

@@ -19,7 +19,6 @@ from ddp_lint.source.tree import children, dotted, parameters_of, positional_of
 if TYPE_CHECKING:
     from ddp_lint.view.module import Module
 
-Scope = cst.Module | cst.ClassDef | cst.FunctionDef | cst.Lambda | cst.ListComp | cst.SetComp | cst.DictComp
 _SCOPES = (cst.Module, cst.FunctionDef, cst.Lambda, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _DEFINITIONS = {*_SCOPES, cst.ClassDef}

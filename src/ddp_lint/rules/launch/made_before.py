@@ -12,7 +12,7 @@ from ddp_lint.project import Project
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, holds_line
 from ddp_lint.source.tree import called
 from ddp_lint.tensors.callers import CallSite, sites_of
 from ddp_lint.view import Module
@@ -66,11 +66,7 @@ def _before(scope: ast.AST, line: int) -> Iterator[ast.stmt]:
         inside = next((each for each in block if each.lineno <= line <= (each.end_lineno or each.lineno)), None)
         yield from (each for each in block if (each.end_lineno or each.lineno) < line and each is not inside)
         bodies = (getattr(inside, name, None) for name in ("body", "orelse", "finalbody"))
-        block = next((b for b in bodies if isinstance(b, list) and b and _holds(b, line)), ())
-
-
-def _holds(block: Sequence[ast.stmt], line: int) -> bool:
-    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
+        block = next((b for b in bodies if isinstance(b, list) and b and holds_line(b, line)), ())
 
 
 def _is_of_loaded(module: Module, around: FunctionNode, folder: cst.BaseExpression, line: int) -> bool:
