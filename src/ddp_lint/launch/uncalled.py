@@ -102,7 +102,7 @@ def _callers(project: Project, facts: ModuleFacts, owner: str, name: str) -> dic
     definition = facts.definitions.get(name)
     if len(paths) > _FILES or definition is None:
         return None
-    for user in filter(None, map(project.facts_of, paths)):
+    for user in filter(None, map(project.modules.facts_of, paths)):
         if not user.source.is_test or user.name == facts.name:
             lines = lines_mentioning(project, user, name, definition)
             found |= {(user.name, body_at(user.tree, line)): user for line in lines}
@@ -114,12 +114,12 @@ def _callers_of_method(
 ) -> dict[_Function, ModuleFacts] | None:
     """The functions that may call a method. Of a class of another package, that package may call it."""
     whole = f"{facts.name}.{owner}"
-    paths = project.holding(name)
+    paths = project.contents.holding(name)
     if len(paths) > _FILES or not is_plain(project, whole):
         return None
     found: dict[_Function, ModuleFacts] = {}
     as_string, alone = re.compile(rf"[\"']{name}[\"']"), _is_imported_by_none(project, facts)
-    for user in filter(None, map(project.facts_of, paths)):
+    for user in filter(None, map(project.modules.facts_of, paths)):
         if user.source.is_test and user.name != facts.name:
             continue
         if as_string.search(user.file.code):
@@ -135,14 +135,14 @@ def _is_imported_by_none(project: Project, facts: ModuleFacts) -> bool:
     stem, folder = facts.name.rpartition(".")[2], posixpath.dirname(facts.source.inside)
     if any(True for _ in importers(project, facts.name, holding=(stem,))):
         return False
-    computing = (project.inside(path) for word in _IMPORTS for path in project.holding(word))
+    computing = (project.paths.inside(path) for word in _IMPORTS for path in project.contents.holding(word))
     if any(posixpath.dirname(inside) == folder for inside in computing):
         return False
     # A file may be started from a folder that is not seen, but takes a module beside it before one of the same name.
-    by_name = (path for path in project.holding(stem) if stem in words_of_imports(project, path))
-    others = (path for path in by_name if project.inside(path) != facts.source.inside)
-    beside = {posixpath.dirname(inside) for inside in project.named(f"{stem}.py")} - {folder}
-    return all(posixpath.dirname(project.inside(path)) in beside for path in others)
+    by_name = (path for path in project.contents.holding(stem) if stem in words_of_imports(project, path))
+    others = (path for path in by_name if project.paths.inside(path) != facts.source.inside)
+    beside = {posixpath.dirname(inside) for inside in project.contents.named(f"{stem}.py")} - {folder}
+    return all(posixpath.dirname(project.paths.inside(path)) in beside for path in others)
 
 
 def _may_mean(project: Project, user: ModuleFacts, use: Use, owner: str) -> bool:
@@ -157,6 +157,6 @@ def _may_mean(project: Project, user: ModuleFacts, use: Use, owner: str) -> bool
     # Below its test for the program, a file may import another class by the name of its own.
     replaced = user.imports.resolve(of) is not None and body_at(user.tree, use.node.lineno) == PROGRAM
     if isinstance(cls, ast.ClassDef) and not replaced:
-        above, there = project.lineage(owner), project.lineage(project.class_of(user, cls).name)
+        above, there = project.classes.lineage(owner), project.classes.lineage(project.classes.of(user, cls).name)
         return above[0] in there or there[0] in above
-    return not is_foreign(project, project.meaning(user, made))
+    return not is_foreign(project, project.meanings.of(user, made))

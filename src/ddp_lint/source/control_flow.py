@@ -19,7 +19,7 @@ _EXITING = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
 
 
 class Nodes(Protocol):
-    """The nodes of one file (`source.Module`)."""
+    """The nodes of one file (`view.Module`)."""
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]: ...
     def code(self, node: cst.CSTNode) -> str: ...

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.tree import children, descendants, parameters_of, subtree
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
 from ddp_lint.tensors.kept import NOTHING, Keeping, Kept
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 from ddp_lint.tensors.state import Save, State
 from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, concatenated, group, is_cut, join
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument, assigned_name
 
 #: What is read as one piece: a function, or the top level of a file.
 Code = cst.FunctionDef | cst.Module

@@ -13,7 +13,6 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.compile.host import CONVERSIONS, read_by
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import loop_of
 from ddp_lint.source.control_flow import holding, raises
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below, walk
@@ -23,6 +22,7 @@ from ddp_lint.tensors.callers import calls_in_file
 from ddp_lint.tensors.contexts import SELDOM, evaluation_only, logging_only, once_in
 from ddp_lint.tensors.operations import words_of
 from ddp_lint.tensors.values import Value
+from ddp_lint.view.accumulation import loop_of
 
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")

@@ -24,11 +24,11 @@ from ddp_lint.rules.failures.failure_handling import (
     speaks_of_failure,
 )
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import enclosing
 from ddp_lint.source.tree import descendants
+from ddp_lint.view import Module
+from ddp_lint.view.edits import replace
 
 _ASKS = re.compile(r"exc|succe|ok|fail|err|status|code|done|finish|clean", re.IGNORECASE)
 _HIDDEN = "torchrun sees a success, and ranks that did not fail hang"

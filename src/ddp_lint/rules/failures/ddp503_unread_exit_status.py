@@ -11,10 +11,10 @@ from ddp_lint.rules.failures.failure_handling import caught, exits_with_success,
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, holding, raises
-from ddp_lint.source.edits import add_argument
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
 from ddp_lint.source.tree import called, descendants, method_of, names_in, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.view.edits import add_argument
+from ddp_lint.view.wraps import argument, assigned_name
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
 _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
