@@ -468,8 +468,8 @@ def _is_left_by_moves(name: str, bound: Sequence[Bound], function: FunctionNode)
 
 
 def _is_moved_below(node: ast.expr, function: FunctionNode | None) -> bool:
-    """Whether a function moves what it is given, or a part of that, to a GPU further down than where it reads it:
-    ``count = ids.max().item()``, ``ids = ids.to(device)``."""
+    """Whether a function moves a field of what it is given to a GPU further down than where it reads it: ``ids =
+    batch["ids"]``, ``count = ids.max().item()``, ``ids = ids.to(device)``."""
     if function is None or not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
         return False
     moves = _moves_in(function)
@@ -477,7 +477,7 @@ def _is_moved_below(node: ast.expr, function: FunctionNode | None) -> bool:
         return False
     wholes = {ast.unparse(whole) for whole in _wholes(node)}
     lines = [call.lineno for moved, call in moves if not wholes.isdisjoint(moved)]
-    return bool(lines) and min(lines) > node.lineno and _is_given(node, function, frozenset())
+    return bool(lines) and min(lines) > node.lineno and _is_field(node, function)
 
 
 def _wholes(node: ast.expr) -> Iterator[ast.expr]:
@@ -488,22 +488,23 @@ def _wholes(node: ast.expr) -> Iterator[ast.expr]:
     yield node
 
 
-def _is_given(node: ast.expr, function: FunctionNode, above: frozenset[str]) -> bool:
-    """Whether an expression is what a function is given, or a part of it: not of the object of a method."""
-    *_, node = _wholes(node)
+def _is_field(node: ast.expr, function: FunctionNode, above: frozenset[str] = frozenset(), field: bool = False) -> bool:
+    """Whether an expression is a field of what a function is given, or an element of one: ``batch["ids"]``,
+    ``target[0].ids``. What a helper is given as a whole lies where its callers have it, and it may move that only to
+    be sure; what an object has is its own."""
+    *parts, node = _wholes(node)
+    field = field or any(not _is_element(part) for part in parts)
     if isinstance(node, ast.Call):
-        known = dotted_ast(node.func) in _SAME or _is_lookup(node)
-        handed = node.args if dotted_ast(node.func) in _SAME else [node.func]
-        return known and all(_is_given(each, function, above) for each in handed)
+        same = dotted_ast(node.func) in _SAME
+        handed = node.args if same else [node.func] if _is_lookup(node) else []
+        return bool(handed) and all(_is_field(each, function, above, field or not same) for each in handed)
     if not isinstance(node, ast.Name) or node.id == "self":
         return False
-    if node.id in above:
-        return True
-    bound = _bound_before(function, node)
+    bound = _bound_before(function, node) if node.id not in above else []
     if not bound:
-        return any(each.arg == node.id for each in parameters(function))
+        return field and any(each.arg == node.id for each in parameters(function))
     above |= {node.id}
-    return all(each.value is not None and _is_given(each.value, function, above) for each in bound)
+    return all(each.value is not None and _is_field(each.value, function, above, field) for each in bound)
 
 
 @kept_by_node(64)
