@@ -12,7 +12,7 @@ import libcst as cst
 from ddp_lint.knowledge import table
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
-from ddp_lint.source.tree import children, descendants, parameters_of, subtree
+from ddp_lint.source.tree import children, descendants, names_in, parameters_of, subtree
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
 from ddp_lint.tensors.kept import NOTHING, Keeping, Kept
@@ -141,10 +141,15 @@ class Evaluator:
         return Value(Kind.UNKNOWN, frozenset({next(self._storages)}), inputs=True, argument=name)
 
     def _used_as_tensors(self, function: cst.FunctionDef) -> set[str]:
-        """Names that the function treats as only tensors can be: `x.shape`, `x.view(..)`, `self.conv(x)`."""
+        """Names that the function treats as only tensors can be: `x.shape`, `x.view(..)`, `self.conv(x)`. What a
+        comprehension or a lambda calls by the name of an argument is another value: ``[x.view(-1) for x in x]``."""
         found: set[str] = set()
         telling = names("evidence", "attributes") | names("evidence", "methods")
-        for node in descendants(function.body):
+        body = list(descendants(function.body))
+        others = {n for inner in body if isinstance(inner, (cst.BaseComp, cst.Lambda)) for n in _bound_within(inner)}
+        for node in body:
+            if type(node) in (cst.Attribute, cst.Call) and node in others:
+                continue
             if type(node) is cst.Attribute and type(node.value) is cst.Name:
                 if node.attr.value in telling:
                     found.add(node.value.value)
@@ -776,6 +781,26 @@ def _device_asked_for(test: cst.BaseExpression) -> tuple[cst.BaseExpression, boo
     asked = isinstance(device, cst.SimpleString) and device.evaluated_value in ("cpu", "cuda")
     asked = asked and (kind.value.attr.value, kind.attr.value) == ("device", "type")
     return (kind.value.value, cst.ensure_type(device, cst.SimpleString).evaluated_value == "cpu") if asked else None
+
+
+def _bound_within(inner: cst.BaseComp | cst.Lambda) -> Iterator[cst.CSTNode]:
+    """What a comprehension or a lambda does to the names that it binds itself: ``x.shape``, ``conv(x)``."""
+    if isinstance(inner, cst.Lambda):
+        own, body = {param.name.value for param in parameters_of(inner)}, list(subtree(inner.body))
+    else:
+        loops, loop = [inner.for_in], inner.for_in
+        while loop.inner_for_in is not None:
+            loop = loop.inner_for_in
+            loops.append(loop)
+        own = {name for each in loops for name in names_in(each.target)}
+        outside = set(subtree(inner.for_in.iter))
+        body = [node for node in descendants(inner) if node not in outside]
+    for node in body:
+        at = node.value if isinstance(node, cst.Attribute) else None
+        if isinstance(node, cst.Call) and node.args:
+            at = node.args[0].value
+        if isinstance(at, cst.Name) and at.value in own:
+            yield node
 
 
 def _may_be_plain(annotation: cst.BaseExpression) -> bool:
