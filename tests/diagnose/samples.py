@@ -1784,6 +1784,210 @@ BrokenPipeError: [Errno 32] Broken pipe
 RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect [10.0.0.1]:7841: Connection timed out
 """,
     ),
+    (
+        "SLURM kills the other tasks after one has failed",
+        "child-failed-no-traceback",
+        2,
+        None,
+        "task 2: Exited with exit code 1",
+        """srun: error: gpu07: task 2: Exited with exit code 1
+srun: launch/slurm: _step_signal: Terminating StepId=8123.0
+slurmstepd: error: *** STEP 8123.0 ON gpu07 CANCELLED AT 2024-03-02T08:00:36 ***
+srun: error: gpu07: tasks 0-1: Killed
+srun: error: gpu08: task 7: Killed
+srun: error: gpu08: tasks 4-6: Killed
+""",
+    ),
+    (
+        "SLURM kills a task, then the others",
+        "exit-sigkill",
+        1,
+        None,
+        "task 1: Killed",
+        """srun: error: gpu07: task 1: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=8123.0
+slurmstepd: error: *** STEP 8123.0 ON gpu07 CANCELLED AT 2024-03-02T08:00:36 ***
+srun: error: gpu07: tasks 0,2-3: Killed
+""",
+    ),
+    (
+        "a task of HCCL timed out",
+        "nccl-timeout",
+        None,
+        "model.py:40",
+        "task timeout",
+        """Traceback (most recent call last):
+  File "/home/u/model.py", line 40, in sync
+    torch.sum(sizes).item()
+RuntimeError: ACL stream synchronize failed.
+EI9999: Inner Error!
+EI9999: 2024-10-21-10:42:00.358.410  The error from device(chipId:3, dieId:0), serial number is 9, hccl fftsplus task timeout occurred during task execution, stream_id:5, timeout:30min(default).
+        TraceBack (most recent call last):
+""",
+    ),
+    (
+        "an NPU's task timed out, without a traceback",
+        "nccl-timeout",
+        None,
+        None,
+        "[task timeout]",
+        """EH9999: Inner Error!
+        rtDeviceSynchronize execute failed, reason=[task timeout][FUNC:FuncErrorReason][FILE:error_message_manage.cc][LINE:53]
+[W NPUStream.cpp:365] Warning: NPU warning, error code is 107020[Error]: .
+""",
+    ),
+    (
+        "a rendezvous of torch_xla lost its server",
+        "store-peer-closed",
+        None,
+        "step.py:72",
+        "Socket closed",
+        """Exception in device=TPU:6: tensorflow/compiler/xla/xla_client/mesh_service.cc:294 : Failed to meet rendezvous 'loss_reduce': Socket closed (14)
+Traceback (most recent call last):
+  File "/opt/conda/lib/python3.7/site-packages/torch_xla/distributed/xla_multiprocessing.py", line 231, in _start_fn
+    fn(gindex, *args)
+  File "/home/u/step.py", line 72, in train_step
+    reduced
+""",
+    ),
+    (
+        "the mesh master of torch_xla is not reached",
+        "rendezvous-connection",
+        None,
+        None,
+        "mesh master",
+        """Failed to connect to client mesh master: node0:56419
+Traceback (most recent call last):
+  File "/home/u/spawn.py", line 73, in <module>
+    xmp.spawn(run, args=(), nprocs=8)
+  File "/opt/conda/lib/python3.6/site-packages/torch/multiprocessing/spawn.py", line 112, in join
+    (error_index, exitcode)
+Exception: process 1 terminated with exit code 17
+""",
+    ),
+    (
+        "requires_grad of an older FSDP",
+        "fsdp-requires-grad",
+        None,
+        "train.py:8",
+        "FlatParameter",
+        TRACE.format(line=8, code="model = FSDP(model)")
+        + "ValueError: `FlatParameter` requires uniform `requires_grad`\n",
+    ),
+    (
+        "what NCCL calls the last error, without the exception before it",
+        "nccl-remote-error",
+        None,
+        "train.py:44",
+        "closed by remote peer",
+        """ProcessGroupNCCL.cpp:1275, internal error, NCCL version 2.14.3
+ncclInternalError: Internal check failed.
+Last error:
+Net : Connection closed by remote peer user<43236>
+Traceback (most recent call last):
+  File "/home/u/train.py", line 44, in train
+    trainer.fit(model)
+  File "/opt/conda/lib/python3.9/site-packages/lightning/pytorch/trainer/trainer.py", line 529, in fit
+    call._call_and_handle_interrupt(
+""",
+    ),
+    (
+        "a warning of an old NCCL says why the collective failed",
+        "cuda-oom",
+        None,
+        "toy.py:10",
+        "out of memory",
+        """node1:101211:106353 [0] init.cu:218 WARN Cuda failure 'out of memory'
+node1:101211:106353 [0] INFO init.cu:191 -> 3
+Traceback (most recent call last):
+  File "/home/u/toy.py", line 10, in run
+    dist.all_reduce(tensor)
+RuntimeError: NCCL error in: /pytorch/torch/lib/THD/base/data_channels/DataChannelNccl.cpp:324, internal error
+""",
+    ),
+    (
+        "no InfiniBand is there, and none is needed",
+        "unknown",
+        None,
+        None,
+        None,
+        """node1:205826:205907 [0] NCCL INFO NET/IB : No device found.
+node1:205826:205907 [0] NCCL INFO NET/Socket : Using [0]eth0:10.221.109.254<0>
+node1:205826:205907 [0] NCCL INFO Using network Socket
+""",
+    ),
+    (
+        "the log ends in the name of the exception that Ray raises again",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "RayTaskError",
+        """ray.exceptions.RayTaskError(ActorDiedError): ray::Runner.run() (pid=20877, ip=10.0.0.4, actor_id=0009f2)
+  File "/home/u/main.py", line 241, in run
+    trainer.fit()
+  File "/home/u/base.py", line 50, in __call__
+    output = ray.get(output)
+ray.e
+""",
+    ),
+    (
+        "the log ends in the message that a `raise` of several lines has",
+        "cuda-fork",
+        1,
+        "train.py:24",
+        "forked subprocess",
+        """-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/home/u/train.py", line 24, in loop
+    accelerator = Accelerator()
+  File "/opt/conda/lib/python3.7/site-packages/torch/cuda/__init__.py", line 161, in _lazy_init
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with
+""",
+    ),
+    (
+        "CUDA was initialised before notebook_launcher",
+        "cuda-fork",
+        None,
+        None,
+        "causing CUDA to be initialized",
+        """W0422 05:09:47.881000 204 torch/multiprocessing/spawn.py:169] Terminating process 249 via signal SIGTERM
+notebook_launcher failed: An issue was found when verifying a stable environment for the notebook launcher. Please review your imports to identify which one is problematic and causing CUDA to be initialized.
+""",
+    ),
+    (
+        "an HPU that another process has",
+        "invalid-device",
+        None,
+        None,
+        "synDeviceAcquire",
+        """HCCL demo error: In function initDevice(): synDeviceAcquire(&resources.deviceHandle, nullptr) failed with synapse error: 20
+""",
+    ),
+    (
+        "two processes write into one line that there is no NCCL",
+        "python-exception",
+        None,
+        None,
+        "NCCL built in",
+        """raise RuntimeError("Distributed package doesn't have NCCL " "built in")
+: RuntimeErrorDistributed package doesn't have NCCL built in:
+Distributed package doesn't have NCCL built in
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 14708) of binary: C:\\venv\\python.exe
+""",
+    ),
+]
+
+#: Exceptions, and words of the cause and of the remedy that they get.
+WORDS = [
+    ("TypeError: cannot pickle 'module' object", "pickled", "top of a module"),
+    ("AttributeError: Can't pickle local object 'loader.<locals>.collate'", "pickled", "top of a module"),
+    ("RuntimeError: Distributed package doesn't have NCCL built in", "no NCCL", "gloo"),
+    (
+        "AssertionError: req MetadataIndex(fqn='embed.weight', offset=torch.Size([0, 0]), index=0) mismatch sizes torch.Size([15])",
+        "another shape",
+        "configuration",
+    ),
+    ("RuntimeError: wait: hccl fftsplus task timeout occurred during task execution", "HCCL", "HCCL_EXEC_TIMEOUT"),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

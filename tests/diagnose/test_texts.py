@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.diagnose import diagnosed
-from tests.diagnose.samples import MARKS, SAMPLES, TWO
+from tests.diagnose.samples import MARKS, SAMPLES, TRACE, TWO, WORDS
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,25 @@ def test_sample(name, kind, rank, line, root, log):
     found = diagnosed(log.split("\n"))
     assert (found["kind"], found["culprit_rank"], found["line"]) == (kind, rank, line)
     assert root is None or any(root in quoted for quoted in found["root"])
+
+
+@pytest.mark.parametrize(("raised", "cause", "fix"), WORDS)
+def test_words(raised, cause, fix):
+    found = diagnosed((TRACE.format(line=7, code="run()") + raised).split("\n"))
+    assert cause in found["cause"] and fix in found["fix"]
+
+
+def test_what_a_copy_cannot_pickle_is_an_fsdp_model():
+    copies = '  File "/usr/lib/python3.11/copy.py", line 161, in deepcopy\n    rv = reductor(4)\n'
+    log = TRACE.format(line=7, code="ema = copy.deepcopy(model)") + copies + "TypeError: cannot pickle 'module' object"
+    assert diagnosed(log.split("\n"))["codes"] == ["DDP609"]
+
+
+def test_a_log_that_ends_before_the_exception_does_not_blame_the_line():
+    found = diagnosed(TRACE.format(line=7, code="dist.barrier()").split("\n"))
+    assert (found["kind"], found["line"], found["confidence"]) == ("python-exception", "train.py:7", "low")
+    assert "ends before the exception" in found["cause"]
+    assert found["fix"].startswith("Get the lines that follow")
 
 
 @pytest.mark.parametrize(("mark", "shows_rank"), MARKS, ids=[mark for mark, _ in MARKS])

@@ -269,6 +269,8 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     if named is not None and len(named.named) == 1:
         rank = named.named[0]
     root: list[Quote] = [w.quote for w in blamed] or [quote]
+    if not reading.works and event is not None:
+        root += [q for q in event.quotes if q != quote and event.known and event.known.searches.search(q.text)][:1]
     if blamed and "OpType" not in root[0].text:
         root += [w.quote for w in reading.works if w.op and w.rank == blamed[0].rank][:1]
     output = _last_words(rank, reading, {w.rank for w in works.values()})

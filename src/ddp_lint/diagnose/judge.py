@@ -81,13 +81,21 @@ class _Cases:
             return self._warning(next(e for e in self.events if e.known and e.known.subkind == "benign"))
         shaped = [e for e in own if e.shaped]
         root = min(shaped or own, key=lambda e: e.order)
+        end = self._ended_in(root)
         if root.kind == "python-exception" and not root.known:
             # A signature of the same process says more than the exception that it ended in.
             same = [e for e in own if e.known and e.order < root.order and not e.shaped and e.rank in (None, root.rank)]
             return self._of_own(same[0] if same else root, own, root)
         elif shaped and not root.shaped:
             root = shaped[0]
-        return self._of_own(root, own)
+        return self._of_own(root, own, end)
+
+    def _ended_in(self, root: Event) -> Event | None:
+        """The exception in which the process of a line without a traceback then ended."""
+        if root.shaped:
+            return None
+        later = (e for e in self.events if e.order > root.order and e.shaped and e.site.user and e.rank == root.rank)
+        return next((e for e in later if e.stream == root.stream and e.role == "own"), None)
 
     def _follows(self, event: Event) -> bool:
         """The rank had already timed out or lost a peer when it failed."""
@@ -358,8 +366,9 @@ class _Cases:
             remote or any(e.known and e.known.id.startswith("store") for e in victims)
         )
         silent = self._silent({e.rank for e in victims})
+        place = usual_place(victims) or (None if event.shaped else self._cut_off(None))
         rank = silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None
-        return Diagnosis.of(event, rank=rank, place=usual_place(victims), sure="low")
+        return Diagnosis.of(event, rank=rank, place=place, sure="low")
 
     def _silent(self, speaking: set[int | None]) -> int | None:
         """The one rank that says nothing while all others complain."""
@@ -371,7 +380,7 @@ class _Cases:
 
     def launcher_only(self) -> Diagnosis | None:
         cancelled = next((e for e in self.events if e.kind == "job-cancelled"), None)
-        if cancelled is not None:
+        if cancelled is not None and not self._failed_before(cancelled.quote):
             return Diagnosis.of(cancelled, rank=None, place=None, root=tuple(cancelled.quotes[:2]), event=None)
         launcher = [e for e in self.events if e.role == "launcher"]
         ends = [e for e in self.reading.ends if e.code not in (0, None) and not e.stopped]
@@ -393,6 +402,11 @@ class _Cases:
             what=first_line(quotes[0].text),
         )
 
+    def _failed_before(self, quote: Quote) -> bool:
+        """A task had failed by itself when the scheduler ended the job: because of that."""
+        ends = [e for e in self.reading.ends if e.code not in (0, None, *_REQUESTS) and not e.stopped]
+        return any(e.quote.source == quote.source and e.quote.number < quote.number for e in ends)
+
     def unfinished(self, *, known: bool = False) -> Diagnosis | None:
         """Only tracebacks that the log cuts off before their exception; `known`: of ranks, not of a launcher."""
         cuts = [cut for cut in self.reading.cut_off if cut.code and site_of(cut.frames).user is not None]
@@ -406,7 +420,7 @@ class _Cases:
             place=site_of(cut.frames).user,
             root=cut.code[-3:],
             sure="low",
-            what="the log ends before the exception",
+            cut_off=True,
         )
 
     def mentioned(self) -> Diagnosis | None:

@@ -140,6 +140,8 @@ class Diagnosis:
     who: str = ""
     launcher: str = ""
     event: Event | None = None
+    #: The log ends in a traceback, before its exception.
+    cut_off: bool = False
 
     @classmethod
     def of(cls, event: Event, /, **fields: Any) -> Diagnosis:
@@ -241,6 +243,8 @@ class Reading:
     no_others: bool = False
     #: Stacks of processes that still ran.
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
+    #: For each source, the line at which the scheduler began to end all tasks.
+    ending: dict[str, int] = dataclasses.field(default_factory=dict)
     lines: int = 0
     sources: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)

@@ -127,6 +127,8 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
+    if found.cut_off:
+        return "The log ends before the exception: what failed at that line is not in it.", found.sure
     what = found.what[:300].rstrip(".")
     return f"{what}: the code at that line failed on the data or state of this rank.", found.sure
 
@@ -143,6 +145,11 @@ def _fix(found: Diagnosis) -> str:
         return found.known.fix
     if found.kind == "unknown":
         return ""
+    if found.cut_off:
+        return (
+            "Get the lines that follow: the exception's name and message stand below the last frame (torchrun "
+            "--log-dir logs --tee 3 keeps each rank's output)."
+        )
     return "Fix that line; if only some ranks can fail there, let all of them stop together."
 
 
@@ -153,6 +160,8 @@ def next_step(answer: Answer) -> str:
         return "nothing to fix; if the job died, its cause is not in this log: " + _COLLECT
     if found.verdict == "UNKNOWN":
         return _COLLECT
+    if found.known is not None and found.known.next:
+        return found.known.next
     path = answer.joined.local.path if answer.joined else None
     command = f"ddp-lint check {_relative(path)}" if path else _named_check(found)
     if found.verdict in ("HANG", "DIVERGENCE") and answer.flight is None:
