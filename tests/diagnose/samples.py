@@ -1975,6 +1975,121 @@ Distributed package doesn't have NCCL built in
 ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 14708) of binary: C:\\venv\\python.exe
 """,
     ),
+    (
+        "Horovod's launcher",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "Process 2 exit",
+        """[2]<stderr>:command terminated with exit code 1
+Process 2 exit with status code 1.
+Traceback (most recent call last):
+  File "/usr/local/bin/horovodrun", line 8, in <module>
+    sys.exit(run_commandline())
+  File "/usr/local/lib/python3.7/dist-packages/horovod/runner/gloo_run.py", line 323, in launch_gloo
+    .format(name=name, code=exit_code))
+RuntimeError: Horovod detected that one or more processes exited with non-zero status
+""",
+    ),
+    (
+        "the kernel's log of a crash in native code",
+        "exit-sigsegv",
+        None,
+        None,
+        "segfault at",
+        "[Mon Jun 23 19:39:31 2025] python3.10[3078129]: segfault at 60 ip 00007f24b8cf2616 sp 00007ffc0f212680 error 4 in libc10_cuda.so[7f24b8cc8000+5c000]\n",
+    ),
+    (
+        "the kernel's log of a fault of an AMD GPU",
+        "device-assert",
+        None,
+        None,
+        "page fault",
+        "[22340.105945] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32775, for process python3 pid 172865)\n",
+    ),
+    (
+        "NCCL on InfiniBand got another size",
+        "collective-mismatch",
+        None,
+        None,
+        "collective mismatch error",
+        "node1:1307367:1307586 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.6<58683> collective mismatch error, local size 496640 remote size 65536\n",
+    ),
+    (
+        "NCCL on sockets got another size",
+        "collective-mismatch",
+        None,
+        None,
+        "message truncated",
+        "node1:2918:3333 [0] src/transport/net_socket.cc:200 NCCL WARN NET/Socket : message truncated : receiving 696320 bytes instead of 32768\n",
+    ),
+    (
+        "NCCL read another group's message",
+        "nccl-system-error",
+        None,
+        None,
+        "bootstrap.cc",
+        "node2:4827:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4\n",
+    ),
+    (
+        "ZeRO-3 compares the order of the modules",
+        "collective-mismatch",
+        None,
+        "train.py:77",
+        "disagreement",
+        TRACE.format(line=77, code="loss = model(batch)")
+        + "RuntimeError: disagreement between rank0 and rank1: rank0: [1, 2, 3], rank1: [1, 3]\n",
+    ),
+    (
+        "one rank says that rank 0 did not answer in a monitored barrier",
+        "monitored-barrier",
+        None,
+        "train.py:138",
+        "successfully reached monitoredBarrier",
+        """[rank1]:[E ProcessGroupGloo.cpp:144] Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.
+ Original exception:
+[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:133] Timed out waiting 1800000ms for send operation to complete
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/u/train.py", line 138, in epoch
+[rank1]:     dist.barrier()
+""",
+    ),
+    (
+        "the launcher of a later node loses the first one's rendezvous",
+        "store-peer-closed",
+        None,
+        None,
+        "keep-alive heartbeat",
+        "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'node1_187281_0' has failed to send a keep-alive heartbeat to the rendezvous 'none' due to an error of type RendezvousConnectionError.\n",
+    ),
+    (
+        "the launcher names a rank of which the log has nothing",
+        "python-exception",
+        None,
+        "train.py:9",
+        "no_sync",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 9, in main
+[rank0]:     with model.no_sync():
+[rank0]: AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 3
+W1126 23:28:07.821000 402381 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 402434 closing signal SIGTERM
+E1126 23:28:11.641000 402381 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 402435) of binary: /opt/conda/bin/python
+""",
+    ),
+    (
+        "torch's own tests are no code of the user",
+        "python-exception",
+        None,
+        "test_mine.py:4",
+        "error code 10",
+        """Traceback (most recent call last):
+  File "/home/u/test_mine.py", line 4, in test
+    self._join_processes(run)
+  File "/home/u/pytorch/torch/testing/_internal/common_distributed.py", line 926, in _check_return_codes
+    raise RuntimeError(error)
+RuntimeError: Process 0 exited with error code 10
+""",
+    ),
 ]
 
 #: Exceptions, and words of the cause and of the remedy that they get.
@@ -1987,6 +2102,18 @@ WORDS = [
         "another shape",
         "configuration",
     ),
+    (
+        "ImportError: /opt/conda/lib/python3.8/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister",
+        "older libnccl",
+        "LD_LIBRARY_PATH",
+    ),
+    ("RuntimeError: Gloo connectFullMesh failed with [pair.cc:152] no error", "loopback", "GLOO_SOCKET_IFNAME"),
+    (
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+        "interrupted",
+        "head -c",
+    ),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.84 GiB.", "activations", "smaller batch"),
     ("RuntimeError: wait: hccl fftsplus task timeout occurred during task execution", "HCCL", "HCCL_EXEC_TIMEOUT"),
 ]
 

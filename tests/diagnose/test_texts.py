@@ -29,6 +29,21 @@ def test_what_a_copy_cannot_pickle_is_an_fsdp_model():
     assert diagnosed(log.split("\n"))["codes"] == ["DDP609"]
 
 
+def test_what_is_no_pickle_is_a_file_where_one_is_read():
+    reads = '  File "/opt/lib/python3.11/site-packages/torch/serialization.py", line 1470, in load\n    raise\n'
+    error = "_pickle.UnpicklingError: invalid load key, 'v'."
+    found = diagnosed((TRACE.format(line=7, code="torch.load(path)") + reads + error).split("\n"))
+    assert (found["kind"], found["signature"]) == ("python-exception", "file-damaged")
+    assert diagnosed((TRACE.format(line=7, code="gather()") + error).split("\n"))["kind"] == "collective-mismatch"
+
+
+def test_an_exception_without_a_line_of_the_user_blames_none():
+    found = diagnosed(["RuntimeError: the loader gave up"])
+    assert (
+        found["line"] is None and "does not show which line" in found["cause"] and "Fix that line" not in found["fix"]
+    )
+
+
 def test_a_log_that_ends_before_the_exception_does_not_blame_the_line():
     found = diagnosed(TRACE.format(line=7, code="dist.barrier()").split("\n"))
     assert (found["kind"], found["line"], found["confidence"]) == ("python-exception", "train.py:7", "low")

@@ -23,6 +23,9 @@ def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> Diagnos
     barrier = [e for e in waited if e.kind == "monitored-barrier"]
     if barrier:
         return _barrier(barrier, events, absent)
+    told = [e for e in events if e.known is not None and e.known.id == "monitored-victim"]
+    if told and not any(e.shaped for e in waited):
+        return Diagnosis.of(told[0], sure="low")  # what timed out is the exception that it quotes
     store = [e for e in waited if e.kind == "store-timeout"]
     if store and not any(e.kind in ("nccl-timeout", "gloo-timeout") and e.order < store[0].order for e in waited):
         return _store(store[0], reading)

@@ -21,7 +21,16 @@ from ddp_lint.verify.wording import of_ranks
 
 #: Errors that often follow from what was before them: they count only where nothing else does.
 _WEAK = frozenset(
-    {"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "rendezvous-closed", "cuda-kernel"}
+    {
+        "nccl-system",
+        "ckpt-size",
+        "load-missing",
+        "dynamo",
+        "rendezvous-connection",
+        "rendezvous-closed",
+        "cuda-kernel",
+        "gloo-connection",
+    }
 )
 _SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
 _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_dict|from_pretrained|_load_from")
@@ -159,6 +168,8 @@ class _Cases:
             return None
         if len(ranks) == 1 and self._cut_off_alike(ranks, alike):
             return None
+        if len(ranks) == 1 and kind == "python-exception" and self._failed_unseen() - ranks:
+            return None
         if len(ranks) == 1:
             # What only rank 0 printed may have been printed by all: often only its output is kept.
             return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
@@ -172,6 +183,11 @@ class _Cases:
         way = {(frame.path, frame.function) for event in alike for frame in event.frames}
         others = [cut for cut in self.reading.cut_off if cut.rank is not None and cut.rank not in ranks]
         return any((frame.path, frame.function) in way for cut in others for frame in cut.frames)
+
+    def _failed_unseen(self) -> set[int]:
+        """Ranks that failed first by the launcher's list, of which the log has not a word: they may have failed alike."""
+        spoke = {event.rank for event in self.reading.events}
+        return {end.rank for end in self.reading.ends if end.first and end.rank is not None and end.rank not in spoke}
 
     def _others_are_victims(self, ranks: set[int]) -> bool:
         """Another rank lost its peer, or was stopped while it worked, and did not fail in the same way."""
@@ -556,4 +572,6 @@ def _launcher(reading: Reading, found: Diagnosis) -> str:
     who = "torchrun's block" if any(_TORCHRUN.search(end.quote.text) for end in first) else "the launcher"
     if named == found.rank:
         return f"{who} agrees: it names rank {named}"
+    if all(event.rank != named for event in reading.events):
+        return f"{who} names rank {named}, whose own error is not in this log"
     return f"{who} names rank {named}: it failed first, but as a consequence"

@@ -106,6 +106,7 @@ _LAUNCHER_TYPES = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
 _STARTS = re.compile(r"multiprocessing[/\\]popen_\w+\.py$")
+_LOADS = re.compile(r"torch[/\\]serialization\.py$")
 _COPIES = re.compile(r"[/\\]python\d[\d.]*[/\\]copy\.py$")
 _JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
@@ -731,6 +732,8 @@ def _explained(event: Event) -> Signature | None:
         return None  # it was starting a process of its own, no rank
     if first is not None and first.id == "not-picklable" and any(_COPIES.search(f.path) for f in event.frames):
         return signature("fsdp-deepcopy")
+    if first is not None and first.id == "gather-size" and any(_LOADS.search(f.path) for f in event.frames):
+        return signature("file-damaged")  # what is no pickle is a file, and no message of another rank
     if first is None or first.id in _UNSPECIFIC:
         found = explain(event.text[:6000])
         # What a launcher writes next to it is no part of the message.

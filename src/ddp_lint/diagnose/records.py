@@ -16,7 +16,7 @@ from ddp_lint.verify.trace import Frame
 _LIBRARY = re.compile(
     r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|"
     r"^<(?![^<>]+>.*[/\\])|"  # <string>, but not <home>/train.py, whose begin somebody has left out
-    r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing)[/\\]|^torch[/\\]|"
+    r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing|testing)[/\\]|^torch[/\\]|"
     r"[/\\](?P<checkout>fairscale|deepspeed|transformers|accelerate|lightning|pytorch_lightning|apex|xformers|peft|timm|"
     r"torchvision|datasets|ray|vllm|flash_attn|diffusers)[/\\](src[/\\])?(?P=checkout)[/\\]|"
     # of Windows: the standard library has no folder of its version there

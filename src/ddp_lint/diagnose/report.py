@@ -130,7 +130,10 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
     if found.cut_off:
         return "The log ends before the exception: what failed at that line is not in it.", found.sure
     what = found.what[:300].rstrip(".")
-    return f"{what}: the code at that line failed on the data or state of this rank.", found.sure
+    if found.place is None:
+        return f"{what}. The log does not show which line of your own code led to it.", found.sure
+    of = " on the data or state of this rank" if found.rank is not None else ""
+    return f"{what}: the code at that line failed{of}.", found.sure
 
 
 def _fix(found: Diagnosis) -> str:
@@ -150,6 +153,10 @@ def _fix(found: Diagnosis) -> str:
             "Get the lines that follow: the exception's name and message stand below the last frame (torchrun "
             "--log-dir logs --tee 3 keeps each rank's output)."
         )
+    if found.place is None:
+        return "Start from the exception's own words, and look for the frames above it in the whole log."
+    if found.rank is None:
+        return "Fix that line."
     return "Fix that line; if only some ranks can fail there, let all of them stop together."
 
 
