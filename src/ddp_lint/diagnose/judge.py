@@ -185,7 +185,7 @@ class _Cases:
         return any((frame.path, frame.function) in way for cut in others for frame in cut.frames)
 
     def _failed_unseen(self) -> set[int]:
-        """Ranks that failed first by the launcher's list, of which the log has not a word: they may have failed alike."""
+        """Ranks that failed first by the launcher's list and have no word in the log: they may have failed alike."""
         spoke = {event.rank for event in self.reading.events}
         return {end.rank for end in self.reading.ends if end.first and end.rank is not None and end.rank not in spoke}
 
