@@ -2090,6 +2090,50 @@ E1126 23:28:11.641000 402381 torch/distributed/elastic/multiprocessing/api.py:86
 RuntimeError: Process 0 exited with error code 10
 """,
     ),
+    (
+        "ranks wait for one another at the start, and go on",
+        "unknown",
+        None,
+        None,
+        None,
+        """INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)
+INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:1 to store for rank: 0
+INFO:torch.distributed.distributed_c10d:Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.
+INFO:torch.distributed.distributed_c10d:Rank 1: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.
+""",
+    ),
+    (
+        "ranks wait for one another at the start, and do not go on",
+        "store-timeout",
+        None,
+        None,
+        "Waiting in store based barrier",
+        "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)\n",
+    ),
+    (
+        "a tracker's service has ended",
+        "python-exception",
+        None,
+        "train.py:160",
+        "Broken pipe",
+        """Traceback (most recent call last):
+  File "/home/u/train.py", line 160, in train
+    wandb.log(metrics)
+  File "/opt/lib/python3.10/site-packages/wandb/sdk/lib/sock_client.py", line 130, in _sendall_with_error_handle
+    sent = self._sock.send(data)
+BrokenPipeError: [Errno 32] Broken pipe
+""",
+    ),
+    (
+        "SageMaker's words for a script that failed",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "ExecuteUserScriptError",
+        """UnexpectedStatusException: Error for Training job pytorch-training-2022-01-25: Failed. Reason: AlgorithmError: ExecuteUserScriptError:
+ExitCode 1
+""",
+    ),
 ]
 
 #: Exceptions, and words of the cause and of the remedy that they get.
@@ -2114,6 +2158,13 @@ WORDS = [
         "head -c",
     ),
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.84 GiB.", "activations", "smaller batch"),
+    (
+        "RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (4) x 1",
+        "number of processes",
+        "product",
+    ),
+    ("RuntimeError: broadcast isn't implemented on backend [xpu]", "backend", "init_process_group"),
+    ("FloatingPointError: Fatal error: gradients are inconsistent between workers.", "norms", "legacy_ddp"),
     ("RuntimeError: wait: hccl fftsplus task timeout occurred during task execution", "HCCL", "HCCL_EXEC_TIMEOUT"),
 ]
 

@@ -75,7 +75,8 @@ class _Cases:
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.events = [event for event in reading.events if not _superseded(event)]
+        events = [event for event in reading.events if not _superseded(event)]
+        self.events = [e for e in events if not (_waits_to_start(e) and e.order < reading.registered)]
         self.ranks = reading.ranks
         self._lost_peer = _lost_peer(self.events)
 
@@ -515,6 +516,11 @@ def _superseded(event: Event) -> bool:
     if event.known and event.role == "own":
         return False
     return event.site.user is None or (after.known is not None and event.known is None)
+
+
+def _waits_to_start(event: Event) -> bool:
+    """A rank says that it waits for the others to start; it says otherwise when it gives up."""
+    return event.known is not None and event.known.id == "store-barrier" and not event.shaped
 
 
 def _weak(event: Event) -> bool:

@@ -84,6 +84,7 @@ _TELLING = re.compile(
 #: NCCL's own warnings (old releases leave out its name), and what is between a result and the words that explain it.
 _NCCL_WARNS = re.compile(r"NCCL WARN|:\d+:\d+ \[\d+\] \S+:\d+ WARN ")
 _LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
+_REGISTERED = re.compile(r"Completed store-based barrier for key|All distributed processes registered")
 #: SLURM ends all tasks of a step, and says so before it lists them.
 _STEP_ENDS = re.compile(
     r"srun: .{0,40}(?:Terminating (?:StepId|job step)|Job step aborted)|"
@@ -106,6 +107,9 @@ _LAUNCHER_TYPES = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
 _STARTS = re.compile(r"multiprocessing[/\\]popen_\w+\.py$")
+#: What a socket or a pipe raises that the other end has closed, and whose code talks to ranks and workers.
+_CLOSED = frozenset({"BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
+_RANKS_TALK = re.compile(r"[/\\](torch|multiprocess(?:ing)?|horovod|deepspeed|ray|mpi4py|accelerate|lightning\w*)[/\\]")
 _LOADS = re.compile(r"torch[/\\]serialization\.py$")
 _COPIES = re.compile(r"[/\\]python\d[\d.]*[/\\]copy\.py$")
 _JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
@@ -351,8 +355,7 @@ class _Stream:
         """A line that may have information by itself; whether it has."""
         reading, rank = self._reader.reading, piece.rank
         reading.world = world_in(text) or reading.world
-        if _STEP_ENDS.search(text):
-            reading.ending.setdefault(quote.source, quote.number)
+        self._follow_the_job(text, quote)
         ended = False
         for end in ends_in(text, rank, quote):
             reading.ends.append(end)
@@ -391,6 +394,13 @@ class _Stream:
         if known.role in ("warning", "note"):
             self._say(text, quote, piece)
         return True
+
+    def _follow_the_job(self, text: str, quote: Quote) -> None:
+        """What a line says of the job as a whole: all ranks have started, or all are being ended."""
+        if _REGISTERED.search(text):
+            self._reader.reading.registered = self._reader.order
+        elif _STEP_ENDS.search(text):
+            self._reader.reading.ending.setdefault(quote.source, quote.number)
 
     def _look_for_less(self, text: str, quote: Quote, rank: int | None, piece: Piece) -> bool:
         """A line that has no known words: what belongs to the line before, or an exception that a sentence quotes."""
@@ -728,6 +738,8 @@ def _explained(event: Event) -> Signature | None:
     joins = event.frames and _JOINS.search(event.frames[0].path)  # torch 1.7 and older raise a plain Exception
     if _LAUNCHER_TYPES.search(event.type) or (joins and event.type == "Exception"):
         return first if first is not None and first.id == "compiler-failed" else explain("ChildFailedError")
+    if event.type in _CLOSED and event.frames and not any(_RANKS_TALK.search(frame.path) for frame in event.frames):
+        return signature("helper-closed")
     if event.type == "BrokenPipeError" and any(_STARTS.search(frame.path) for frame in event.frames):
         return None  # it was starting a process of its own, no rank
     if first is not None and first.id == "not-picklable" and any(_COPIES.search(f.path) for f in event.frames):

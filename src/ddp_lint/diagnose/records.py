@@ -243,6 +243,8 @@ class Reading:
     no_others: bool = False
     #: Stacks of processes that still ran.
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
+    #: When a rank said last that all ranks had come to the start of the group; 0 where none said so.
+    registered: int = 0
     #: For each source, the line at which the scheduler began to end all tasks.
     ending: dict[str, int] = dataclasses.field(default_factory=dict)
     lines: int = 0

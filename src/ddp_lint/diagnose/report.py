@@ -129,9 +129,10 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         return found.known.cause, found.sure
     if found.cut_off:
         return "The log ends before the exception: what failed at that line is not in it.", found.sure
-    what = found.what[:300].rstrip(".")
+    what = found.what[:300].strip("*_`").rstrip(".: ")
     if found.place is None:
-        return f"{what}. The log does not show which line of your own code led to it.", found.sure
+        stop = "" if what.endswith(("?", "!")) else "."
+        return f"{what}{stop} The log does not show which line of your own code led to it.", found.sure
     of = " on the data or state of this rank" if found.rank is not None else ""
     return f"{what}: the code at that line failed{of}.", found.sure
 
