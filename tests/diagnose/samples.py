@@ -2134,6 +2134,17 @@ BrokenPipeError: [Errno 32] Broken pipe
 ExitCode 1
 """,
     ),
+    (
+        "a rank dumps because it timed out by itself, another one because it was told to",
+        "nccl-timeout",
+        None,
+        None,
+        "from this local rank",
+        """[rank1]:[E1128 21:11:49.041194513 ProcessGroupNCCL.cpp:1870] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 22, last completed NCCL work: 21.
+[rank0]:[E1128 21:11:49.041188078 ProcessGroupNCCL.cpp:1806] [PG ID 0 PG GUID 0(default_pg) Rank 0] Observed flight recorder dump signal from another rank via TCPStore.
+[rank2]:[E1128 21:11:49.041253142 ProcessGroupNCCL.cpp:1870] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 22, last completed NCCL work: 21.
+""",
+    ),
 ]
 
 #: Exceptions, and words of the cause and of the remedy that they get.

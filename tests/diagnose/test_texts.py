@@ -44,6 +44,13 @@ def test_an_exception_without_a_line_of_the_user_blames_none():
     )
 
 
+def test_a_rank_that_timed_out_by_itself_waited():
+    log = next(log for name, *_, log in SAMPLES if name.startswith("a rank dumps because"))
+    found = diagnosed(log.split("\n"))
+    assert found["ranks"] == "ranks 1, 2 wait in a collective (work 22)"
+    assert "told this one" not in found["cause"] and "peers never called" in found["cause"]
+
+
 def test_a_log_that_ends_before_the_exception_does_not_blame_the_line():
     found = diagnosed(TRACE.format(line=7, code="dist.barrier()").split("\n"))
     assert (found["kind"], found["line"], found["confidence"]) == ("python-exception", "train.py:7", "low")

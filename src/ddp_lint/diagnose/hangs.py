@@ -286,7 +286,7 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
         rank=rank,
         place=place,
         root=tuple(root[:3]),
-        known=event.known if event else None,
+        known=event.known if event else signature("nccl-timeout-work"),
         sure="medium" if rank is not None else "low",
         what=(blamed[0].quote if blamed else quote).text.strip(),
         who=waits_text(works.values()),

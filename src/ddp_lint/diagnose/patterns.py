@@ -44,7 +44,8 @@ _RANK_PREFIX = re.compile(r"\[[Rr]ank (\d+)\]")
 def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | None:
     """What a watchdog says of a collective. The rank in its text is that of the group: good for the default group."""
     status = _STATUS.search(text) or _LAST.search(text)
-    timed_out = "Watchdog caught collective op" in text  # the end of the line may be cut off
+    own = "collective timeout from this local rank" in text
+    timed_out = own or "Watchdog caught collective op" in text  # the end of the line may be cut off
     if status is None and not timed_out:
         return None
     group = _GROUP.search(text)
@@ -55,6 +56,8 @@ def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | Non
         rank = int(local) if local else int(named[1]) if named and (not group or _is_default(name)) else None
     values: dict[str, Any] = status.groupdict() if status else {}
     seq = _number(_SEQ.search(text))
+    if own and seq is None and (done := _int(values.get("done"))) is not None:
+        seq = done + 1
     return Work(
         rank=rank,
         group=name,
