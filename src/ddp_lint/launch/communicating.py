@@ -14,7 +14,7 @@ from ddp_lint.launch.helpers import Helper
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, below, is_none, text_of
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, is_none, text_of
 from ddp_lint.tensors.operations import words_of
 
 #: Tests that ask whether there are other ranks; any other one may tell the rank that has failed.
@@ -78,6 +78,19 @@ def communicating(project: Project, code: Code) -> Iterator[ast.Call]:
             helper = _helper(project, code, call)
             if helper is not None and _reaches_communication(project, helper):
                 yield call
+
+
+def has_backward(facts: ModuleFacts, function: FunctionNode, depth: int = 0) -> bool:
+    """Whether a function has a backward, itself or in what it calls of its own file, one in the other as often as
+    `depth` says."""
+    for call in calls_below(function):
+        last = last_part(call.func)
+        if last == "backward":
+            return True
+        other = facts.definitions.get(last) if depth and isinstance(call.func, ast.Name) else None
+        if isinstance(other, FunctionNode) and other is not function and has_backward(facts, other, depth - 1):
+            return True
+    return False
 
 
 def leaving(project: Project, code: Code, depth: int = _TO_THE_END) -> Iterator[ast.Call]:

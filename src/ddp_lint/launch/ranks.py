@@ -553,17 +553,44 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 def _keeps_its_function_to_one(module: Module, decorator: cst.Decorator) -> bool:
     """Whether one rank alone runs what has a decorator: by its name, or as one of the project that calls the function
     that it is given under a test of the rank."""
-    name = _decorator(decorator)
+    inner = decorator.decorator
+    name = dotted(inner.func if isinstance(inner, cst.Call) else inner)
+    meant = "" if isinstance(inner, cst.Call) else module.qualified(inner) or module.meaning(name)
+    return _is_for_one_rank(name, meant, module.project, own_ranks(module))
+
+
+def _is_for_one_rank(name: str, meant: str, project: Project | None, own: tuple[str, ...]) -> bool:
+    """The same of a decorator by its name and what it means, '' where it is made by a call; `own`: see `own_ranks`."""
     if name.endswith(_decorators()):
         return True
-    facts, project = module.facts, module.project
-    if facts is None or project is None or isinstance(decorator.decorator, cst.Call):
-        return False
-    found = project.meanings.definition(project.meanings.canonical(module.qualified(decorator.decorator)))
-    definition = found[1] if found is not None else facts.definitions.get(name)
+    found = project.meanings.definition(meant) if project is not None and meant else None
+    definition = found[1] if found is not None else None
     if not isinstance(definition, FunctionNode) or not definition.args.args:
         return False
-    return _are_on_one_rank(_calls_of(definition.args.args[0].arg, definition.body, own_ranks(module)))
+    return _are_on_one_rank(_calls_of(definition.args.args[0].arg, definition.body, Names(own)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What names say of code that is kept to one rank: `own` (see `own_ranks`), and decorators of the project, as the
+    file `facts` names them; without it, decorators by their names alone."""
+
+    own: tuple[str, ...] = ()
+    project: Project | None = None
+    facts: ModuleFacts | None = None
+
+    def are_for_one_rank(self, decorators: Iterable[ast.expr]) -> bool:
+        """Whether one of the decorators keeps what it is put on to one rank."""
+        return any(map(self._is_for_one_rank, decorators))
+
+    def _is_for_one_rank(self, decorator: ast.expr) -> bool:
+        called = isinstance(decorator, ast.Call)
+        name = dotted_ast(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        project, facts = self.project, self.facts
+        meant = (
+            project.meanings.of(facts, decorator) if project is not None and facts is not None and not called else ""
+        )
+        return _is_for_one_rank(name, meant, project, self.own)
 
 
 #: What a name may be given that says which rank this is.
@@ -718,7 +745,8 @@ def _on_first(module: Module, facts: ModuleFacts) -> frozenset[ast.AST]:
     own = own_ranks(module)
 
     def found() -> frozenset[ast.AST]:
-        return frozenset(node for node, one_rank in _expressions(facts.tree.body, own) if one_rank)
+        names = Names(own, module.project, facts)
+        return frozenset(node for node, one_rank in _expressions(facts.tree.body, names) if one_rank)
 
     return module.project.remember(("on one rank", own), found, facts.kept) if module.project else found()
 
@@ -731,9 +759,9 @@ def is_on_first(module: Module, facts: ModuleFacts, node: ast.AST) -> bool:
 
 def calls_of(module: Module, facts: ModuleFacts, name: str) -> Iterator[bool]:
     """For every call of a function, or of a method by its name, in a file: whether it is kept to one rank."""
-    own = own_ranks(module)
-    yield from _calls_of(name, facts.tree.body, own)
-    yield from _calls_of(f".{name}", facts.tree.body, own)
+    names = Names(own_ranks(module), module.project, facts)
+    yield from _calls_of(name, facts.tree.body, names)
+    yield from _calls_of(f".{name}", facts.tree.body, names)
 
 
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
@@ -852,7 +880,7 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     if not method and name not in facts.definitions:
         return False
     called = f".{name}" if method else name
-    calls = functools.partial(_calls_of, called, facts.tree.body, own_ranks(module))
+    calls = functools.partial(_calls_of, called, facts.tree.body, Names(own_ranks(module), project, facts))
     here = project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept)
     if method:
         alone = here and len(project.contents.holding(name)) == 1
@@ -895,9 +923,9 @@ def _are_on_one_rank(calls: Iterable[bool]) -> bool:
     return bool(found) and all(found)
 
 
-def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
-    """Whether tests in the function around keep all of its calls of what `call` calls to one rank."""
-    return all(_calls_of(dotted_ast(call.func), [around], ()))
+def is_kept_to_one_rank(project: Project | None, facts: ModuleFacts, call: ast.Call, around: ast.stmt) -> bool:
+    """Whether tests or a decorator of the function around keep all of its calls of what `call` calls to one rank."""
+    return all(_calls_of(dotted_ast(call.func), [around], Names((), project, facts)))
 
 
 #: Names of what lets one rank act before the others, or makes them wait for each other.
@@ -918,17 +946,18 @@ def all_ranks_call(site: CallSite, project: Project) -> bool:
         return False
     before = (n for n in calls_below(site.around) if n.lineno <= site.node.lineno)
     in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
-    return not in_turn and not is_kept_to_one_rank(site.node, site.around) and _is_reached_by_all(site)
+    kept = is_kept_to_one_rank(project, site.facts, site.node, site.around)
+    return not in_turn and not kept and _is_reached_by_all(site, project)
 
 
-def _is_reached_by_all(site: CallSite, above: int = _CALLS_ABOVE) -> bool:
+def _is_reached_by_all(site: CallSite, project: Project, above: int = _CALLS_ABOVE) -> bool:
     """Whether a function of the file that calls the one around a place does so on all ranks at once, if any does: not
     under a test for one rank, nor where one rank comes first, which has a barrier of its own there."""
     callers = list(_callers_here(site)) if above else []
     return not callers or any(
-        not is_kept_to_one_rank(each.node, each.around)
+        not is_kept_to_one_rank(project, each.facts, each.node, each.around)
         and not _has_turns(each.around, each.node)
-        and _is_reached_by_all(each, above - 1)
+        and _is_reached_by_all(each, project, above - 1)
         for each in callers
         if each.around is not None
     )
@@ -958,33 +987,34 @@ def _callers_here(site: CallSite) -> Iterator[CallSite]:
                 yield dataclasses.replace(site, node=node, around=around)
 
 
-def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator[bool]:
+def _calls_of(name: str, body: list[ast.stmt], names: Names) -> Iterator[bool]:
     """For every call of a function, or of a method of any object (`.name`), below `body`: whether a test or a decorator
     keeps it to one rank."""
-    for node, one_rank in _expressions(body, own):
+    for node, one_rank in _expressions(body, names):
         called = getattr(node, "func", None)
         if called is not None and name in (dotted_ast(called), f".{getattr(called, 'attr', '')}"):
             yield one_rank
 
 
-def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def _expressions(body: list[ast.stmt], names: Names, one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """All parts of expressions below `body`, each with whether a test or a decorator keeps it to one rank."""
+    own = names.own
     for statement in body:
         if isinstance(statement, ast.If):
             test = text_of(statement.test)
-            yield from _expressions(statement.body, own, one_rank or first_rank_test(test, True, own))
-            yield from _expressions(statement.orelse, own, one_rank or first_rank_test(test, False, own))
+            yield from _expressions(statement.body, names, one_rank or first_rank_test(test, True, own))
+            yield from _expressions(statement.orelse, names, one_rank or first_rank_test(test, False, own))
             if isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise)):
                 one_rank = one_rank or first_rank_test(test, False, own)
             continue
         inside = one_rank
         if isinstance(statement, FunctionNode):
-            inside = any(text_of(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
+            inside = names.are_for_one_rank(statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
-            yield from _expressions(blocks, own, inside)
+            yield from _expressions(blocks, names, inside)
         for handler in getattr(statement, "handlers", []):
-            yield from _expressions(handler.body, own, inside)
+            yield from _expressions(handler.body, names, inside)
         for part in (n for child in parts if not isinstance(child, ast.ExceptHandler) for n in walk(child)):
             yield part, one_rank
 
@@ -1060,8 +1090,3 @@ def _own_patterns(own: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str
 
 def _alternatives(names: tuple[str, ...]) -> str:
     return "|".join(map(re.escape, names)) or r"(?!)"
-
-
-def _decorator(node: cst.Decorator) -> str:
-    inner = node.decorator
-    return dotted(inner.func if isinstance(inner, cst.Call) else inner)

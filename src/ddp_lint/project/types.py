@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.knowledge import canonical
+from ddp_lint.knowledge import canonical, table
 from ddp_lint.project.classes import Classes
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.meanings import Meanings
@@ -22,10 +22,6 @@ _DEPTH = 6
 _MANY = 8
 #: Generic wrappers in annotations whose argument is the class that counts.
 _TRANSPARENT = {"Optional", "Union", "Annotated", "Final", "ClassVar", "Required", "NotRequired"}
-
-
-#: Methods of modules and tensors that return what they are called on, or the same kind of thing.
-_RETURN_SELF = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "requires_grad_", "apply"}
 
 
 def is_class_name(name: str) -> bool:
@@ -57,7 +53,7 @@ class Types:
             method = self._classes.method(owner, last)
             if method is not None:
                 return self._of_return(method[1], method[0].module, method[0], depth - 1)
-            return owner if last.startswith("from_") or last in _RETURN_SELF else ""
+            return owner if last.startswith("from_") or last in table("tensors")["layers"]["returning_module"] else ""
         return name if is_class_name(name) else ""
 
     def of_attribute(self, owner: str, attribute: str, depth: int = _DEPTH) -> str:

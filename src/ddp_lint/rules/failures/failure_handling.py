@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.communicating import failure_words, starts_work
+from ddp_lint.launch.communicating import failure_words, has_backward, starts_work
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import dotted
-from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import last_name, literal_text, statements
-from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
@@ -93,8 +90,7 @@ def does_work(module: Module, call: cst.Call) -> bool:
     if name in failure_words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text)):
         return True
     helper = helper_of(module, call)
-    inside = walk(helper.function) if helper is not None and helper.facts.file.holds("backward") else ()
-    return any(isinstance(n, ast.Call) and last_part(n.func) == "backward" for n in inside)
+    return helper is not None and has_backward(helper.facts, helper.function)
 
 
 @functools.cache

@@ -331,7 +331,8 @@ class RanksWriteOneFile(Rule):
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = calls_below(around)
         joins = any(project.meanings.of(site.facts, n.func) in every for n in made)
-        return joins and self.module.class_of(function) is None and not is_kept_to_one_rank(site.node, around)
+        kept = is_kept_to_one_rank(project, site.facts, site.node, around)
+        return joins and self.module.class_of(function) is None and not kept
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
         size = argument(call, None, "world_size")

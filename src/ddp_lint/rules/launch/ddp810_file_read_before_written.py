@@ -23,6 +23,7 @@ from ddp_lint.launch.ranks import (
     several_ranks,
 )
 from ddp_lint.launch.single_process import on_one_node
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_folders import folders_of, made_on_one_rank
 from ddp_lint.rules.launch.temporary_folders import MAKERS, shared_folder
@@ -346,7 +347,7 @@ class FileReadBeforeWritten(Rule):
             if dotted_ast(on) != "self":
                 if self._is_of(on, site, owner):
                     yield site
-            elif above and site.facts is self.module.facts and not _in_turns(site.node, site.around):
+            elif above and site.facts is self.module.facts and not _in_turns(self.module.project, site, site.around):
                 methods = (f for f in self.module.of_type(cst.FunctionDef) if self.module.class_of(f) is owner)
                 by = next((f for f in methods if f.name.value == site.around.name), None)
                 yield from self._sites_of_method(by, owner, above - 1) if by is not None else ()
@@ -384,7 +385,8 @@ class FileReadBeforeWritten(Rule):
             if place is None or dotted_ast(given) != helper.function.args.vararg.arg:
                 continue
             path = argument(call, *place)
-            return plain_path(self.module.code(path)) if path and is_kept_to_one_rank(inner, helper.function) else ""
+            kept = is_kept_to_one_rank(self.module.project, helper.facts, inner, helper.function)
+            return plain_path(self.module.code(path)) if path and kept else ""
         return ""
 
     def _read(self, call: cst.Call) -> set[str]:
@@ -418,10 +420,10 @@ class FileReadBeforeWritten(Rule):
         return not any(_WAITS.search(self.module.code(test)) for test in tests)
 
 
-def _in_turns(call: ast.Call, around: FunctionNode) -> bool:
+def _in_turns(project: Project | None, site: CallSite, around: FunctionNode) -> bool:
     """Whether one rank alone makes a call, or a function that has ranks wait for each other."""
     waits = any(last_part(each.func) in BARRIERS for each in calls_below(around))
-    return waits or is_kept_to_one_rank(call, around)
+    return waits or is_kept_to_one_rank(project, site.facts, site.node, around)
 
 
 def _prepares(site: CallSite) -> bool:

@@ -21,7 +21,7 @@ from ddp_lint.view.wraps import Wrap, unmoved
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 #: Methods that leave it at what the parameters require, whatever they return.
 _KEEP = frozenset(
-    {*table("tensors")["layers"]["returning_module"], "load_state_dict", "state_dict"} - {"requires_grad_"}
+    {*table("tensors")["layers"]["returning_module"], "load_state_dict", "state_dict"} - {"requires_grad_", "apply"}
 )
 _EVERY = ("parameters", "named_parameters")
 
