@@ -45,7 +45,7 @@ def _project(folder: pathlib.Path, files: dict[str, str]) -> Project:
 
 
 def _is_left(project: Project, file: str, text: str) -> bool:
-    facts = project.facts_of(project.root / file)
+    facts = project.modules.facts_of(project.root / file)
     assert facts is not None
     line = facts.source.text.split("\n").index(text) + 1
     return is_never_reached_from_programs(project, facts, line)
@@ -151,7 +151,7 @@ def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
         "parts/losses.py": LOSSES,
     }
     project = _project(tmp_path, files)
-    train, show, losses = (project.facts_of(tmp_path / name) for name in files)
+    train, show, losses = (project.modules.facts_of(tmp_path / name) for name in files)
     assert train is not None
     assert show is not None
     assert losses is not None
@@ -163,7 +163,10 @@ def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
 def test_a_program_that_is_no_module_of_the_walk(tmp_path: pathlib.Path) -> None:
     """Tests are started by others: what they come to is not asked for."""
     project = _project(tmp_path, {"tests/run.py": f"import losses{START}losses.total(1)\n", "losses.py": LOSSES})
-    run, losses = project.facts_of(tmp_path / "tests" / "run.py"), project.facts_of(tmp_path / "losses.py")
+    run, losses = (
+        project.modules.facts_of(tmp_path / "tests" / "run.py"),
+        project.modules.facts_of(tmp_path / "losses.py"),
+    )
     assert run is not None
     assert losses is not None
     assert is_reached_from(project, run, losses, 9)

@@ -61,11 +61,11 @@ def is_collective(name: str) -> bool:
 def starts_work(name: str, receiver: str | None, given: bool) -> bool:
     """Whether a call trains by its name: not ``head.train()``, which sets a mode. `receiver`: the last name of the
     object that a method is called on; `given`: whether the call has arguments."""
-    if name not in _words("work"):
+    if name not in failure_words("work"):
         return False
     if name != "train" or receiver is None or given:
         return True
-    return receiver in ("", "self", "cls") or bool(words_of(receiver) & _words("trainers"))
+    return receiver in ("", "self", "cls") or bool(words_of(receiver) & failure_words("trainers"))
 
 
 def communicating(project: Project, code: Code) -> Iterator[ast.Call]:
@@ -135,12 +135,14 @@ def _communicates(project: Project, code: Code, call: ast.Call) -> bool:
 
 def _is_own(project: Project, name: str) -> bool:
     owner, _, method = name.rpartition(".")
-    return bool(name) and (project.definition(name) is not None or (project.method(owner, method) is not None))
+    return bool(name) and (
+        project.meanings.definition(name) is not None or (project.classes.method(owner, method) is not None)
+    )
 
 
 def _name(project: Project, code: Code, call: ast.Call) -> str:
     """The canonical name of what is called, of a method by the class of its object; '' where it is not known."""
-    name = project.meaning(code.facts, call.func)
+    name = project.meanings.of(code.facts, call.func)
     if name or not isinstance(call.func, ast.Attribute):
         return name
     kind = project.types.of(call.func.value, code.facts, code.function, code.owner, _TYPE)
@@ -150,12 +152,12 @@ def _name(project: Project, code: Code, call: ast.Call) -> str:
 def _helper(project: Project, code: Code, call: ast.Call) -> Helper | None:
     """The function or method of the project that is called."""
     name = _name(project, code, call)
-    found = project.definition(name)
+    found = project.meanings.definition(name)
     if found is not None:
         facts, definition = found
         return Helper(facts, definition) if isinstance(definition, FunctionNode) else None
     owner, _, method = name.rpartition(".")
-    of = project.method(owner, method) if owner else None
+    of = project.classes.method(owner, method) if owner else None
     return Helper(of[0].module, of[1], of[0]) if of is not None else None
 
 
@@ -166,7 +168,8 @@ def _destroyers() -> frozenset[str]:
 
 
 @functools.cache
-def _words(kind: str) -> frozenset[str]:
+def failure_words(kind: str) -> frozenset[str]:
+    """Names of functions by which a failure is judged (`failures.toml`)."""
     return frozenset(table("failures")[kind])
 
 
@@ -221,5 +224,7 @@ def shows_or_takes(node: ast.Try) -> bool:
         if not _BROAD & {dotted_ast(kind).rpartition(".")[2] if kind is not None else "" for kind in kinds}:
             continue
         raises = any(isinstance(n, ast.Raise) for s in handler.body for n in ast.walk(s))
-        return not raises or any(last_part(c.func) in _words("logging") for s in handler.body for c in _calls_in(s))
+        return not raises or any(
+            last_part(c.func) in failure_words("logging") for s in handler.body for c in _calls_in(s)
+        )
     return False

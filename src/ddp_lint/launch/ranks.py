@@ -25,12 +25,11 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
-from ddp_lint.source import Module, SourceFile, dotted
+from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.parsing import parse_expression
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import (
     FunctionNode,
     below,
@@ -45,6 +44,8 @@ from ddp_lint.source.syntax import (
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 from ddp_lint.tensors.given import is_always
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +146,10 @@ def has_ranks(module: Module) -> bool:
 
 def _runs_ranks(project: Project) -> bool:
     words = sorted(set[str]().union(*_known().values(), frameworks.every(lambda each: each.launch.starts)))
-    paths = dict.fromkeys(path for word in (*words, *project.own.names.words) for path in project.holding(word))
-    held = (project.facts_of(path) for path in paths)
+    paths = dict.fromkeys(
+        path for word in (*words, *project.own.names.words) for path in project.contents.holding(word)
+    )
+    held = (project.modules.facts_of(path) for path in paths)
     return any(facts is not None and evidence_in(facts, project) is not None for facts in held)
 
 
@@ -225,7 +228,7 @@ def _is_run_by_others(facts: ModuleFacts, project: Project) -> bool:
 def _trainers(facts: ModuleFacts, project: Project) -> list[ast.Call]:
     """The calls that make trainers of Lightning."""
     calls = (n for n in calls_below(facts.tree) if _last(n.func) in _TRAINERS)
-    return [call for call in calls if "lightning" in project.meaning(facts, call.func).partition(".")[0]]
+    return [call for call in calls if "lightning" in project.meanings.of(facts, call.func).partition(".")[0]]
 
 
 def _makes_for_one_device(facts: ModuleFacts, project: Project) -> bool:
@@ -287,7 +290,7 @@ def _is_one(size: ast.expr) -> bool:
 
 def _is_one_elsewhere(settings: ast.expr, facts: ModuleFacts, project: Project) -> bool:
     """Whether settings come from a file of the project that has a world size of 1 alone."""
-    found = project.split(project.meaning(facts, settings))
+    found = project.meanings.split(project.meanings.of(facts, settings))
     sizes = _world_sizes(found[0].tree) if found is not None and found[0] is not facts else []
     return bool(sizes) and all(map(_is_one, sizes))
 
@@ -388,13 +391,13 @@ def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
 
 def _may_run_ranks(project: Project, facts: ModuleFacts, base: ast.expr) -> bool:
     """Whether a base class by such a name may run ranks: one of the project has to show them in a file of its own."""
-    found = project.split(project.meaning(facts, base))
+    found = project.meanings.split(project.meanings.of(facts, base))
     return found is None or (found[0] is not facts and any(True for _ in _evidence(found[0], project)))
 
 
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
     """Whether an expression has a name that the configuration lists."""
-    return bool(project.own.find(written(node), project.meaning(facts, node)))
+    return bool(project.own.find(written(node), project.meanings.of(facts, node)))
 
 
 def _is_default(value: ast.expr) -> bool:
@@ -460,7 +463,7 @@ def _is_of_project(project: Project, name: str) -> bool:
     """Whether an imported name is one of the project's own, also in a part of a namespace package that it shares with
     others: the project has the module, or what it is in."""
     parts = name.split(".")
-    return any(project.find(".".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
+    return any(project.modules.find(".".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -501,8 +504,8 @@ def _only_asked_for(
 def _is_wrapped_elsewhere(facts: ModuleFacts, project: Project) -> bool:
     """Whether another file of the project may wrap models for several ranks, make a group or learn of a launcher: else
     who asks for a wrapper may do so for code that was left behind."""
-    found = (path for word in ("LOCAL_RANK", *joining_words(project)) for path in project.holding(word))
-    return any(project.inside(path) != facts.source.inside for path in found)
+    found = (path for word in ("LOCAL_RANK", *joining_words(project)) for path in project.contents.holding(word))
+    return any(project.paths.inside(path) != facts.source.inside for path in found)
 
 
 def _in_use(facts: ModuleFacts, nodes: list[ast.AST], used: set[str]) -> str:
@@ -556,7 +559,7 @@ def _keeps_its_function_to_one(module: Module, decorator: cst.Decorator) -> bool
     facts, project = module.facts, module.project
     if facts is None or project is None or isinstance(decorator.decorator, cst.Call):
         return False
-    found = project.definition(project.canonical(module.qualified(decorator.decorator)))
+    found = project.meanings.definition(project.meanings.canonical(module.qualified(decorator.decorator)))
     definition = found[1] if found is not None else facts.definitions.get(name)
     if not isinstance(definition, FunctionNode) or not definition.args.args:
         return False
@@ -629,10 +632,12 @@ def _given_to_entry(module: Module, entry: cst.BaseExpression) -> tuple[ast.expr
 
 def _entries(project: Project, key: str) -> tuple[ast.expr, ...]:
     quoted = (f'"{key}"', f"'{key}'")
-    if not any(project.holding(f"[{each}] =") for each in quoted):
+    if not any(project.contents.holding(f"[{each}] =") for each in quoted):
         return ()
-    paths = dict.fromkeys(p for each in quoted for text in (f"[{each}] =", f"{each}:") for p in project.holding(text))
-    held = (project.facts_of(path) for path in paths)
+    paths = dict.fromkeys(
+        p for each in quoted for text in (f"[{each}] =", f"{each}:") for p in project.contents.holding(text)
+    )
+    held = (project.modules.facts_of(path) for path in paths)
     nodes = (node for facts in held if facts is not None for node in walk(facts.tree))
     return tuple(value for node in nodes for value in _values_of(node, key))
 
@@ -850,7 +855,7 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     calls = functools.partial(_calls_of, called, facts.tree.body, own_ranks(module))
     here = project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept)
     if method:
-        alone = here and len(project.holding(name)) == 1
+        alone = here and len(project.contents.holding(name)) == 1
     else:
         whole = (module.name, f"{module.name}.{name}")
         users = importers(project, module.name, holding=(name,)) if here and module.name else ()

@@ -164,7 +164,7 @@ def _of_module(on: Interpreter, facts: ModuleFacts) -> None:
 def _started(facts: ModuleFacts, project: Project) -> frozenset[str]:
     """Functions that processes are started with, by name: ``Process(target=start, args=(rank, size, run))``."""
     calls = (call for call in calls_below(facts.tree) if last_part(call.func) in _STARTING)
-    given = (node for call in calls if project.meaning(facts, call.func) in STARTING for node in walk(call))
+    given = (node for call in calls if project.meanings.of(facts, call.func) in STARTING for node in walk(call))
     return frozenset(node.id for node in given if isinstance(node, ast.Name))
 
 

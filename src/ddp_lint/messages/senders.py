@@ -43,7 +43,7 @@ def is_message(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
     """Is it a call of a library that sends or receives?"""
     if last_part(call.func) not in _names():
         return False
-    entry = known().collectives.get(project.meaning(facts, call.func))
+    entry = known().collectives.get(project.meanings.of(facts, call.func))
     return entry is not None and entry.kind == "p2p"
 
 
@@ -58,11 +58,11 @@ def senders_of(project: Project) -> Senders:
 
 
 def _senders(project: Project) -> Senders:
-    paths = dict.fromkeys(path for word in WRITTEN for path in project.holding(word))
+    paths = dict.fromkeys(path for word in WRITTEN for path in project.contents.holding(word))
     names: set[str] = set()
     files: set[str] = set()
     for path in list(paths)[:_MOST_FILES]:
-        facts = project.facts_of(path)
+        facts = project.modules.facts_of(path)
         if facts is None or not any(is_message(project, facts, call) for call in calls_below(facts.tree)):
             continue
         files.add(facts.name)
@@ -112,7 +112,7 @@ def _leading_to(names: frozenset[str], outlines: Sequence[_Outline]) -> frozense
 
 
 def _outline_of(project: Project, name: str) -> _Outline:
-    return project.remember(("outline of messages", name), lambda: _outline(project, project.facts(name)))
+    return project.remember(("outline of messages", name), lambda: _outline(project, project.modules.facts(name)))
 
 
 def _outline(project: Project, facts: ModuleFacts | None) -> _Outline:
@@ -127,6 +127,6 @@ def _outline(project: Project, facts: ModuleFacts | None) -> _Outline:
 
 def _module_of(project: Project, target: str) -> str:
     """The project's module that a name is imported from, '' for what is of another package."""
-    while target and project.find(target) is None:
+    while target and project.modules.find(target) is None:
         target = target.rpartition(".")[0]
     return target

@@ -21,7 +21,7 @@ _SKIPPING = frozenset({"pytest.skip", "self.skipTest"})
 
 
 class Nodes(Protocol):
-    """The nodes of one file (`source.Module`)."""
+    """The nodes of one file (`view.Module`)."""
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]: ...
     def code(self, node: cst.CSTNode) -> str: ...

@@ -19,7 +19,6 @@ from ddp_lint.project import Project
 from ddp_lint.project.bound import Bound, Path, Step, bound_in
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, statements_of
 from ddp_lint.project.parts import kept_by_node
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     FunctionNode,
@@ -36,6 +35,7 @@ from ddp_lint.source.syntax import (
 from ddp_lint.source.tree import parameters_of
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_by_keyword, sites_in_project
 from ddp_lint.tensors.operations import is_factory, is_tensor_function, is_tensor_method, names
+from ddp_lint.view import Module
 
 #: Calls, returns and parameters that are gone through, one in the other.
 _DEPTH = 5
@@ -288,7 +288,7 @@ class _Reading:
         found = at.facts.method_at(at.function.lineno) if at.function is not None else None
         if found is None or found[1] is not at.function:
             return None, None
-        return self._project.class_of(at.facts, found[0]), found[1]
+        return self._project.classes.of(at.facts, found[0]), found[1]
 
     def _is_kept_on_host(self, owner: ClassFacts, attribute: str, path: Path, depth: int) -> bool:
         """Whether all methods of a class set an attribute to what is made on the host: a tensor that is no buffer stays
@@ -312,7 +312,7 @@ class _Reading:
             return self.lies(node.args[0], path, at, depth)
         if name in ("zip", "enumerate", "next", "dict") or name in _REDUCE:
             return self._built_in(name, node, path, at, depth)
-        qualified = self._project.meaning(at.facts, node.func)
+        qualified = self._project.meanings.of(at.facts, node.func)
         if qualified.partition(".")[0] in names("python_values", "packages"):
             return True
         if is_factory(qualified):
@@ -388,7 +388,10 @@ class _Reading:
 
     def _answering(self, node: ast.Call, at: _Scope) -> list[tuple[ModuleFacts, FunctionNode]]:
         """The functions and methods that may answer a call, as far as they are known."""
-        facts, function = self._project.definition(self._project.meaning(at.facts, node.func)) or (None, None)
+        facts, function = self._project.meanings.definition(self._project.meanings.of(at.facts, node.func)) or (
+            None,
+            None,
+        )
         if facts is not None and isinstance(function, FunctionNode):
             return [(facts, function)]
         owner, method = self._method(at)
@@ -404,7 +407,7 @@ class _Reading:
         return self._methods(kind, (node.func.attr,)) if kind else []
 
     def _methods(self, kind: str, words: Sequence[str]) -> list[tuple[ModuleFacts, FunctionNode]]:
-        found = (self._project.method(kind, word) for word in words)
+        found = (self._project.classes.method(kind, word) for word in words)
         return [(cls.module, function) for cls, function in filter(None, found)][:1]
 
     def _named(self, owner: ClassFacts, attribute: str) -> list[tuple[ModuleFacts, FunctionNode]]:
@@ -415,12 +418,12 @@ class _Reading:
         given = {each.arg for each in parameters(constructor)} if constructor is not None else set()
         if not set_to or not all(isinstance(value, ast.Name) and value.id in given for value, _ in set_to):
             return []
-        paths = self._project.holding(f"{last.capitalize()}(") if len(last) > 1 else ()
+        paths = self._project.contents.holding(f"{last.capitalize()}(") if len(last) > 1 else ()
         found: list[tuple[ModuleFacts, FunctionNode]] = []
-        for facts in filter(None, map(self._project.facts_of, paths if len(paths) <= _FILES else ())):
+        for facts in filter(None, map(self._project.modules.facts_of, paths if len(paths) <= _FILES else ())):
             for node in facts.definitions.values():
                 if isinstance(node, ast.ClassDef) and node.name.endswith(last.capitalize()):
-                    found += self._methods(self._project.class_of(facts, node).name, _CALLED)
+                    found += self._methods(self._project.classes.of(facts, node).name, _CALLED)
         return found
 
 

@@ -178,7 +178,7 @@ class CollectiveInFinally(Rule):
         if facts is None or project is None or attempt is None or shows_or_takes(attempt):
             return
         method = facts.method_at(line)
-        owner = project.class_of(facts, method[0]) if method is not None else None
+        owner = project.classes.of(facts, method[0]) if method is not None else None
         within = Code(facts, attempt.finalbody, function_at(facts.tree, line), owner)
         call = self._same(next(leaving(project, within), None), block.body)
         if call is None or self._exits(block) or for_hosts_alone(project, facts):
@@ -251,7 +251,7 @@ class CollectiveInFinally(Rule):
             if helper is not None and _trains(helper.facts, helper.function, _DEPTH):
                 yield call
             owner, _, method = self.module.callee(call).rpartition(".")
-            cls = project.method(owner, method) if helper is None and owner and project is not None else None
+            cls = project.classes.method(owner, method) if helper is None and owner and project is not None else None
             # Of an object that trains, it does not matter here which of its methods does.
             if cls is not None and any(_trains(cls[0].module, each, 0) for each in cls[0].methods.values()):
                 yield call

@@ -9,12 +9,13 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, is_log, only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exits, holding, raises
-from ddp_lint.source.edits import add_argument
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
 from ddp_lint.source.tree import called, descendants, method_of, names_in, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.view import Module
+from ddp_lint.view.edits import add_argument
+from ddp_lint.view.wraps import argument, assigned_name
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
 _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")

@@ -9,15 +9,16 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.communicating import starts_work
+from ddp_lint.launch.communicating import failure_words, starts_work
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import several_ranks
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import last_name, literal_text, statements
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 Exit = cst.Call | cst.Raise
 
@@ -78,23 +79,18 @@ def is_log(statement: cst.CSTNode) -> bool:
         return False
     value = statement.value
     if isinstance(value, cst.Call):
-        return last_name(value.func) in _words("logging")
+        return last_name(value.func) in failure_words("logging")
     return isinstance(value, (cst.SimpleString, cst.ConcatenatedString, cst.Ellipsis))
-
-
-@functools.cache
-def _words(kind: str) -> frozenset[str]:
-    return frozenset(table("failures")[kind])
 
 
 def does_work(module: Module, call: cst.Call) -> bool:
     """Whether a call does the job's work or starts it: by its name (`train`, or a `main` that several ranks run), or
     because it is of a function of the project with a backward pass."""
     name = last_name(call.func)
-    if name in _words("work"):
+    if name in failure_words("work"):
         receiver = last_name(call.func.value) if isinstance(call.func, cst.Attribute) else None
         return starts_work(name, receiver, bool(call.args))
-    if name in _words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text)):
+    if name in failure_words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text)):
         return True
     helper = helper_of(module, call)
     inside = walk(helper.function) if helper is not None and helper.facts.file.holds("backward") else ()

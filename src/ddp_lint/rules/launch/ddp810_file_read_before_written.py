@@ -33,8 +33,8 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, constructions
+from ddp_lint.view.wraps import argument
 
 _WRITES = Accesses(
     functions={
@@ -318,7 +318,7 @@ class FileReadBeforeWritten(Rule):
     def _waits(self, call: cst.Call) -> bool:
         """Whether ranks wait for each other in a call, or in what a function of the project calls itself."""
         name, project = self.module.callee(call), self.module.project
-        found = project.definition(project.canonical(name)) if name and project is not None else None
+        found = project.meanings.definition(project.meanings.canonical(name)) if name and project is not None else None
         inside = calls_below(found[1]) if found is not None else ()
         names = (self.module.code(call.func), *(dotted_ast(n.func) for n in inside))
         return any(map(IN_TURN.search, names))
@@ -361,7 +361,7 @@ class FileReadBeforeWritten(Rule):
             return True
         made = ((n.targets[0], n.value) for n in facts.tree.body if isinstance(n, ast.Assign))
         own = (t for t, v in made if isinstance(v, ast.Call) and dotted_ast(v.func) == owner.name.value)
-        return project.meaning(site.facts, on) in {f"{facts.name}.{dotted_ast(target)}" for target in own}
+        return project.meanings.of(site.facts, on) in {f"{facts.name}.{dotted_ast(target)}" for target in own}
 
     def _constructs(self, function: cst.FunctionDef, owner: cst.ClassDef) -> bool:
         return function.name.value == "__init__" and self.module.class_of(function) is owner

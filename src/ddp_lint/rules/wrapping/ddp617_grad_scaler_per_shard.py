@@ -7,7 +7,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import chosen_apart, opposed
 from ddp_lint.source.queries import calls_in, is_false
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
 _SHARDED = "sharded_grad_scaler.ShardedGradScaler"
