@@ -195,9 +195,10 @@ def _sites(project: Project, called: _Called) -> tuple[CallSite, ...]:
             if not _means(project, facts, called, use):
                 continue
             call = use.call or _checkpointed(facts, use)
-            if call is None:
+            calls = [call] if call is not None else _by_table(use)
+            if not calls:
                 return ()
-            found.append(CallSite(facts, call, use.around, bound=bool(owner)))
+            found += (CallSite(facts, each, use.around, bound=bool(owner)) for each in calls)
     return tuple(found)
 
 
@@ -217,6 +218,22 @@ def _checkpointed(facts: ModuleFacts, use: Use) -> ast.Call | None:
     if not outer.args or outer.args[0] is not use.node:
         return None
     return ast.copy_location(ast.Call(use.node, outer.args[1:], outer.keywords), outer)
+
+
+def _by_table(use: Use) -> list[ast.Call]:
+    """The calls of what a table holds that has a function, where the function around does nothing else with the table:
+    ``table[name](x)`` of ``table = {"masks": self.loss_masks}``. None that are not seen."""
+    around = use.around
+    assigned = (n for n in walk(around) if isinstance(n, ast.Assign)) if around is not None else ()
+    held = (n for n in assigned if isinstance(n.value, ast.Dict) and any(v is use.node for v in n.value.values))
+    target = next((n.targets[0] for n in held if len(n.targets) == 1), None)
+    if around is None or not isinstance(target, ast.Name):
+        return []
+    reads = [n for n in walk(around) if isinstance(n, ast.Name) and n.id == target.id and n is not target]
+    calls = [n for n in calls_below(around) if isinstance(n.func, ast.Subscript) and n.func.value in reads]
+    asked = [n for n in walk(around) if isinstance(n, ast.Compare) and n.comparators[0] in reads]
+    of_presence = all(isinstance(n.ops[0], (ast.In, ast.NotIn)) and len(n.ops) == 1 for n in asked)
+    return calls if of_presence and len(calls) + len(asked) == len(reads) else []
 
 
 def _subclasses(project: Project, owner: str) -> list[str]:

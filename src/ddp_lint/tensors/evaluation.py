@@ -133,6 +133,8 @@ class Evaluator:
             return grouped if of_containers else tensor
         if last_words & _PYTHON_ANNOTATIONS and last_words <= _PYTHON_ANNOTATIONS | {"Optional", "None", "Union"}:
             return PYTHON
+        if not annotation and name.rpartition("_")[2] in names("python_values", "endings"):
+            return PYTHON
         if not annotation and used_as_tensor:
             return tensor
         default = param.default

@@ -400,19 +400,24 @@ class _Reading:
             return self._methods(kind, _CALLED)
         if not isinstance(node.func, ast.Attribute):
             return []
-        on = dotted_ast(node.func.value)
-        if owner is not None and method is not None and on == first_name(method):
-            return self._methods(owner.name, (node.func.attr,)) or self._named(owner, node.func.attr)
+        own = f"{first_name(method)}." if owner is not None and method is not None else ""
+        of, called, word = dotted_ast(node.func).rpartition(".")
+        if own and owner is not None and of + called == own:
+            return self._methods(owner.name, (word,)) or self._named(owner, word, _CALLED)
         kind = self._project.types.of(node.func.value, at.facts, at.function, owner, _DEPTH)
-        return self._methods(kind, (node.func.attr,)) if kind else []
+        if kind:
+            return self._methods(kind, (node.func.attr,))
+        kept = of.removeprefix(own) if own and of.startswith(own) else ""
+        return self._named(owner, kept, (word,)) if owner is not None and kept.isidentifier() else []
 
     def _methods(self, kind: str, words: Sequence[str]) -> list[tuple[ModuleFacts, FunctionNode]]:
         found = (self._project.classes.method(kind, word) for word in words)
         return [(cls.module, function) for cls, function in filter(None, found)][:1]
 
-    def _named(self, owner: ClassFacts, attribute: str) -> list[tuple[ModuleFacts, FunctionNode]]:
-        """What runs where an object is called that the constructor of a class is given, as the project makes it by a
-        name in a configuration: all classes that are named like the attribute, ``HungarianMatcher`` for ``matcher``."""
+    def _named(self, owner: ClassFacts, attribute: str, words: Sequence[str]) -> list[tuple[ModuleFacts, FunctionNode]]:
+        """What runs where a method is called of what the constructor of a class is given, as the project makes
+        it by a name in a configuration: that of all classes that are named like the attribute, ``HungarianMatcher`` for
+        ``matcher``."""
         set_to, last = owner.attribute(attribute), attribute.rpartition("_")[2]
         constructor = owner.methods.get("__init__")
         given = {each.arg for each in parameters(constructor)} if constructor is not None else set()
@@ -423,7 +428,7 @@ class _Reading:
         for facts in filter(None, map(self._project.modules.facts_of, paths if len(paths) <= _FILES else ())):
             for node in facts.definitions.values():
                 if isinstance(node, ast.ClassDef) and node.name.endswith(last.capitalize()):
-                    found += self._methods(self._project.classes.of(facts, node).name, _CALLED)
+                    found += self._methods(self._project.classes.of(facts, node).name, words)
         return found
 
 
@@ -590,4 +595,4 @@ def _is_filled(value: ast.expr, around: FunctionNode | None) -> bool:
     stored = (
         (n for n in walk(around) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)) if around else ()
     )
-    return any(dotted_ast(each.value) == dotted_ast(value) for each in stored)
+    return any(ast.unparse(each.value) == ast.unparse(value) for each in stored)
