@@ -231,8 +231,7 @@ def _before(module: Module, node: cst.BaseExpression) -> list[Binding]:
     if any(isinstance(up, (cst.For, cst.While)) for up in module.ancestors(node)):
         return bindings
     line = module.span(node).line
-    seen = [b for b in bindings if module.function_of(b.node) is not function or module.span(b.node).line <= line]
-    return seen or bindings
+    return [b for b in bindings if module.function_of(b.node) is not function or module.span(b.node).line <= line]
 
 
 def is_constant(node: cst.BaseExpression) -> bool:

@@ -13,7 +13,7 @@ import re
 
 from ddp_lint.launch.reached.names import MODULE, PROGRAM, body_at
 from ddp_lint.launch.reached.walk import CALLED
-from ddp_lint.launch.search import importers, words_of_imports
+from ddp_lint.launch.search import imported_through, importers, words_of_imports
 from ddp_lint.launch.texts import called_in_texts, words_of_settings
 from ddp_lint.launch.unused import (
     files_mentioning,
@@ -35,6 +35,8 @@ _FILES = 25
 _FUNCTIONS = 24
 #: Methods that a function calls which is a step of a training itself.
 _STEPS = frozenset({"step", "backward", "manual_backward", "optimizer_step"})
+#: What a program that trains says somewhere.
+_TRAINING = re.compile(r"\b(backward|step|fit|train\w*|\w*Trainer)\b")
 #: Calls by which a file imports modules whose names it computes.
 _IMPORTS = ("import_module(", "__import__(", "iter_modules")
 
@@ -64,8 +66,15 @@ def _is_uncalled(project: Project, facts: ModuleFacts, body: str, above: set[_Fu
         return False
     callers = _callers(project, facts, owner, name)
     return callers is not None and all(
-        each in above or _is_uncalled(project, user, each[1], above) for each, user in callers.items()
+        each in above or _trains_nothing(project, user, each[1]) or _is_uncalled(project, user, each[1], above)
+        for each, user in callers.items()
     )
+
+
+def _trains_nothing(project: Project, facts: ModuleFacts, body: str) -> bool:
+    """Whether a body is that of a program which stands alone, and nothing in its file trains a model."""
+    is_program = body == PROGRAM and not facts.file.shows(_TRAINING)
+    return is_program and imported_through(project, facts) == {facts.name} and _is_imported_by_none(project, facts)
 
 
 def _function(facts: ModuleFacts, owner: str, name: str) -> FunctionNode | None:

@@ -15,6 +15,7 @@ from ddp_lint.launch.reached.index import PLAIN, TELLING
 from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS
 from ddp_lint.launch.reached.walk import is_never_reached_from_programs
 from ddp_lint.launch.search import homes, importers, words_of_imports
+from ddp_lint.launch.skipped import is_skipped
 from ddp_lint.launch.texts import called_in_texts, is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
@@ -57,11 +58,13 @@ _CONTEXTS = re.compile(r"torch\.(no_grad|inference_mode|enable_grad|autocast|(cu
 
 def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether nothing in the project uses the function or class that a line of a file is in, so that no program comes
-    by it."""
+    by it, or what runs tests skips it."""
     definition = next((block for block in blocks_at(facts.tree, line) if isinstance(block, _DEFINED)), None)
     if definition is None:
         return False
     if _is_replaced(facts, definition) or is_left_file(project, facts) or _is_left_inside(facts, line):
+        return True
+    if is_skipped(facts, line):
         return True
     return _is_left(project, facts, definition.name, frozenset())
 

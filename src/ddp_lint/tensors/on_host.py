@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -17,6 +18,7 @@ from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.bound import Bound, Path, Step, bound_in
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, statements_of
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     FunctionNode,
@@ -46,6 +48,8 @@ _FILES = 25
 _NUMBERS = frozenset({"len", "int", "float", "str", "bool", "range", "round", "isinstance", "hasattr", "id"})
 _HAND_ON = frozenset({"list", "tuple", "sorted", "reversed", "set", "iter"})
 _REDUCE = frozenset({"max", "min", "sum", "abs"})
+#: What gives the elements of what it gets.
+_SAME = frozenset({"zip", "enumerate", "list", "tuple", "reversed"})
 #: Fields of a batch that are moved one by one: from so many on, what is not moved is left on purpose.
 _MOVED = 2
 #: Functions and methods that give the same again, or a copy.
@@ -119,6 +123,8 @@ class _Reading:
         self._left -= 1
         if self._left < 0 or depth < 0 or len(path) > _STEPS:
             return False
+        if _is_moved_below(node, at.function):
+            return True
         read = getattr(self, f"_{type(node).__name__}", None)
         return read is not None and bool(read(node, path, at, depth))
 
@@ -462,6 +468,77 @@ def _is_left_by_moves(name: str, bound: Sequence[Bound], function: FunctionNode)
     }
     named = {each for each in moved if each in fields or any(each.startswith(f"{of}[") for of in batches)}
     return len(named) >= _MOVED and name not in moved and not batches & moved
+
+
+def _is_moved_below(node: ast.expr, function: FunctionNode | None) -> bool:
+    """Whether a function moves a field of what it is given to a GPU further down than where it reads it: ``ids =
+    batch["ids"]``, ``count = ids.max().item()``, ``ids = ids.to(device)``."""
+    if function is None or not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+        return False
+    moves = _moves_in(function)
+    if not moves or moves[-1][1].lineno <= node.lineno:
+        return False
+    wholes = {ast.unparse(whole) for whole in _wholes(node)}
+    lines = [call.lineno for moved, call in moves if not wholes.isdisjoint(moved)]
+    return bool(lines) and min(lines) > node.lineno and _is_field(node, function)
+
+
+def _wholes(node: ast.expr) -> Iterator[ast.expr]:
+    """A dotted name with its subscripts, and what it is a part of: ``batch.ids[0]``, ``batch.ids``, ``batch``."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        yield node
+        node = node.value
+    yield node
+
+
+def _is_field(node: ast.expr, function: FunctionNode, above: frozenset[str] = frozenset(), field: bool = False) -> bool:
+    """Whether an expression is a field of what a function is given, or an element of one: ``batch["ids"]``,
+    ``target[0].ids``. What a helper is given as a whole lies where its callers have it, and it may move that only to
+    be sure; what an object has is its own."""
+    *parts, node = _wholes(node)
+    field = field or any(not _is_element(part) for part in parts)
+    if isinstance(node, ast.Call):
+        same = dotted_ast(node.func) in _SAME
+        handed = node.args if same else [node.func] if _is_lookup(node) else []
+        return bool(handed) and all(_is_field(each, function, above, field or not same) for each in handed)
+    if not isinstance(node, ast.Name) or node.id == "self":
+        return False
+    bound = _bound_before(function, node) if node.id not in above else []
+    if not bound:
+        return field and any(each.arg == node.id for each in parameters(function))
+    above |= {node.id}
+    return all(each.value is not None and _is_field(each.value, function, above, field) for each in bound)
+
+
+@kept_by_node(64)
+def _moves_in(function: FunctionNode) -> list[tuple[frozenset[str], ast.Call]]:
+    """The calls of a function that move something to a device, in their order, with the texts of what is moved and of
+    what that is an element of: ``ids[0]`` and ``ids``."""
+    found = []
+    for call in calls_below(function):
+        if isinstance(call.func, ast.Attribute) and _goes_to_device(call, call.func.attr):
+            of = itertools.takewhile(_is_element, _wholes(call.func.value))
+            texts = (ast.unparse(each.value) for each in of if isinstance(each, ast.Subscript))
+            found.append((frozenset((ast.unparse(call.func.value), *texts)), call))
+    return sorted(found, key=lambda each: each[1].lineno)
+
+
+def _is_element(node: ast.expr) -> bool:
+    """Whether an expression is an element of a list or of a tensor: not ``batch["ids"]``."""
+    return isinstance(node, ast.Subscript) and not isinstance(_step(node.slice), str)
+
+
+def _goes_to_device(call: ast.Call, method: str) -> bool:
+    """``x.cuda()``, ``x.to(y.device)``, ``x.to(device=rank)``"""
+    if method == "cuda":
+        return True
+    given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "device")]
+    return method == "to" and any("device" in ast.unparse(value) and not _is_cpu(value) for value in given)
+
+
+def _is_lookup(call: ast.Call) -> bool:
+    """``batch.get("ids")``, ``batch.items()``"""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("get", "items", "values", "pop")
 
 
 def _batch_of(value: ast.expr | None, steps: Path) -> str:

@@ -61,10 +61,11 @@ def caught(handler: cst.ExceptHandler) -> list[str]:
 
 def only_logs(body: cst.BaseSuite) -> bool:
     """Whether a body does nothing but print, log, or pass."""
-    return all(_is_log(statement) for statement in statements(body))
+    return all(is_log(statement) for statement in statements(body))
 
 
-def _is_log(statement: cst.CSTNode) -> bool:
+def is_log(statement: cst.CSTNode) -> bool:
+    """Whether a statement prints, logs or makes a text, or does nothing."""
     if isinstance(statement, (cst.Pass, cst.Continue, cst.Import, cst.ImportFrom)):
         return True
     if isinstance(statement, cst.If):
