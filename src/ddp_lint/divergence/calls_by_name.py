@@ -546,10 +546,7 @@ def agreed_within(frame: Frame, name: str) -> bool:
 
 def _agreements(linker: Linker, name: str) -> Iterator[bool]:
     project = linker.project
-    for path in project.contents.holding(f"def {name}("):
-        facts = project.modules.facts_of(path)
-        if facts is None or facts.source.is_test:
-            continue
+    for facts in project.modules.but_tests(project.contents.holding(f"def {name}(")):
         classes = (linker.class_ref(node, facts) for node in facts.tree.body if isinstance(node, ast.ClassDef))
         methods = (linker.members(of).get(name) for of in classes)
         calls = (n for method in methods if method is not None for n in children(method) if isinstance(n, ast.Call))

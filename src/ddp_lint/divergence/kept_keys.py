@@ -161,9 +161,7 @@ def _is_name_of_decorated(key: ast.expr, functions: Sequence[FunctionNode]) -> b
 
 def _decorated(project: Project, name: str) -> Iterator[FunctionNode]:
     """The functions and methods that a function of this name decorates."""
-    paths = project.contents.holding(f"@{name}")
-    for facts in map(project.modules.facts_of, paths if len(paths) <= _FILES else ()):
-        if facts is not None and not facts.source.is_test:
-            touch(facts.tree)
-            functions = (node for node in statements(facts.tree) if isinstance(node, FunctionNode))
-            yield from (each for each in functions if name in map(last_part, decorators(each)))
+    for facts in project.modules.but_tests(project.contents.holding(f"@{name}"), _FILES):
+        touch(facts.tree)
+        functions = (node for node in statements(facts.tree) if isinstance(node, FunctionNode))
+        yield from (each for each in functions if name in map(last_part, decorators(each)))

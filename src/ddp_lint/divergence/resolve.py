@@ -165,10 +165,7 @@ class Linker:
 
     def _only_method(self, name: str) -> FunctionRef | None:
         found: list[FunctionRef] = []
-        for path in self.project.contents.holding(f"def {name}("):
-            facts = self.project.modules.facts_of(path)
-            if facts is None or facts.source.is_test:
-                continue
+        for facts in self.project.modules.but_tests(self.project.contents.holding(f"def {name}(")):
             for node in facts.tree.body:
                 if isinstance(node, ast.ClassDef):
                     of = self.class_ref(node, facts)

@@ -52,10 +52,16 @@ def asks_for_group(test: str) -> bool:
     return _GROUP.search(test) is not None
 
 
-def is_collective(name: str) -> bool:
+def _is_collective(name: str) -> bool:
     """Whether a canonical name is that of a collective that says so by its name."""
     entry = load().collectives.get(name)
     return entry is not None and entry.kind == "collective" and not entry.implicit and not entry.backends
+
+
+def waits(name: str, last: str) -> bool:
+    """Whether the ranks wait for each other in a call: by its canonical name, or where that is '', not known, by the
+    last part of what is called."""
+    return _is_collective(name) or (not name and last in frameworks.distinctive())
 
 
 def starts_work(name: str, receiver: str | None, given: bool) -> bool:
@@ -136,9 +142,7 @@ def _reaches_communication(project: Project, helper: Helper) -> bool:
 def _communicates(project: Project, code: Code, call: ast.Call) -> bool:
     """Whether a call communicates by its name."""
     name, last = _name(project, code, call), last_part(call.func)
-    if last == "backward" or is_collective(name):
-        return True
-    if not name and last in frameworks.distinctive():
+    if last == "backward" or waits(name, last):
         return True
     if _is_own(project, name):
         return False

@@ -50,11 +50,8 @@ def makes_group(project: Project) -> bool:
 def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts]:
     """The files, but for tests, that may make one of some calls; none where there are many."""
     words = {name.rpartition(".")[2] for name in calls}
-    paths = dict.fromkeys(path for word in sorted(words) for path in project.contents.holding(f"{word}("))
-    for path in paths if len(paths) <= _FILES else ():
-        facts = project.modules.facts_of(path)
-        if facts is not None and not facts.source.is_test:
-            yield facts
+    paths = (path for word in sorted(words) for path in project.contents.holding(f"{word}("))
+    return project.modules.but_tests(paths, _FILES)
 
 
 def _calls(facts: ModuleFacts, within: ast.AST, names: frozenset[str]) -> bool:

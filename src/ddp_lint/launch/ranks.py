@@ -567,11 +567,11 @@ def _is_for_one_rank(name: str, meant: str, project: Project | None, own: tuple[
     definition = found[1] if found is not None else None
     if not isinstance(definition, FunctionNode) or not definition.args.args:
         return False
-    return _are_on_one_rank(_calls_of(definition.args.args[0].arg, definition.body, Names(own)))
+    return _are_on_one_rank(_calls_of(definition.args.args[0].arg, definition.body, _Names(own)))
 
 
 @dataclasses.dataclass(frozen=True)
-class Names:
+class _Names:
     """What names say of code that is kept to one rank: `own` (see `own_ranks`), and decorators of the project, as the
     file `facts` names them; without it, decorators by their names alone."""
 
@@ -745,7 +745,7 @@ def _on_first(module: Module, facts: ModuleFacts) -> frozenset[ast.AST]:
     own = own_ranks(module)
 
     def found() -> frozenset[ast.AST]:
-        names = Names(own, module.project, facts)
+        names = _Names(own, module.project, facts)
         return frozenset(node for node, one_rank in _expressions(facts.tree.body, names) if one_rank)
 
     return module.project.remember(("on one rank", own), found, facts.kept) if module.project else found()
@@ -759,7 +759,7 @@ def is_on_first(module: Module, facts: ModuleFacts, node: ast.AST) -> bool:
 
 def calls_of(module: Module, facts: ModuleFacts, name: str) -> Iterator[bool]:
     """For every call of a function, or of a method by its name, in a file: whether it is kept to one rank."""
-    names = Names(own_ranks(module), module.project, facts)
+    names = _Names(own_ranks(module), module.project, facts)
     yield from _calls_of(name, facts.tree.body, names)
     yield from _calls_of(f".{name}", facts.tree.body, names)
 
@@ -880,7 +880,7 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     if not method and name not in facts.definitions:
         return False
     called = f".{name}" if method else name
-    calls = functools.partial(_calls_of, called, facts.tree.body, Names(own_ranks(module), project, facts))
+    calls = functools.partial(_calls_of, called, facts.tree.body, _Names(own_ranks(module), project, facts))
     here = project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept)
     if method:
         alone = here and len(project.contents.holding(name)) == 1
@@ -925,7 +925,7 @@ def _are_on_one_rank(calls: Iterable[bool]) -> bool:
 
 def is_kept_to_one_rank(project: Project | None, facts: ModuleFacts, call: ast.Call, around: ast.stmt) -> bool:
     """Whether tests or a decorator of the function around keep all of its calls of what `call` calls to one rank."""
-    return all(_calls_of(dotted_ast(call.func), [around], Names((), project, facts)))
+    return all(_calls_of(dotted_ast(call.func), [around], _Names((), project, facts)))
 
 
 #: Names of what lets one rank act before the others, or makes them wait for each other.
@@ -987,7 +987,7 @@ def _callers_here(site: CallSite) -> Iterator[CallSite]:
                 yield dataclasses.replace(site, node=node, around=around)
 
 
-def _calls_of(name: str, body: list[ast.stmt], names: Names) -> Iterator[bool]:
+def _calls_of(name: str, body: list[ast.stmt], names: _Names) -> Iterator[bool]:
     """For every call of a function, or of a method of any object (`.name`), below `body`: whether a test or a decorator
     keeps it to one rank."""
     for node, one_rank in _expressions(body, names):
@@ -996,7 +996,7 @@ def _calls_of(name: str, body: list[ast.stmt], names: Names) -> Iterator[bool]:
             yield one_rank
 
 
-def _expressions(body: list[ast.stmt], names: Names, one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def _expressions(body: list[ast.stmt], names: _Names, one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """All parts of expressions below `body`, each with whether a test or a decorator keeps it to one rank."""
     own = names.own
     for statement in body:

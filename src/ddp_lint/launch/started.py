@@ -8,7 +8,7 @@ import functools
 import pathlib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.search import importers, programs
@@ -197,16 +197,20 @@ def launched_under(project: Project, facts: ModuleFacts) -> frozenset[str]:
 
 
 def _backends(project: Project, facts: ModuleFacts) -> frozenset[str]:
+    commands = _commands_of(project, facts, lambda start: bool(start.launcher))
+    return frozenset(backend for _, start in commands for backend in _backends_of(project, start))
+
+
+def _commands_of(project: Project, facts: ModuleFacts, counts: Callable[[Start], bool]) -> Iterator[tuple[str, Start]]:
+    """The commands in a file itself, the scripts and the texts of the project that start the file, or a program that
+    imports it, each with the file that it is in. `counts`: which of them are looked for."""
     own = facts.source.inside
     every = ((own, _starts_in(project, own)), *_scripts(project), *_texts(project))
-    among = [(script, s) for script, found in every for s in found if s.launcher and not s.said]
-    found = set[str]()
-    for program in _with_importers(project, facts) if among else ():
+    among = [(script, start) for script, found in every for start in found if counts(start) and not start.said]
+    for program in _with_programs(project, facts, importers) if among else ():
         inside = program.source.inside
         same = frozenset(project.contents.named(posixpath.basename(inside).lower()))
-        starts = (start for script, start in among if _is_meant(inside, start.target, script, same))
-        found |= {backend for start in starts for backend in _backends_of(project, start)}
-    return frozenset(found)
+        yield from ((script, start) for script, start in among if _is_meant(inside, start.target, script, same))
 
 
 def _backends_of(project: Project, start: Start) -> set[str]:
@@ -217,26 +221,21 @@ def _backends_of(project: Project, start: Start) -> set[str]:
     return {found[1] if (found := _BACKEND.search(text)) else "" for text in texts} or {""}
 
 
-def _with_programs(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
-    """A file, and the programs that import it, directly or through another file."""
+def _with_programs(
+    project: Project, facts: ModuleFacts, find: Callable[..., Iterator[ModuleFacts]] = programs
+) -> Iterator[ModuleFacts]:
+    """A file and, where it is no program itself, the programs that import it, directly or through another file; with
+    `importers` directly."""
     yield facts
     if facts.name and not facts.file.holds("__main__"):
-        yield from programs(project, facts.name, holding=("__main__", "parse_args"))
+        yield from find(project, facts.name, holding=("__main__", "parse_args"))
 
 
 def launched(project: Project, facts: ModuleFacts, local_rank: str) -> Launch | None:
     """The first command in a file itself, the scripts and the texts of the project that starts the file, or else a
     program that imports it, by a launcher that passes the local rank in one way (`Start.local_rank`)."""
-    own = facts.source.inside
-    every = ((own, _starts_in(project, own)), *_scripts(project), *_texts(project))
-    among = [(script, s) for script, found in every for s in found if s.local_rank == local_rank and not s.said]
-    for program in _with_importers(project, facts) if among else ():
-        inside = program.source.inside
-        same = frozenset(project.contents.named(posixpath.basename(inside).lower()))
-        for script, start in among:
-            if _is_meant(inside, start.target, script, same):
-                return Launch(start, script)
-    return None
+    commands = _commands_of(project, facts, lambda start: start.local_rank == local_rank)
+    return next((Launch(start, script) for script, start in commands), None)
 
 
 def place_of(project: Project, launch: Launch) -> str:
@@ -245,13 +244,6 @@ def place_of(project: Project, launch: Launch) -> str:
     text = project.contents.text(pathlib.Path(project.paths.absolute(launch.inside))) or ""
     line = next((line for line, start in _starts(text) if start == launch.start), 1)
     return f"{launch.inside}:{line}"
-
-
-def _with_importers(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts]:
-    """A file and, where it is no program itself, the programs that import it."""
-    yield facts
-    if facts.name and not facts.file.holds("__main__"):
-        yield from importers(project, facts.name, holding=("__main__", "parse_args"))
 
 
 def _is_meant(inside: str, target: str, script: str, same: frozenset[str]) -> bool:
@@ -309,12 +301,8 @@ def _all_starts(project: Project, names: str) -> Starts:
 
 
 def _starts_in(project: Project, inside: str) -> tuple[Start, ...]:
-    path = project.paths.absolute(inside)
-    if not project.texts.tested(path, "starts"):
-        return ()
-    with project.recording(apart=True):  # it depends on no more of the text
-        text = project.contents.text(pathlib.Path(path))
-    return tuple(start for _, start in _starts(text or ""))
+    text = project.texts.read_for(inside, "starts")
+    return tuple(start for _, start in _starts(text)) if text is not None else ()
 
 
 def starting(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 from collections.abc import Callable, Iterable
 
@@ -135,13 +134,5 @@ def gathered(
     files = project.contents.named(patterns or f"{starts['scripts']} {starts['texts']} {starts['settings']}")
     if len(files) > _FILES:
         return None
-    return frozenset(found for inside in files for found in _of_text(project, inside, test, read))
-
-
-def _of_text(project: Project, inside: str, test: str, read: Callable[[str], Iterable[str]]) -> Iterable[str]:
-    path = project.paths.absolute(inside)
-    if not project.texts.tested(path, test):
-        return ()
-    with project.recording(apart=True):  # it depends on no more of the text
-        text = project.contents.text(pathlib.Path(path))
-    return read(text or "")
+    texts = (project.texts.read_for(inside, test) for inside in files)
+    return frozenset(found for text in texts if text is not None for found in read(text))

@@ -90,7 +90,7 @@ def keywords_given(project: Project, kind: Kind) -> frozenset[str] | None:
 
 def _keywords_given(project: Project, kind: Kind) -> frozenset[str] | None:
     found: set[str | None] = set()
-    for facts in _files(project, _wrapping_files(project, kind)):
+    for facts in project.modules.but_tests(_wrapping_files(project, kind), _FILES):
         for call in calls_below(facts.tree):
             if project.meanings.of(facts, call.func) in _calls(kind):
                 found |= {keyword.arg for keyword in call.keywords} | ({None} if len(call.args) > 1 else set())
@@ -118,7 +118,7 @@ def _wrapping_files(project: Project, kind: Kind) -> list[pathlib.Path]:
 
 
 def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
-    files = list(_files(project, _wrapping_files(project, kind)))
+    files = list(project.modules.but_tests(_wrapping_files(project, kind), _FILES))
     found = {name: wrapping for facts in files for name, wrapping in _wrappings(project, facts, kind, {})}
     if not found:  # there is nothing that others could call
         return found
@@ -128,7 +128,7 @@ def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
 def _given(project: Project, kind: Kind) -> Given:
     paths, wrapping = _wrapping_files(project, kind), wrapping_functions(project, kind)
     calling = (path for name in wrapping for path in project.contents.holding(f"{name.rpartition('.')[2]}("))
-    files = _files(project, [*paths, *calling])
+    files = project.modules.but_tests([*paths, *calling], _FILES)
     new = [pair for facts in files for pair in _handed_in(project, facts, kind, wrapping, {})]
     return _followed(project, new, kind, wrapping)
 
@@ -140,14 +140,6 @@ def _followed(project: Project, new: list[_Found], kind: Kind, wrapping: Wrappin
         new = [(key, handed) for key, handed in new if found.setdefault(key, handed) is handed]
         new = [pair for key, handed in new for pair in _handed_on(project, key, handed, kind, wrapping)]
     return found
-
-
-def _files(project: Project, paths: Iterable[pathlib.Path]) -> Iterator[ModuleFacts]:
-    each = dict.fromkeys(paths)
-    for path in each if len(each) <= _FILES else ():
-        facts = project.modules.facts_of(path)
-        if facts is not None and not facts.source.is_test:
-            yield facts
 
 
 def _scopes(project: Project, facts: ModuleFacts) -> Iterator[tuple[FunctionNode, ClassFacts | None]]:

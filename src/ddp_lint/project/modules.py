@@ -7,6 +7,7 @@ import collections
 import os
 import pathlib
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ddp_lint.project.contents import Contents
@@ -115,6 +116,14 @@ class Modules:
             self._keep(path, self._still_used(path) or self._read_for_all(path))
         self._results.note(self._bases[path])
         return self._facts[path]
+
+    def but_tests(self, paths: Iterable[pathlib.Path], most: int | None = None) -> Iterator[ModuleFacts]:
+        """The facts of the modules in files, but for tests, each once; none where there are more files than `most`."""
+        each = dict.fromkeys(paths)
+        for path in each if most is None or len(each) <= most else ():
+            facts = self.facts_of(path)
+            if facts is not None and not facts.source.is_test:
+                yield facts
 
     def known_facts(self, path: str | pathlib.Path) -> ModuleFacts | None:
         """The facts of the module in a file, if they were read."""

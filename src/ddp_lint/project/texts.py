@@ -56,6 +56,15 @@ class Texts:
             known[question] = _tested(self._contents.read(key), test)
         return known[question]
 
+    def read_for(self, inside: str, test: str) -> str | None:
+        """The text of a file, by its path below the root, for who reads of it no more than one of the `TESTS` finds;
+        None where that finds nothing."""
+        path = self._paths.absolute(inside)
+        if not self.tested(path, test):
+            return None
+        with self._results.recording(apart=True):
+            return self._contents.text(pathlib.Path(path))
+
     def answer(self, kind: str, what: str, file: SourceFile | None) -> str:
         """The answer of a text to a question of one of the kinds `OF_TEXT`."""
         if kind == SAYS:

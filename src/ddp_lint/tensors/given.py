@@ -614,10 +614,7 @@ def _given_by_all(
         return None
     given = _Given(project, name, _defaults_of(function).get(name, missing))
     found: list[_Values] = []
-    for path in paths:
-        user = project.modules.facts_of(path)
-        if user is None or user.source.is_test:
-            continue
+    for user in project.modules.but_tests(paths):
         for use in uses(user, word):
             if project.meanings.of(user, use.node) != whole:
                 continue

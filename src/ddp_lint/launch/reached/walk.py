@@ -12,7 +12,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import pathlib
 import posixpath
 import re
 from collections.abc import Hashable, Iterable, Mapping
@@ -138,11 +137,8 @@ def _bodies_of(project: Project) -> Bodies | None:
 
 
 def _names(project: Project, inside: str) -> FileNames | None:
-    path = project.paths.absolute(inside)
-    if not project.texts.tested(path, "names"):
-        return None
-    with project.recording(apart=True):  # it depends on no more of the text
-        return names_of(project.contents.text(pathlib.Path(path)) or "")
+    text = project.texts.read_for(inside, "names")
+    return names_of(text) if text is not None else None
 
 
 def _added(found: _Bits[_T], key: _T, bits: int) -> int:

@@ -8,16 +8,15 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.backend import for_hosts_alone
 from ddp_lint.launch.communicating import (
     Code,
     asks_for_group,
     communicating,
     has_backward,
-    is_collective,
     leaving,
     shows_or_takes,
+    waits,
 )
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import is_world_of_one, runs_alone, several_ranks
@@ -230,7 +229,7 @@ class CollectiveInFinally(Rule):
     def _waits(self, call: cst.Call) -> bool:
         """Whether a call of the `finally` is a collective that says so by its name."""
         name = self.module.callee(call) or self.module.qualified(call.func)
-        return is_collective(name) or (not name and called(call) in frameworks.distinctive())
+        return waits(name, called(call))
 
     def _is_of_all(self, call: cst.Call, around: cst.Try) -> bool:
         """Whether no test in the `finally` keeps the rank that has failed away from the collective."""
