@@ -79,6 +79,8 @@ class _Characters:
 _REEXPORT_LIMIT = 16
 #: What answers the questions about what all methods of a class do.
 _OF_METHODS = {STORES: digest_of_stores, CALLS: digest_of_calls, SUMS: digest_derived}
+#: Kinds of questions that the text alone answers, without a tree of it.
+_OF_TEXT = frozenset({SAYS, SHOWS, TESTED})
 #: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
 _KEPT_SOURCE = 4_000_000
 
@@ -466,19 +468,15 @@ class Project(KeptResults):
         changed = graft(facts.tree, tree, facts.source.text, file.text)
         if changed is None:
             return False
-        before, old = self._words_held(key), facts.source
+        before = self._words_held(key)
         self._open[key] = file
         self._held = dict(self._open)
         facts.renew(file)
         self._parts[key] = parts
         gone = {f"file:{inside}", *(node.__dict__["question"] for node in changed)}
-        for question in self._questions_about(inside):
-            kind, _, rest = question.partition(":")
-            what = rest.partition(":")[0]
-            text = kind in (SAYS, SHOWS, TESTED)
-            if (kind in _OF_METHODS and changed) or (
-                text and self._answer_of(kind, what, old) != self._answer_of(kind, what, file)
-            ):
+        for question, answer in self._questions_about(inside).items():
+            kind = question.partition(":")[0]
+            if (kind in _OF_METHODS and changed) or (kind in _OF_TEXT and answer != self._part_answer(question)):
                 gone.add(question)
         self._forget([*gone, *self._about_frameworks(key), *self._about_words(before, key)])
         return True
@@ -499,11 +497,12 @@ class Project(KeptResults):
     def _words_held(self, key: str) -> set[str]:
         return {word for word in self._holding if self._holds(word, key)}
 
-    def _questions_about(self, inside: str) -> list[str]:
-        """The questions about a file that kept results depend on; their answers are forgotten."""
-        for question in [question for question in self._answers if question.endswith(f":{inside}")]:
-            del self._answers[question]
-        return [item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}")]
+    def _questions_about(self, inside: str) -> dict[str, str | None]:
+        """The questions about a file that kept results depend on, with the answers until now, which are forgotten."""
+        about = [question for question in self._answers if question.endswith(f":{inside}")]
+        known = {question: self._answers.pop(question) for question in about}
+        asked = (item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}"))
+        return {question: known.get(question) for question in asked}
 
     def _answer_of(self, kind: str, what: str, file: SourceFile | None) -> str:
         """What the text of a file says to a question about it that is not about its syntax."""
@@ -513,7 +512,8 @@ class Project(KeptResults):
 
     def change(self, path: pathlib.Path, file: SourceFile | None) -> None:
         """From now on `file` is the content of `path`, regardless of the disk; None: the file on disk, as it is now.
-        What depends on the content is computed again at its next use. Needs `changing`."""
+        What depends on the content is computed again at its next use; a result that rests on something that the text
+        says still is kept. Needs `changing`."""
         key = os.path.normpath(path)
         before = self._words_held(key)
         if file is None:
@@ -526,8 +526,12 @@ class Project(KeptResults):
         self._parts.pop(key, None)
         if file is None:
             self._look_again(key)
-        of_file = self._questions_about(self._relative(key))
-        self._forget([*of_file, *self._about_frameworks(key), *self._about_words(before, key)])
+        gone = [
+            question
+            for question, answer in self._questions_about(self._relative(key)).items()
+            if question.partition(":")[0] not in _OF_TEXT or answer != self._part_answer(question)
+        ]
+        self._forget([*gone, *self._about_frameworks(key), *self._about_words(before, key)])
 
     def _holds(self, word: str, key: str) -> bool:
         file = self._held.get(key)
@@ -727,11 +731,13 @@ class Project(KeptResults):
     def _says(self, words: str, path: str) -> bool:
         """Whether the text of a file has the words."""
         inside = self._relative(path)
-        self._note(f"{SAYS}:{words}:{inside}")
         if self._resting is None and path not in self._held and f"file:{inside}" in self._answers and words.isascii():
-            return self._words.holds(path, words)  # its digest is known, so that it need not be decoded again
-        file = self._content(path)
-        return file is not None and words in file.text
+            says = self._words.holds(path, words)  # its digest is known, so that it need not be decoded again
+        else:
+            file = self._content(path)
+            says = file is not None and words in file.text
+        self._ask(f"{SAYS}:{words}:{inside}", str(int(says)))
+        return says
 
     def dependencies(self, asked: set[Asked], shown: Iterable[str] = (), *, places: bool = False) -> dict[str, str]:
         """The questions behind what was recorded, each with the digest of its answer. `shown`: files, by their paths
@@ -787,7 +793,7 @@ class Project(KeptResults):
         if question not in self._answers:
             kind, what, inside = question.split(":", 2)
             path = self.absolute(inside)
-            if kind in (SAYS, SHOWS, TESTED):
+            if kind in _OF_TEXT:
                 self._answers[question] = self._answer_of(kind, what, self._content(path))
             elif kind in _OF_METHODS:
                 with self.recording(apart=True):
