@@ -95,7 +95,7 @@ def sites_of(facts: ModuleFacts, project: Project) -> list[Site]:
             if not isinstance(statement, (ast.Expr, ast.Assign)) or not isinstance(value, ast.Call):
                 continue
             target = facts.imports.resolve(dotted_ast(value.func))
-            entry = load().collectives.get(canonical(project.canonical(target))) if target else None
+            entry = load().collectives.get(canonical(project.meanings.canonical(target))) if target else None
             if entry is not None and entry.kind == "collective" and not entry.implicit:
                 found.append(Site(function, statement, entry.op))
     return [s for s in found if s.function is _innermost(s.statement, found)]
@@ -181,7 +181,7 @@ def planted(root: pathlib.Path, settings: Settings) -> Iterator[Mutant]:
     """All mutants of a checkout, in functions that are clean as they stand."""
     project = Project(root)
     for path in sorted(root.rglob("*.py")):
-        facts = project.facts_of(path) if path.is_file() else None
+        facts = project.modules.facts_of(path) if path.is_file() else None
         sites = sites_of(facts, project) if facts is not None else []
         if facts is None or not sites:
             continue
@@ -196,7 +196,7 @@ def _within(line: int, function: Function) -> bool:
 
 def found(mutant: Mutant, root: pathlib.Path, settings: Settings) -> bool:
     project = Project(root)
-    file = SourceFile.of_text(project.shown(mutant.path), mutant.text)
+    file = SourceFile.of_text(project.paths.shown(mutant.path), mutant.text)
     return any(f.span.line in mutant.right for f in check_file(file, mutant.path, project, settings))
 
 

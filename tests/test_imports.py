@@ -1,4 +1,5 @@
-"""No import circles: what a module imports, for types too, never leads back to it through more than two others."""
+"""No import circles: what a module imports, for types too, never leads back to it through more than two others. The
+packages that all others stand on import one way."""
 
 from __future__ import annotations
 
@@ -6,16 +7,37 @@ import ast
 import pathlib
 from collections.abc import Iterator
 
+import pytest
+
 import ddp_lint
 
 SOURCE = pathlib.Path(ddp_lint.__file__).parent
 #: Files in the largest circle.
 LARGEST = 3
+#: Packages each of which imports only those before it, and none of the others but `findings`, `files` and `derived`.
+LAYERS = ("source", "knowledge", "project", "program", "view")
+BELOW = {"ddp_lint.findings", "ddp_lint.files", "ddp_lint.derived"}
 
 
 def test_no_circle_of_imports_has_more_than_three_files() -> None:
     circles = [sorted(circle) for circle in strongly_connected(imports()) if len(circle) > LARGEST]
     assert circles == []
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_what_all_stand_on_imports_one_way(layer: str) -> None:
+    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    upwards = {
+        (module, target)
+        for module, targets in imports().items()
+        for target in targets - BELOW
+        if _package(module) == layer and _package(target) not in allowed
+    }
+    assert upwards == set()
+
+
+def _package(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
 
 
 def imports(source: pathlib.Path = SOURCE) -> dict[str, set[str]]:

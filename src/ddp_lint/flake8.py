@@ -86,7 +86,7 @@ class _Session:
         multiprocessing.util.Finalize(self, self._cache.save, exitpriority=1)
 
     def check(self, text: str, path: pathlib.Path) -> FileResult:
-        file = SourceFile.of_text(self.checker.project.shown(path), text, self.checker.project.inside(path))
+        file = SourceFile.of_text(self.checker.project.paths.shown(path), text, self.checker.project.paths.inside(path))
         on_disk = _is_on_disk(file, path)
         kept = self._cache.get(path) if on_disk else None
         if kept is not None:

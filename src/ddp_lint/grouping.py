@@ -108,8 +108,8 @@ class _Callers:
         return all(self._calls_are_at(name, self._known[name]) for name in sorted(names))
 
     def _calls_are_at(self, name: str, known: set[tuple[str, int]]) -> bool:
-        for path in self._project.holding(f"{name}("):
-            facts = self._project.facts_of(path)
+        for path in self._project.contents.holding(f"{name}("):
+            facts = self._project.modules.facts_of(path)
             if facts is None:
                 return False
             calls = (use.call for use in uses(facts, name) if use.call is not None)

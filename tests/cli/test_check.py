@@ -278,9 +278,9 @@ def test_texts_are_checked_as_if_they_were_on_disk(project: pathlib.Path) -> Non
     texts[lib] = "import torch.distributed as dist\ndef sync():\n    dist.barrier()\n"
     assert [f.code for f in check_texts(texts, [train], settings)[train]] == ["DDP101"]
     searching = Project(project)
-    searching.take_instead({lib: SourceFile("lib.py", texts[lib], "lib.py")})
-    assert searching.holding("barrier") == (lib,)
-    assert searching.holding("pass") == ()
+    searching.contents.take_instead({lib: SourceFile("lib.py", texts[lib], "lib.py")})
+    assert searching.contents.holding("barrier") == (lib,)
+    assert searching.contents.holding("pass") == ()
 
 
 def test_fix_leaves_suppressed_lines_alone(check: Check, project: pathlib.Path) -> None:

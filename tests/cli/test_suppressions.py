@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddp_lint.engine.suppressions import apply, suppressions
 from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.rules.registry import all_rules, documented
 from ddp_lint.source import SourceFile
-from ddp_lint.source.suppressions import apply, suppressions
 
 ALL = frozenset(documented())
 

@@ -1784,6 +1784,399 @@ BrokenPipeError: [Errno 32] Broken pipe
 RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect [10.0.0.1]:7841: Connection timed out
 """,
     ),
+    (
+        "SLURM kills the other tasks after one has failed",
+        "child-failed-no-traceback",
+        2,
+        None,
+        "task 2: Exited with exit code 1",
+        """srun: error: gpu07: task 2: Exited with exit code 1
+srun: launch/slurm: _step_signal: Terminating StepId=8123.0
+slurmstepd: error: *** STEP 8123.0 ON gpu07 CANCELLED AT 2024-03-02T08:00:36 ***
+srun: error: gpu07: tasks 0-1: Killed
+srun: error: gpu08: task 7: Killed
+srun: error: gpu08: tasks 4-6: Killed
+""",
+    ),
+    (
+        "SLURM kills a task, then the others",
+        "exit-sigkill",
+        1,
+        None,
+        "task 1: Killed",
+        """srun: error: gpu07: task 1: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=8123.0
+slurmstepd: error: *** STEP 8123.0 ON gpu07 CANCELLED AT 2024-03-02T08:00:36 ***
+srun: error: gpu07: tasks 0,2-3: Killed
+""",
+    ),
+    (
+        "a task of HCCL timed out",
+        "nccl-timeout",
+        None,
+        "model.py:40",
+        "task timeout",
+        """Traceback (most recent call last):
+  File "/home/u/model.py", line 40, in sync
+    torch.sum(sizes).item()
+RuntimeError: ACL stream synchronize failed.
+EI9999: Inner Error!
+EI9999: 2024-10-21-10:42:00.358.410  The error from device(chipId:3, dieId:0), serial number is 9, hccl fftsplus task timeout occurred during task execution, stream_id:5, timeout:30min(default).
+        TraceBack (most recent call last):
+""",
+    ),
+    (
+        "an NPU's task timed out, without a traceback",
+        "nccl-timeout",
+        None,
+        None,
+        "[task timeout]",
+        """EH9999: Inner Error!
+        rtDeviceSynchronize execute failed, reason=[task timeout][FUNC:FuncErrorReason][FILE:error_message_manage.cc][LINE:53]
+[W NPUStream.cpp:365] Warning: NPU warning, error code is 107020[Error]: .
+""",
+    ),
+    (
+        "a rendezvous of torch_xla lost its server",
+        "store-peer-closed",
+        None,
+        "step.py:72",
+        "Socket closed",
+        """Exception in device=TPU:6: tensorflow/compiler/xla/xla_client/mesh_service.cc:294 : Failed to meet rendezvous 'loss_reduce': Socket closed (14)
+Traceback (most recent call last):
+  File "/opt/conda/lib/python3.7/site-packages/torch_xla/distributed/xla_multiprocessing.py", line 231, in _start_fn
+    fn(gindex, *args)
+  File "/home/u/step.py", line 72, in train_step
+    reduced
+""",
+    ),
+    (
+        "the mesh master of torch_xla is not reached",
+        "rendezvous-connection",
+        None,
+        None,
+        "mesh master",
+        """Failed to connect to client mesh master: node0:56419
+Traceback (most recent call last):
+  File "/home/u/spawn.py", line 73, in <module>
+    xmp.spawn(run, args=(), nprocs=8)
+  File "/opt/conda/lib/python3.6/site-packages/torch/multiprocessing/spawn.py", line 112, in join
+    (error_index, exitcode)
+Exception: process 1 terminated with exit code 17
+""",
+    ),
+    (
+        "requires_grad of an older FSDP",
+        "fsdp-requires-grad",
+        None,
+        "train.py:8",
+        "FlatParameter",
+        TRACE.format(line=8, code="model = FSDP(model)")
+        + "ValueError: `FlatParameter` requires uniform `requires_grad`\n",
+    ),
+    (
+        "what NCCL calls the last error, without the exception before it",
+        "nccl-remote-error",
+        None,
+        "train.py:44",
+        "closed by remote peer",
+        """ProcessGroupNCCL.cpp:1275, internal error, NCCL version 2.14.3
+ncclInternalError: Internal check failed.
+Last error:
+Net : Connection closed by remote peer user<43236>
+Traceback (most recent call last):
+  File "/home/u/train.py", line 44, in train
+    trainer.fit(model)
+  File "/opt/conda/lib/python3.9/site-packages/lightning/pytorch/trainer/trainer.py", line 529, in fit
+    call._call_and_handle_interrupt(
+""",
+    ),
+    (
+        "a warning of an old NCCL says why the collective failed",
+        "cuda-oom",
+        None,
+        "toy.py:10",
+        "out of memory",
+        """node1:101211:106353 [0] init.cu:218 WARN Cuda failure 'out of memory'
+node1:101211:106353 [0] INFO init.cu:191 -> 3
+Traceback (most recent call last):
+  File "/home/u/toy.py", line 10, in run
+    dist.all_reduce(tensor)
+RuntimeError: NCCL error in: /pytorch/torch/lib/THD/base/data_channels/DataChannelNccl.cpp:324, internal error
+""",
+    ),
+    (
+        "no InfiniBand is there, and none is needed",
+        "unknown",
+        None,
+        None,
+        None,
+        """node1:205826:205907 [0] NCCL INFO NET/IB : No device found.
+node1:205826:205907 [0] NCCL INFO NET/Socket : Using [0]eth0:10.221.109.254<0>
+node1:205826:205907 [0] NCCL INFO Using network Socket
+""",
+    ),
+    (
+        "the log ends in the name of the exception that Ray raises again",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "RayTaskError",
+        """ray.exceptions.RayTaskError(ActorDiedError): ray::Runner.run() (pid=20877, ip=10.0.0.4, actor_id=0009f2)
+  File "/home/u/main.py", line 241, in run
+    trainer.fit()
+  File "/home/u/base.py", line 50, in __call__
+    output = ray.get(output)
+ray.e
+""",
+    ),
+    (
+        "the log ends in the message that a `raise` of several lines has",
+        "cuda-fork",
+        1,
+        "train.py:24",
+        "forked subprocess",
+        """-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/home/u/train.py", line 24, in loop
+    accelerator = Accelerator()
+  File "/opt/conda/lib/python3.7/site-packages/torch/cuda/__init__.py", line 161, in _lazy_init
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with
+""",
+    ),
+    (
+        "CUDA was initialised before notebook_launcher",
+        "cuda-fork",
+        None,
+        None,
+        "causing CUDA to be initialized",
+        """W0422 05:09:47.881000 204 torch/multiprocessing/spawn.py:169] Terminating process 249 via signal SIGTERM
+notebook_launcher failed: An issue was found when verifying a stable environment for the notebook launcher. Please review your imports to identify which one is problematic and causing CUDA to be initialized.
+""",
+    ),
+    (
+        "an HPU that another process has",
+        "invalid-device",
+        None,
+        None,
+        "synDeviceAcquire",
+        """HCCL demo error: In function initDevice(): synDeviceAcquire(&resources.deviceHandle, nullptr) failed with synapse error: 20
+""",
+    ),
+    (
+        "two processes write into one line that there is no NCCL",
+        "python-exception",
+        None,
+        None,
+        "NCCL built in",
+        """raise RuntimeError("Distributed package doesn't have NCCL " "built in")
+: RuntimeErrorDistributed package doesn't have NCCL built in:
+Distributed package doesn't have NCCL built in
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 0 (pid: 14708) of binary: C:\\venv\\python.exe
+""",
+    ),
+    (
+        "Horovod's launcher",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "Process 2 exit",
+        """[2]<stderr>:command terminated with exit code 1
+Process 2 exit with status code 1.
+Traceback (most recent call last):
+  File "/usr/local/bin/horovodrun", line 8, in <module>
+    sys.exit(run_commandline())
+  File "/usr/local/lib/python3.7/dist-packages/horovod/runner/gloo_run.py", line 323, in launch_gloo
+    .format(name=name, code=exit_code))
+RuntimeError: Horovod detected that one or more processes exited with non-zero status
+""",
+    ),
+    (
+        "the kernel's log of a crash in native code",
+        "exit-sigsegv",
+        None,
+        None,
+        "segfault at",
+        "[Mon Jun 23 19:39:31 2025] python3.10[3078129]: segfault at 60 ip 00007f24b8cf2616 sp 00007ffc0f212680 error 4 in libc10_cuda.so[7f24b8cc8000+5c000]\n",
+    ),
+    (
+        "the kernel's log of a fault of an AMD GPU",
+        "device-assert",
+        None,
+        None,
+        "page fault",
+        "[22340.105945] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32775, for process python3 pid 172865)\n",
+    ),
+    (
+        "NCCL on InfiniBand got another size",
+        "collective-mismatch",
+        None,
+        None,
+        "collective mismatch error",
+        "node1:1307367:1307586 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.6<58683> collective mismatch error, local size 496640 remote size 65536\n",
+    ),
+    (
+        "NCCL on sockets got another size",
+        "collective-mismatch",
+        None,
+        None,
+        "message truncated",
+        "node1:2918:3333 [0] src/transport/net_socket.cc:200 NCCL WARN NET/Socket : message truncated : receiving 696320 bytes instead of 32768\n",
+    ),
+    (
+        "NCCL read another group's message",
+        "nccl-system-error",
+        None,
+        None,
+        "bootstrap.cc",
+        "node2:4827:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4\n",
+    ),
+    (
+        "ZeRO-3 compares the order of the modules",
+        "collective-mismatch",
+        None,
+        "train.py:77",
+        "disagreement",
+        TRACE.format(line=77, code="loss = model(batch)")
+        + "RuntimeError: disagreement between rank0 and rank1: rank0: [1, 2, 3], rank1: [1, 3]\n",
+    ),
+    (
+        "one rank says that rank 0 did not answer in a monitored barrier",
+        "monitored-barrier",
+        None,
+        "train.py:138",
+        "successfully reached monitoredBarrier",
+        """[rank1]:[E ProcessGroupGloo.cpp:144] Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.
+ Original exception:
+[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:133] Timed out waiting 1800000ms for send operation to complete
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/u/train.py", line 138, in epoch
+[rank1]:     dist.barrier()
+""",
+    ),
+    (
+        "the launcher of a later node loses the first one's rendezvous",
+        "store-peer-closed",
+        None,
+        None,
+        "keep-alive heartbeat",
+        "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'node1_187281_0' has failed to send a keep-alive heartbeat to the rendezvous 'none' due to an error of type RendezvousConnectionError.\n",
+    ),
+    (
+        "the launcher names a rank of which the log has nothing",
+        "python-exception",
+        None,
+        "train.py:9",
+        "no_sync",
+        """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 9, in main
+[rank0]:     with model.no_sync():
+[rank0]: AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 3
+W1126 23:28:07.821000 402381 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 402434 closing signal SIGTERM
+E1126 23:28:11.641000 402381 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 402435) of binary: /opt/conda/bin/python
+""",
+    ),
+    (
+        "torch's own tests are no code of the user",
+        "python-exception",
+        None,
+        "test_mine.py:4",
+        "error code 10",
+        """Traceback (most recent call last):
+  File "/home/u/test_mine.py", line 4, in test
+    self._join_processes(run)
+  File "/home/u/pytorch/torch/testing/_internal/common_distributed.py", line 926, in _check_return_codes
+    raise RuntimeError(error)
+RuntimeError: Process 0 exited with error code 10
+""",
+    ),
+    (
+        "ranks wait for one another at the start, and go on",
+        "unknown",
+        None,
+        None,
+        None,
+        """INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)
+INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:1 to store for rank: 0
+INFO:torch.distributed.distributed_c10d:Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.
+INFO:torch.distributed.distributed_c10d:Rank 1: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.
+""",
+    ),
+    (
+        "ranks wait for one another at the start, and do not go on",
+        "store-timeout",
+        None,
+        None,
+        "Waiting in store based barrier",
+        "INFO:torch.distributed.distributed_c10d:Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)\n",
+    ),
+    (
+        "a tracker's service has ended",
+        "python-exception",
+        None,
+        "train.py:160",
+        "Broken pipe",
+        """Traceback (most recent call last):
+  File "/home/u/train.py", line 160, in train
+    wandb.log(metrics)
+  File "/opt/lib/python3.10/site-packages/wandb/sdk/lib/sock_client.py", line 130, in _sendall_with_error_handle
+    sent = self._sock.send(data)
+BrokenPipeError: [Errno 32] Broken pipe
+""",
+    ),
+    (
+        "SageMaker's words for a script that failed",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "ExecuteUserScriptError",
+        """UnexpectedStatusException: Error for Training job pytorch-training-2022-01-25: Failed. Reason: AlgorithmError: ExecuteUserScriptError:
+ExitCode 1
+""",
+    ),
+    (
+        "a rank dumps because it timed out by itself, another one because it was told to",
+        "nccl-timeout",
+        None,
+        None,
+        "from this local rank",
+        """[rank1]:[E1128 21:11:49.041194513 ProcessGroupNCCL.cpp:1870] [PG ID 0 PG GUID 0(default_pg) Rank 1] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 22, last completed NCCL work: 21.
+[rank0]:[E1128 21:11:49.041188078 ProcessGroupNCCL.cpp:1806] [PG ID 0 PG GUID 0(default_pg) Rank 0] Observed flight recorder dump signal from another rank via TCPStore.
+[rank2]:[E1128 21:11:49.041253142 ProcessGroupNCCL.cpp:1870] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last enqueued NCCL work: 22, last completed NCCL work: 21.
+""",
+    ),
+]
+
+#: Exceptions, and words of the cause and of the remedy that they get.
+WORDS = [
+    ("TypeError: cannot pickle 'module' object", "pickled", "top of a module"),
+    ("AttributeError: Can't pickle local object 'loader.<locals>.collate'", "pickled", "top of a module"),
+    ("RuntimeError: Distributed package doesn't have NCCL built in", "no NCCL", "gloo"),
+    (
+        "AssertionError: req MetadataIndex(fqn='embed.weight', offset=torch.Size([0, 0]), index=0) mismatch sizes torch.Size([15])",
+        "another shape",
+        "configuration",
+    ),
+    (
+        "ImportError: /opt/conda/lib/python3.8/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister",
+        "older libnccl",
+        "LD_LIBRARY_PATH",
+    ),
+    ("RuntimeError: Gloo connectFullMesh failed with [pair.cc:152] no error", "loopback", "GLOO_SOCKET_IFNAME"),
+    (
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+        "interrupted",
+        "head -c",
+    ),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.84 GiB.", "activations", "smaller batch"),
+    (
+        "RuntimeError: world_size (8) is not equal to tensor_model_parallel_size (4) x 1",
+        "number of processes",
+        "product",
+    ),
+    ("RuntimeError: broadcast isn't implemented on backend [xpu]", "backend", "init_process_group"),
+    ("FloatingPointError: Fatal error: gradients are inconsistent between workers.", "norms", "legacy_ddp"),
+    ("RuntimeError: wait: hccl fftsplus task timeout occurred during task execution", "HCCL", "HCCL_EXEC_TIMEOUT"),
 ]
 
 #: Two processes of one job, one of which only meets the end of the other.

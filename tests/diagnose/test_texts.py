@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.diagnose import diagnosed
-from tests.diagnose.samples import MARKS, SAMPLES, TWO
+from tests.diagnose.samples import MARKS, SAMPLES, TRACE, TWO, WORDS
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,47 @@ def test_sample(name, kind, rank, line, root, log):
     found = diagnosed(log.split("\n"))
     assert (found["kind"], found["culprit_rank"], found["line"]) == (kind, rank, line)
     assert root is None or any(root in quoted for quoted in found["root"])
+
+
+@pytest.mark.parametrize(("raised", "cause", "fix"), WORDS)
+def test_words(raised, cause, fix):
+    found = diagnosed((TRACE.format(line=7, code="run()") + raised).split("\n"))
+    assert cause in found["cause"] and fix in found["fix"]
+
+
+def test_what_a_copy_cannot_pickle_is_an_fsdp_model():
+    copies = '  File "/usr/lib/python3.11/copy.py", line 161, in deepcopy\n    rv = reductor(4)\n'
+    log = TRACE.format(line=7, code="ema = copy.deepcopy(model)") + copies + "TypeError: cannot pickle 'module' object"
+    assert diagnosed(log.split("\n"))["codes"] == ["DDP609"]
+
+
+def test_what_is_no_pickle_is_a_file_where_one_is_read():
+    reads = '  File "/opt/lib/python3.11/site-packages/torch/serialization.py", line 1470, in load\n    raise\n'
+    error = "_pickle.UnpicklingError: invalid load key, 'v'."
+    found = diagnosed((TRACE.format(line=7, code="torch.load(path)") + reads + error).split("\n"))
+    assert (found["kind"], found["signature"]) == ("python-exception", "file-damaged")
+    assert diagnosed((TRACE.format(line=7, code="gather()") + error).split("\n"))["kind"] == "collective-mismatch"
+
+
+def test_an_exception_without_a_line_of_the_user_blames_none():
+    found = diagnosed(["RuntimeError: the loader gave up"])
+    assert (
+        found["line"] is None and "does not show which line" in found["cause"] and "Fix that line" not in found["fix"]
+    )
+
+
+def test_a_rank_that_timed_out_by_itself_waited():
+    log = next(log for name, *_, log in SAMPLES if name.startswith("a rank dumps because"))
+    found = diagnosed(log.split("\n"))
+    assert found["ranks"] == "ranks 1, 2 wait in a collective (work 22)"
+    assert "told this one" not in found["cause"] and "peers never called" in found["cause"]
+
+
+def test_a_log_that_ends_before_the_exception_does_not_blame_the_line():
+    found = diagnosed(TRACE.format(line=7, code="dist.barrier()").split("\n"))
+    assert (found["kind"], found["line"], found["confidence"]) == ("python-exception", "train.py:7", "low")
+    assert "ends before the exception" in found["cause"]
+    assert found["fix"].startswith("Get the lines that follow")
 
 
 @pytest.mark.parametrize(("mark", "shows_rank"), MARKS, ids=[mark for mark, _ in MARKS])

@@ -25,7 +25,7 @@ def _skipped(folder: pathlib.Path, order: str, *, records: bool = True) -> dict[
         project.stop_recording()
     found = {}
     for name in order:
-        facts = project.facts_of(folder / f"{name}.py")
+        facts = project.modules.facts_of(folder / f"{name}.py")
         assert facts is not None
         found[name] = [left_out for _, left_out in result_of(facts, project).skipped]
     return found
@@ -102,7 +102,7 @@ def test_what_was_evaluated_before_decides_nothing(calls_many: bool, tmp_path: p
 
 
 def _facts(project: Project, path: pathlib.Path) -> ModuleFacts:
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     return facts
 

@@ -11,6 +11,7 @@ from ddp_lint.divergence.analyse import graph_of, roots, summaries_of
 from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Node, guards_of_all
 from ddp_lint.divergence.values import Symbol, unknown
 from ddp_lint.project import Project
+from ddp_lint.project.modules import Modules
 
 analysis = importlib.import_module("ddp_lint.divergence.analyse")
 
@@ -21,7 +22,7 @@ def _graph(folder: pathlib.Path, source: str, name: str = "f") -> tuple[EventGra
     path = folder / "program.py"
     path.write_text("import torch.distributed as dist\n" + textwrap.dedent(source))
     project = Project(folder, folder)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     summaries = summaries_of(project)
     root = next(root for root in roots(facts, summaries) if root.name == name)
@@ -239,9 +240,9 @@ def test_a_table_of_many_imported_names_is_not_followed(
     imported = "".join(f"from m{n} import f{n}\n" for n in range(names))
     table = ", ".join(f"'{n}': f{n}" for n in range(names))
     parsed = set[str]()
-    read_file = Project._read
+    read_file = Modules._read
     monkeypatch.setattr(
-        Project, "_read", lambda self, path: parsed.add(pathlib.Path(path).stem) or read_file(self, path)
+        Modules, "_read", lambda self, path: parsed.add(pathlib.Path(path).stem) or read_file(self, path)
     )
     graph, _, _ = _graph(tmp_path, f"{imported}TABLE = {{{table}}}\ndef f(x):\n    TABLE['0'](x)\n")
     assert sum(isinstance(node, EventNode) for node in graph.nodes) == events
@@ -260,8 +261,8 @@ def test_functions_that_cannot_communicate_are_not_even_read(
         "def sync(x, rank):\n    if rank == 0:\n        dist.broadcast(x, 0)\n"
     )
     project = Project(tmp_path, tmp_path)
-    project.reach = {str(path): frozenset({"sync"})}
-    facts = project.facts_of(path)
+    project.communication.reach = {str(path): frozenset({"sync"})}
+    facts = project.modules.facts_of(path)
     assert facts is not None
     read = set[str]()
     has_calls = analysis._can_part
@@ -279,7 +280,7 @@ def _steps_of(folder: pathlib.Path, classes: int) -> int:
         "import abc\nimport torch.distributed as dist\n" + used + "".join(f"class C{n}{run}" for n in range(classes))
     )
     project = Project(folder, folder)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     assert len(analysis.result_of(facts, project).mismatches) == 1
     steps: int = project.effort.whole.steps

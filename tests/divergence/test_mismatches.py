@@ -32,7 +32,7 @@ def mismatches(folder: pathlib.Path, source: str, **others: str) -> tuple[Mismat
     path = folder / "program.py"
     path.write_text(HEAD + textwrap.dedent(source))
     project = Project(folder, folder)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     found = analyse(facts, project)
     assert found == _of_what_can_communicate(path, folder)
@@ -42,8 +42,8 @@ def mismatches(folder: pathlib.Path, source: str, **others: str) -> tuple[Mismat
 def _of_what_can_communicate(path: pathlib.Path, folder: pathlib.Path) -> tuple[Mismatch, ...]:
     """The same, found in the functions that `program.reach` leaves: it may never leave out one that communicates."""
     project = Project(folder, folder)
-    project.reach = index(project.python_files(), project.own.names, Place(str(folder), None))
-    facts = project.facts_of(path)
+    project.communication.reach = index(project.layout.files(), project.own.names, Place(str(folder), None))
+    facts = project.modules.facts_of(path)
     assert facts is not None
     return analyse(facts, project)
 
@@ -4840,7 +4840,7 @@ def test_what_is_found_does_not_depend_on_the_files_before(tmp_path: pathlib.Pat
     helpers = "def step(number, flag):\n    if flag:\n        dist.barrier()\n"
     alone = mismatches(tmp_path, source, helpers=helpers, other=other)
     project = Project(tmp_path, tmp_path)
-    found = [analyse(facts, project) for facts in map(project.facts_of, sorted(tmp_path.glob("*.py"))) if facts]
+    found = [analyse(facts, project) for facts in map(project.modules.facts_of, sorted(tmp_path.glob("*.py"))) if facts]
     assert len(found) == 3 and found[-1] == alone
 
 
@@ -5039,7 +5039,7 @@ def test_a_function_beyond_the_bound_says_so(tmp_path: pathlib.Path, monkeypatch
     path = tmp_path / "program.py"
     path.write_text(HEAD + textwrap.dedent(PARTING["rank branch"]))
     project = Project(tmp_path, tmp_path)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     result = result_of(facts, project)
     assert result.mismatches == () and [name for _, name in result.skipped] == ["f"]
@@ -5186,5 +5186,5 @@ def test_a_function_with_hundreds_of_groups_is_left_out(tmp_path: pathlib.Path) 
     path = tmp_path / "m.py"
     path.write_text(HEAD + "def f(x):\n" + "".join(made))
     project = Project(tmp_path)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None and [name for _, name in result_of(facts, project).skipped] == ["f"]

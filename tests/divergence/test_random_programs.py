@@ -17,7 +17,7 @@ def found(program: str, folder: pathlib.Path) -> bool:
     path = folder / "program.py"
     path.write_text(program)
     project = Project(folder, folder)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     return any(p.confidence is not Confidence.LOW for p in analyse(facts, project))
 

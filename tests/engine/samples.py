@@ -45,7 +45,7 @@ def check(
 
 def found(path: pathlib.Path, *, focus: bool, project: Project) -> list[Finding]:
     """All rules on one file, with or without focus."""
-    file = SourceFile.read(path, project.shown(path))
+    file = SourceFile.read(path, project.paths.shown(path))
     return check_file(file, path, project, Settings(project.root, ALL), focus=focus)
 
 

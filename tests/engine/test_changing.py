@@ -73,10 +73,10 @@ def test_after_edits_within_lines_the_findings_are_those_of_a_new_run(folder: st
         text = random_edits.edited(texts[path], chance)
         if text.count("\n") != texts[path].count("\n"):
             continue
-        facts = kept.project.known_facts(path)
+        facts = kept.project.modules.known_facts(path)
         texts[path] = text
         kept.change(path, file_of(kept, path, text))
-        grafted += facts is not None and kept.project.known_facts(path) is facts
+        grafted += facts is not None and kept.project.modules.known_facts(path) is facts
         new = Checker(settings, changing=True)
         for other, text in texts.items():
             new.change(other, file_of(new, other, text))
@@ -103,7 +103,7 @@ def found(checker: Checker, path: pathlib.Path, text: str) -> tuple[Finding, ...
 
 
 def file_of(checker: Checker, path: pathlib.Path, text: str) -> SourceFile:
-    return SourceFile.of_text(checker.project.shown(path), text, checker.project.inside(path))
+    return SourceFile.of_text(checker.project.paths.shown(path), text, checker.project.paths.inside(path))
 
 
 def edited(text: str, chance: random.Random) -> str:
@@ -150,14 +150,14 @@ def test_a_function_ends_where_its_last_line_ends_after_an_edit(tmp_path: pathli
 
     def end_of_function(text: str) -> int:
         checker.change(path, file_of(checker, path, text))
-        facts = checker.project.facts_of(path)
+        facts = checker.project.modules.facts_of(path)
         assert facts is not None
         return span_of(facts, facts.definitions["f"]).end_column
 
     assert end_of_function("def f(x):\n    g(x)\n") == len("    g(x)") + 1
-    facts = checker.project.known_facts(path)
+    facts = checker.project.modules.known_facts(path)
     assert end_of_function("def f(x):\n    g(x, x)\n") == len("    g(x, x)") + 1
-    assert checker.project.known_facts(path) is facts  # the tree was edited, not read again
+    assert checker.project.modules.known_facts(path) is facts  # the tree was edited, not read again
 
 
 def test_a_variable_that_changes_counts_with_its_new_value(tmp_path: pathlib.Path) -> None:

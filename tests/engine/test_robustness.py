@@ -125,7 +125,7 @@ def test_more_strings_in_a_row_than_libcst_takes_are_told_as_that(part: str, tmp
 
 def test_what_libcst_cannot_parse_is_placed_in_the_file_of_which_it_gets_a_part(tmp_path: pathlib.Path) -> None:
     write(tmp_path, {"a.py": "x = 1\n" * 40})
-    facts = Project(tmp_path).facts_of(tmp_path / "a.py")
+    facts = Project(tmp_path).modules.facts_of(tmp_path / "a.py")
     assert facts is not None
     placed = [of_file(CannotParse("?", line, 7), facts, [1, 30, 31]).line for line in (0, 1, 2, 3, 9)]
     assert placed == [1, 1, 30, 31, 31]

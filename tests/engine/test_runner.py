@@ -20,7 +20,8 @@ from ddp_lint.knowledge.project_names import Names
 from ddp_lint.program import Reach, index, reach
 from ddp_lint.program.mentions import FileMentions
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import ImportTable, Module, SourceFile
+from ddp_lint.source import ImportTable, SourceFile
+from ddp_lint.view import Module
 
 from .samples import ALL, HAZARD, OPS, check, codes, write
 

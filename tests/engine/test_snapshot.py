@@ -13,6 +13,7 @@ from ddp_lint.engine.runner import check_paths
 from ddp_lint.engine.snapshot import Snapshot
 from ddp_lint.grouping import grouped, words_of
 from ddp_lint.project import Project, states
+from ddp_lint.project.answers import Answers
 from ddp_lint.project.words import WordSearch
 
 from .samples import ALL, HAZARD, OPS, check, codes, write
@@ -42,13 +43,13 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The questions that are asked of the project from now on, to find out whether a result holds."""
     questions: list[str] = []
-    answer = Project.answer
+    answer = Answers.answer
 
-    def noted(self: Project, question: str) -> str:
+    def noted(self: Answers, question: str) -> str:
         questions.append(question)
         return answer(self, question)
 
-    monkeypatch.setattr(Project, "answer", noted)
+    monkeypatch.setattr(Answers, "answer", noted)
     return questions
 
 
@@ -95,8 +96,10 @@ def test_words_are_found_again_without_a_search(root: pathlib.Path, monkeypatch:
     def found() -> dict[str, list[str]]:
         project = Project(root)
         kept = Snapshot(project, root / "kept")
-        words = {word: sorted(p.name for p in project.holding(word)) for word in ("torch", "softmax(", "class A")}
-        kept.add_words(project.searched())
+        words = {
+            word: sorted(p.name for p in project.contents.holding(word)) for word in ("torch", "softmax(", "class A")
+        }
+        kept.add_words(project.contents.searched())
         kept.write()
         return words
 

@@ -94,7 +94,7 @@ def test_files_that_wrapping_ones_import_are_not_read_for_their_names(tmp_path: 
         (tmp_path / name).write_text(text)
     project = Project(tmp_path)
     assert set(wrapping_functions(project, "ddp")) == {"train.wrap"}
-    assert project.known_facts(tmp_path / "models.py") is None
+    assert project.modules.known_facts(tmp_path / "models.py") is None
 
 
 @pytest.mark.parametrize("text", ["def f(x): ...\n", "def wrap(net):\n    return DDP(net)\n"])

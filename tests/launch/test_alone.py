@@ -50,7 +50,7 @@ def test_below_the_test_for_the_program(tmp_path: pathlib.Path, before: str, wor
     text = DATA.format(before=before)
     (tmp_path / "data.py").write_text(text)
     project = Project(tmp_path)
-    facts = project.facts("data")
+    facts = project.modules.facts("data")
     assert facts is not None
     line = next(number for number, each in enumerate(text.splitlines(), 1) if each.endswith(word))
     assert comes_alone(facts, project, line) is is_alone
@@ -98,7 +98,7 @@ def test_a_method_that_the_program_of_ranks_does_not_mention(
         imports = "import torch.distributed as dist\n" if "ddp" in path else ""
         (tmp_path / path).write_text(f"{imports}from trainer import Trainer\n\n\n{body.format(first, last, started)}")
     project = Project(tmp_path)
-    facts = project.facts("trainer")
+    facts = project.modules.facts("trainer")
     assert facts is not None
     line = next(number for number, each in enumerate(text.splitlines(), 1) if "torch.load(" in each)
     assert comes_alone(facts, project, line) is is_alone
@@ -117,7 +117,7 @@ def test_a_program_beside_one_that_makes_the_group(tmp_path: pathlib.Path, progr
     (tmp_path / "train.py").write_text("from shared import train\n\ntrain()\n")
     (tmp_path / "shared.py").write_text("import torch\n\n\ndef train():\n    torch.save({}, 'a.pt')\n")
     project = Project(tmp_path)
-    facts = project.facts("shared")
+    facts = project.modules.facts("shared")
     assert facts is not None
     assert comes_alone(facts, project, 5) is is_alone
 
@@ -161,7 +161,7 @@ def test_a_rank_that_a_program_gives_as_a_number(
         f"import os\nfrom wraps import Model\n\nplace = os.getpid()\nmodel = Model({given})\nprint(model.infer(None))\n"
     )
     project = Project(tmp_path)
-    facts = project.facts("wraps")
+    facts = project.modules.facts("wraps")
     assert facts is not None
     line = next(number for number, each in enumerate(WRAPS.splitlines(), 1) if each.endswith("here"))
     assert comes_alone(facts, project, line) is is_alone
@@ -177,7 +177,7 @@ def test_a_method_that_programs_have_from_another_class(tmp_path: pathlib.Path) 
     )
     (tmp_path / "measure.py").write_text("from others import Model\n\nprint(Model(-1).infer(None))\n")
     project = Project(tmp_path)
-    facts = project.facts("wraps")
+    facts = project.modules.facts("wraps")
     assert facts is not None
     lines = [
         number for number, each in enumerate(WRAPS.splitlines(), 1) if each.endswith(("here", "self.net(batch).sum()"))

@@ -17,7 +17,7 @@ def cannot(root: pathlib.Path, files: dict[str, str], module: str = "train") -> 
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     project = Project(root)
-    facts = project.facts(module)
+    facts = project.modules.facts(module)
     assert facts is not None
     return cannot_be_imported(project, facts)
 
@@ -105,6 +105,6 @@ def test_what_may_be_there(tmp_path: pathlib.Path, files: dict[str, str]) -> Non
 def test_several_programs_in_one_file(tmp_path: pathlib.Path, text: str, together: bool) -> None:
     (tmp_path / "train.py").write_text(text)
     project = Project(tmp_path)
-    facts = project.facts("train")
+    facts = project.modules.facts("train")
     assert facts is not None
     assert is_put_together(project, facts) is together

@@ -10,6 +10,7 @@ from ddp_lint.launch.reached import walk
 from ddp_lint.launch.reached.names import FileNames, names_of
 from ddp_lint.launch.reached.walk import is_never_reached_from_programs, is_reached_from, reached
 from ddp_lint.project import Project
+from ddp_lint.project.changing import change
 from ddp_lint.source import SourceFile
 
 #: The function that is asked about is in `parts/losses.py`, beside one that is called.
@@ -48,7 +49,7 @@ def _project(folder: pathlib.Path, files: dict[str, str]) -> Project:
 
 
 def _is_left(project: Project, file: str, text: str) -> bool:
-    facts = project.facts_of(project.root / file)
+    facts = project.modules.facts_of(project.root / file)
     assert facts is not None
     line = facts.source.text.split("\n").index(text) + 1
     return is_never_reached_from_programs(project, facts, line)
@@ -154,7 +155,7 @@ def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
         "parts/losses.py": LOSSES,
     }
     project = _project(tmp_path, files)
-    train, show, losses = (project.facts_of(tmp_path / name) for name in files)
+    train, show, losses = (project.modules.facts_of(tmp_path / name) for name in files)
     assert train is not None
     assert show is not None
     assert losses is not None
@@ -166,7 +167,10 @@ def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
 def test_a_program_that_is_no_module_of_the_walk(tmp_path: pathlib.Path) -> None:
     """Tests are started by others: what they come to is not asked for."""
     project = _project(tmp_path, {"tests/run.py": f"import losses{START}losses.total(1)\n", "losses.py": LOSSES})
-    run, losses = project.facts_of(tmp_path / "tests" / "run.py"), project.facts_of(tmp_path / "losses.py")
+    run, losses = (
+        project.modules.facts_of(tmp_path / "tests" / "run.py"),
+        project.modules.facts_of(tmp_path / "losses.py"),
+    )
     assert run is not None
     assert losses is not None
     assert is_reached_from(project, run, losses, 9)
@@ -228,7 +232,7 @@ def test_an_edit_reads_and_walks_no_more_than_it_changes(
     def after(edited: str) -> tuple[bool, int]:
         """Whether `total` is reached after an edit of the program, and how many files were read for that."""
         read.clear()
-        project.change(tmp_path / "train.py", SourceFile.of_text("train.py", edited, "train.py"))
+        change(project, tmp_path / "train.py", SourceFile.of_text("train.py", edited, "train.py"))
         return reached(project).has(("losses.py", "total")), len(read)
 
     assert after(files["train.py"]) == (False, 2)

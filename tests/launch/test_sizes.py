@@ -61,6 +61,6 @@ def test_size_of_a_spawn(tmp_path: pathlib.Path, size: str, given: str, changed:
     (tmp_path / "settings.py").write_text(SETTINGS.format(also=also))
     (tmp_path / "rate.py").write_text(PROGRAM.format(given=given, changed=changed, size=size))
     project = Project(tmp_path)
-    facts = project.facts_of(tmp_path / "rate.py")
+    facts = project.modules.facts_of(tmp_path / "rate.py")
     assert facts is not None
     assert spawns_one(facts, project) is is_one

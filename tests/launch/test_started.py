@@ -130,7 +130,7 @@ def by(root: pathlib.Path, files: dict[str, str], module: str = "tools.x") -> di
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     project = Project(root)
-    facts = project.facts(module)
+    facts = project.modules.facts(module)
     assert facts is not None
     found = {how: launched(project, facts, how) for how in ("argument", "environment")}
     return {how: f"{launch.start.launcher} {place_of(project, launch)}" for how, launch in found.items() if launch}
@@ -249,7 +249,7 @@ def on_one(root: pathlib.Path, files: dict[str, str], module: str = "tools.x") -
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     project = Project(root)
-    facts = project.facts(module)
+    facts = project.modules.facts(module)
     assert facts is not None
     return started_on_one_node(project, facts)
 

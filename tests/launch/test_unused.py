@@ -284,3 +284,38 @@ def test_what_only_looks_like_a_use(tmp_path: pathlib.Path, decorator: str, use:
     (tmp_path / "train.py").write_text(f"from pools import Pool\n{use}\n")
     (finding,) = check_paths([tmp_path / "pools.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert finding.confidence is confidence
+
+
+LAUNCHES = "    subprocess.run(['torchrun', '--nproc_per_node=2', 'train.py'])\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        (f"@unittest.skip('slow')\ndef test_training():\n{LAUNCHES}", True),
+        (f"@pytest.mark.skip\ndef test_training():\n{LAUNCHES}", True),
+        (
+            f"@pytest.mark.skip(reason='slow')\nclass TestIt:\n    def test_training(self):\n    {LAUNCHES}",
+            True,
+        ),
+        (f"pytestmark = [pytest.mark.gpu, pytest.mark.skip('slow')]\ndef test_training():\n{LAUNCHES}", True),
+        (f"pytestmark = pytest.mark.skip('slow')\ndef train():\n{LAUNCHES}", False),
+        (f"pytestmark = pytest.mark.skipif(SMALL, reason='slow')\ndef test_training():\n{LAUNCHES}", False),
+        (f"@unittest.skipIf(SMALL, 'slow')\ndef test_training():\n{LAUNCHES}", False),
+        (f"@unittest.skip('slow')\ndef test_other():\n    pass\n\ndef test_training():\n{LAUNCHES}", False),
+        (f"def test_training():\n    if SMALL:\n        pytest.skip('slow')\n{LAUNCHES}", False),
+    ],
+)
+def test_a_test_that_is_skipped(tmp_path: pathlib.Path, text: str, skipped: bool) -> None:
+    head = "import os\nimport subprocess\nimport unittest\n\nimport pytest\n\nSMALL = 'SMALL' in os.environ\n\n"
+    (tmp_path / "test_training.py").write_text(head + text)
+    (finding,) = check_paths([tmp_path / "test_training.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert (finding.confidence is Confidence.LOW) is skipped
+
+
+@pytest.mark.parametrize("first", ["raise unittest.SkipTest('slow')", "pytest.skip('slow')", "self.skipTest('slow')"])
+def test_a_test_that_skips_itself(tmp_path: pathlib.Path, first: str) -> None:
+    text = f"import subprocess\nimport unittest\n\nimport pytest\n\n\ndef test_training(self):\n    {first}\n{LAUNCHES}"
+    (tmp_path / "test_training.py").write_text(text)
+    found = check_paths([tmp_path / "test_training.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
+    assert not found

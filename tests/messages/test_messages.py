@@ -23,7 +23,7 @@ def result(text: str, folder: pathlib.Path, **others: str) -> Result:
         folder.joinpath(f"{name}.py").write_text(HEAD + textwrap.dedent(other))
     path = folder / "train.py"
     path.write_text(HEAD + textwrap.dedent(text))
-    facts = Project(folder).facts_of(path)
+    facts = Project(folder).modules.facts_of(path)
     assert facts is not None
     return result_of(facts, Project(folder))
 
@@ -254,7 +254,7 @@ def test_a_helper_of_another_file_is_shown_where_the_program_calls_it(tmp_path: 
         """
     text = textwrap.dedent(program)
     (hang,) = found(text, tmp_path, helper=helper)
-    facts = Project(tmp_path).facts_of(tmp_path / "train.py")
+    facts = Project(tmp_path).modules.facts_of(tmp_path / "train.py")
     assert facts is not None and hang.first.message is not None
     assert [node.lineno for _, node in hang.first.message.way][-1:] == marked(text)
 

@@ -179,7 +179,7 @@ def test_the_interpreter_does_what_python_does(seed: int, tmp_path: pathlib.Path
     path = tmp_path / "program.py"
     path.write_text(HEAD + text)
     project = Project(tmp_path)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     for size in SIZES:
         for rank in range(size):

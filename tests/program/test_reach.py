@@ -366,7 +366,7 @@ def _index(
     folder: pathlib.Path, kept: pathlib.Path | None = None, *, read: bool = True, names: Names | None = None
 ) -> Reach:
     project = Project(folder, folder, names=names)
-    reach = index(project.python_files(), names or Names(), Place(str(folder), kept), read=lambda: read)
+    reach = index(project.layout.files(), names or Names(), Place(str(folder), kept), read=lambda: read)
     assert reach is not None
     return reach
 
@@ -404,7 +404,7 @@ def test_no_function_that_communicates_is_left_out(path: pathlib.Path, tmp_path:
     (tmp_path / "pyproject.toml").touch()
     known = _index(tmp_path)[str(program)]
     project = Project(tmp_path, tmp_path)
-    facts = project.facts_of(program)
+    facts = project.modules.facts_of(program)
     assert facts is not None
     summaries = summaries_of(project)
     communicating = set()

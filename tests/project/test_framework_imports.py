@@ -98,12 +98,12 @@ def test_a_file_uses_what_it_and_its_imports_import(files: dict[str, str], uses:
         (tmp_path / name).write_text(text)
     project = Project(tmp_path)
     last = next(reversed(files)) if "p/__init__.py" in files else "a.py"
-    assert project.uses_frameworks(last) is uses
+    assert project.communication.uses_frameworks(last) is uses
 
 
 def test_names_of_the_projects_own_may_communicate_anywhere(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.py").write_text("def f(x):\n    mine(x)\n")
-    assert Project(tmp_path, names=Names(collectives=("a.mine",))).uses_frameworks("a.py")
+    assert Project(tmp_path, names=Names(collectives=("a.mine",))).communication.uses_frameworks("a.py")
 
 
 def test_where_files_change_an_import_elsewhere_counts_at_once(tmp_path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ def test_a_file_behind_a_star_is_read_once_for_all_names(
 
     monkeypatch.setattr(SourceFile, "read", counted)
     project = Project(tmp_path)
-    found = [project.canonical(f"pkg.f{number}") for number in range(_NAMES)]
+    found = [project.meanings.canonical(f"pkg.f{number}") for number in range(_NAMES)]
     known = [f"pkg.m{number}.f{number}" for number in range(_MODULES)]
     assert found == [*known, *(f"pkg.f{number}" for number in range(_MODULES, _NAMES))]
     assert max(read[f"{module}.py"] for module in modules) <= 2  # for the words, and for the tree
@@ -45,9 +45,9 @@ def test_questions_are_recorded_only_where_results_are_kept(tmp_path: pathlib.Pa
 
     def asked(**how: bool) -> set[object]:
         project = Checker(settings, **how).project
-        project.canonical("ops.f")
+        project.meanings.canonical("ops.f")
         with project.recording() as found:
-            assert project.canonical("ops.f") == "ops.f"
+            assert project.meanings.canonical("ops.f") == "ops.f"
         return {*found}
 
     assert asked(for_cache=True) and asked(changing=True)

@@ -17,7 +17,7 @@ from ddp_lint.divergence.definitions import attributes_in
 from ddp_lint.engine.checking import Checker
 from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.project import Project
-from ddp_lint.project import project as module
+from ddp_lint.project import modules as module
 from ddp_lint.project.parts import inside
 
 
@@ -31,33 +31,33 @@ def project(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_a_file_is_not_read_again_as_long_as_its_tree_is_in_use(project: Project) -> None:
-    first = project.facts_of(project.root / "a.py")
-    project.facts_of(project.root / "b.py")
-    assert project.known_facts(project.root / "a.py") is None
-    assert project.facts_of(project.root / "a.py") is first
+    first = project.modules.facts_of(project.root / "a.py")
+    project.modules.facts_of(project.root / "b.py")
+    assert project.modules.known_facts(project.root / "a.py") is None
+    assert project.modules.facts_of(project.root / "a.py") is first
 
 
 def test_a_file_has_the_text_that_is_held_of_it(project: Project) -> None:
-    first = project.facts_of(project.root / "a.py")
-    project.facts_of(project.root / "b.py")
+    first = project.modules.facts_of(project.root / "a.py")
+    project.modules.facts_of(project.root / "b.py")
     assert first is not None
-    project.hold(project.root / "a.py", module.SourceFile("a.py", "class Other:\n    pass\n", "a.py"))
-    held = project.facts_of(project.root / "a.py")
+    project.modules.hold(project.root / "a.py", module.SourceFile("a.py", "class Other:\n    pass\n", "a.py"))
+    held = project.modules.facts_of(project.root / "a.py")
     assert held is not None
     assert list(held.definitions) == ["Other"]
 
 
 def test_what_is_known_of_a_class_keeps_no_tree(project: Project) -> None:
-    assert project.lineage("b.Net") == ("b.Net", "a.Base")
-    found = project.class_facts("a.Base")
+    assert project.classes.lineage("b.Net") == ("b.Net", "a.Base")
+    found = project.classes.find("a.Base")
     assert found is not None
     assert list(found.methods) == ["step"]
     tree = weakref.ref(found.module)
     del found
-    project.facts_of(project.root / "b.py")
+    project.modules.facts_of(project.root / "b.py")
     gc.collect()
     assert tree() is None
-    assert project.class_facts("a.Base") is not None
+    assert project.classes.find("a.Base") is not None
 
 
 def test_a_tree_of_libcst_ends_with_the_check_of_its_file(tmp_path: pathlib.Path) -> None:
@@ -88,14 +88,14 @@ def test_summaries_start_again_once_there_are_too_many_trees(tmp_path: pathlib.P
     expected = [Checker(settings, project=whole).check(path).findings for path in paths]
     assert all(expected)
     size = sum(path.stat().st_size for path in paths)
-    assert whole.source_in_memory == size
+    assert whole.modules.source_in_memory == size
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_KEPT_SOURCE", size // 3)
         patch.setattr(sys.modules[analyse.__module__], "_MOST_SOURCE", size // 3)
         bounded = Project(tmp_path)
         for path, findings in zip(paths, expected, strict=True):
             assert Checker(settings, project=bounded).check(path).findings == findings
-            assert bounded.source_in_memory <= size // 3 + 2 * size // len(paths)
+            assert bounded.modules.source_in_memory <= size // 3 + 2 * size // len(paths)
 
 
 def test_symbols_keep_no_tree_once_summaries_start_again(
@@ -112,7 +112,7 @@ def test_symbols_keep_no_tree_once_summaries_start_again(
     project = Project(tmp_path)
     checker = Checker(Settings(tmp_path, frozenset({"DDP101"})), project=project)
     checker.check(tmp_path / "a.py")
-    facts = project.known_facts(tmp_path / "a.py")
+    facts = project.modules.known_facts(tmp_path / "a.py")
     assert facts is not None
     tree = weakref.ref(facts)
     del facts
@@ -132,9 +132,9 @@ def test_what_holds_no_more_than_names_stays_once_summaries_start_again(project:
     path = project.root / "a.py"
     names = {"Base": ("a.Base", None, frozenset({1, 2}))}
     project.remember(("names",), lambda: found(names))
-    project.remember(("calls",), lambda: found([(project.facts_of(path), "Base")]))
-    tree = weakref.ref(project.facts_of(path))
-    project.facts_of(project.root / "b.py")
+    project.remember(("calls",), lambda: found([(project.modules.facts_of(path), "Base")]))
+    tree = weakref.ref(project.modules.facts_of(path))
+    project.modules.facts_of(project.root / "b.py")
     gc.collect()
     assert tree() is not None
     project.forget_memories()

@@ -47,17 +47,17 @@ def project(tmp_path: pathlib.Path) -> Project:
 
 
 def names(project: Project, file: str) -> dict[str, str]:
-    facts = project.facts_of(project.root / file)
+    facts = project.modules.facts_of(project.root / file)
     assert facts is not None
-    return {name: project.canonical(target) for name, target in facts.imports.names.items()}
+    return {name: project.meanings.canonical(target) for name, target in facts.imports.names.items()}
 
 
 def test_every_file_has_a_name_that_leads_back_to_it(project: Project) -> None:
     for path in project.root.rglob("*.py"):
-        name, is_package = project.module_name(path)
-        assert project.find(name) == path
+        name, is_package = project.modules.name_of(path)
+        assert project.modules.find(name) == path
         assert is_package == (path.name == "__init__.py")
-    assert project.module_name(project.root / "src/pkg/deep/net.py")[0] == "pkg.deep.net"
+    assert project.modules.name_of(project.root / "src/pkg/deep/net.py")[0] == "pkg.deep.net"
 
 
 def test_a_recipe_means_the_module_beside_it(project: Project) -> None:
@@ -89,28 +89,28 @@ def test_a_package_that_was_copied_into_another_imports_itself_by_its_old_name(p
 
 
 def test_re_exports_are_followed(project: Project) -> None:
-    assert project.canonical("pkg.all_reduce") == "torch.distributed.all_reduce"
-    assert project.canonical("pkg.reduce_all") == "torch.distributed.all_reduce"
-    assert project.canonical("pkg.nothing") == "pkg.nothing"
+    assert project.meanings.canonical("pkg.all_reduce") == "torch.distributed.all_reduce"
+    assert project.meanings.canonical("pkg.reduce_all") == "torch.distributed.all_reduce"
+    assert project.meanings.canonical("pkg.nothing") == "pkg.nothing"
 
 
 def test_classes_inherit_across_files(project: Project) -> None:
-    assert project.lineage("pkg.deep.net.Net") == ("pkg.deep.net.Net", "pkg.dist.Base")
-    assert project.subclass_of("pkg.deep.net.Net", "pkg.dist.Base")
-    assert project.subclass_of("torch.nn.Linear", "torch.nn.Module")
-    assert not project.subclass_of("torch.nn.functional", "torch.nn.Module")
+    assert project.classes.lineage("pkg.deep.net.Net") == ("pkg.deep.net.Net", "pkg.dist.Base")
+    assert project.classes.subclass_of("pkg.deep.net.Net", "pkg.dist.Base")
+    assert project.classes.subclass_of("torch.nn.Linear", "torch.nn.Module")
+    assert not project.classes.subclass_of("torch.nn.functional", "torch.nn.Module")
 
 
 def test_what_is_remembered_passes_its_questions_on(project: Project) -> None:
-    project.remember(("test", 1), lambda: project.facts("pkg.dist"))
+    project.remember(("test", 1), lambda: project.modules.facts("pkg.dist"))
     with project.recording() as asked:
         project.remember(("test", 1), lambda: None)
     ((question, answer),) = [
-        item for item in project.dependencies(asked).items() if item[0].endswith("src/pkg/dist.py")
+        item for item in project.answers.dependencies(asked).items() if item[0].endswith("src/pkg/dist.py")
     ]
-    assert Project(project.root).holds(question, answer)
+    assert Project(project.root).answers.holds(question, answer)
     (project.root / "src/pkg/dist.py").write_text("changed = 1\n")
-    assert not Project(project.root).holds(question, answer)
+    assert not Project(project.root).answers.holds(question, answer)
 
 
 def test_a_star_brings_what_modules_define_and_no_other_file_is_parsed_for_it(tmp_path: pathlib.Path) -> None:
@@ -126,20 +126,20 @@ def test_a_star_brings_what_modules_define_and_no_other_file_is_parsed_for_it(tm
         (tmp_path / name).write_text(text)
     project = Project(tmp_path)
     with project.recording() as asked:
-        assert project.canonical("pkg.__version__") == "pkg.__version__"
-        assert project.canonical("pkg._own") == "pkg._own"
-    assert {q for q in project.dependencies(asked) if q.endswith(("models/a.py", "models/b.py"))} <= {
+        assert project.meanings.canonical("pkg.__version__") == "pkg.__version__"
+        assert project.meanings.canonical("pkg._own") == "pkg._own"
+    assert {q for q in project.answers.dependencies(asked) if q.endswith(("models/a.py", "models/b.py"))} <= {
         f"says:{words}:pkg/models/{name}.py"
         for words in ("__version__", "_own", "import *", "models")
         for name in ("a", "b")
     }
-    assert project.canonical("pkg.barrier") == "torch.distributed.barrier"
+    assert project.meanings.canonical("pkg.barrier") == "torch.distributed.barrier"
     with project.recording() as asked:
-        assert project.canonical("pkg.absent") == "pkg.absent"
-    before = project.dependencies(asked)
+        assert project.meanings.canonical("pkg.absent") == "pkg.absent"
+    before = project.answers.dependencies(asked)
     # An answer that rests on what is not there rests on the file.
     (tmp_path / "pkg/models/a.py").write_text("absent = 1\n")
-    assert not all(Project(tmp_path).holds(question, answer) for question, answer in before.items())
+    assert not all(Project(tmp_path).answers.holds(question, answer) for question, answer in before.items())
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_a_program_means_the_modules_of_a_folder_that_it_puts_on_the_path(
         imported = names(project, "tool/bin/demo.py")
     assert (imported["Droid"], imported["json"]) == (found, "json")
     again = Project(tmp_path)
-    assert all(again.holds(*item) for item in project.dependencies(asked).items())
+    assert all(again.answers.holds(*item) for item in project.answers.dependencies(asked).items())
     (tmp_path / "tool/lib/nets/droid.py").unlink()
     changed = Project(tmp_path)
-    kept = all(changed.holds(*item) for item in project.dependencies(asked).items())
+    kept = all(changed.answers.holds(*item) for item in project.answers.dependencies(asked).items())
     assert kept is (found == "droid.Droid")
 
 

@@ -57,7 +57,7 @@ def names(project: Project, facts: ModuleFacts) -> object:
 
 
 def stored_rank(project: Project, facts: ModuleFacts) -> object:
-    cls = project.class_facts("m.Net")
+    cls = project.classes.find("m.Net")
     assert cls is not None
     return [ast.dump(value) for value, _ in cls.attribute("rank")]
 
@@ -65,7 +65,7 @@ def stored_rank(project: Project, facts: ModuleFacts) -> object:
 def called(project: Project, facts: ModuleFacts) -> object:
     cls = facts.definitions["Net"]
     assert isinstance(cls, ast.ClassDef)
-    methods = project.class_of(facts, cls).methods
+    methods = project.classes.of(facts, cls).methods
     return [sorted(calls_on_self(cls, method)) for method in methods.values()]
 
 
@@ -133,13 +133,13 @@ def test_an_edit_changes_what_rests_on_the_edited_part(
         path.write_text(SOURCE)
         project = Project(tmp_path)
         with project.recording() as asked:
-            facts = project.facts("m")
+            facts = project.modules.facts("m")
             assert facts is not None
             look(project, facts)
-        kept = project.dependencies(asked)
-        assert all(Project(tmp_path).holds(question, answer) for question, answer in kept.items())
+        kept = project.answers.dependencies(asked)
+        assert all(Project(tmp_path).answers.holds(question, answer) for question, answer in kept.items())
         path.write_text(SOURCE.replace(old, new))
-        holds = all(Project(tmp_path).holds(question, answer) for question, answer in kept.items())
+        holds = all(Project(tmp_path).answers.holds(question, answer) for question, answer in kept.items())
         assert holds is (look not in changes), look.__name__
 
 
@@ -150,11 +150,11 @@ def test_who_gets_what_is_kept_of_a_part_rests_on_it(tmp_path: pathlib.Path) -> 
 
     def asked() -> set[str]:
         with project.recording() as found:
-            facts = project.facts("m")
+            facts = project.modules.facts("m")
             assert facts is not None
             stored_rank(project, facts)
             assert facts.prose
-        return set(project.dependencies(found))
+        return set(project.answers.dependencies(found))
 
     first = asked()
     assert asked() == first and "file:m.py" in first
@@ -165,10 +165,10 @@ def test_a_file_that_is_shown_is_rested_on_as_a_whole(tmp_path: pathlib.Path) ->
     (tmp_path / "m.py").write_text(SOURCE)
     project = Project(tmp_path)
     with project.recording() as asked:
-        assert project.facts("m") is not None
-    assert "file:m.py" not in project.dependencies(asked)
-    assert "file:m.py" in project.dependencies(asked, ["m.py"])
-    assert "file:m.py" in project.dependencies(asked, places=True)
+        assert project.modules.facts("m") is not None
+    assert "file:m.py" not in project.answers.dependencies(asked)
+    assert "file:m.py" in project.answers.dependencies(asked, ["m.py"])
+    assert "file:m.py" in project.answers.dependencies(asked, places=True)
 
 
 #: What is kept by nodes and rests on the outline of a file alone, or on an expression in hand; `kept_by_node` itself.
@@ -205,15 +205,15 @@ def test_what_is_derived_of_a_class_holds_while_its_methods_give_the_same(tmp_pa
 
     def answers(changed: str) -> bool:
         project = Project(tmp_path)
-        facts = project.facts_of(tmp_path / "a.py")
+        facts = project.modules.facts_of(tmp_path / "a.py")
         assert facts is not None
         with project.recording() as asked:
             handing_over(facts.definitions["Net"])  # type: ignore[arg-type]
-        kept = project.dependencies(asked)
+        kept = project.answers.dependencies(asked)
         assert list(kept) == ["sums:handing_over.Net.:a.py"]
         later = Project(tmp_path)
-        later.hold(tmp_path / "a.py", SourceFile("a.py", changed, "a.py"))
-        return all(later.holds(*question) for question in kept.items())
+        later.modules.hold(tmp_path / "a.py", SourceFile("a.py", changed, "a.py"))
+        return all(later.answers.holds(*question) for question in kept.items())
 
     assert answers(text.replace("return 1", "total = 2\n        return total"))
     assert answers("# a comment\n" + text)

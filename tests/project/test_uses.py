@@ -39,7 +39,7 @@ def _project(tmp_path: pathlib.Path, text: str = TEXT) -> Project:
 
 def test_uses_in_decorators_bases_calls_and_arguments(tmp_path: pathlib.Path) -> None:
     project = _project(tmp_path)
-    facts = project.facts_of(project.root / "a.py")
+    facts = project.modules.facts_of(project.root / "a.py")
     assert facts is not None
     found = sorted((use.node.lineno, use.call is not None, use.given is not None) for use in uses(facts, "Net"))
     assert found == [(2, False, True), (7, False, False), (10, True, False), (13, False, True)]
@@ -75,14 +75,14 @@ def called():
     self.run()
 """
     project = _project(tmp_path, text)
-    facts = project.facts_of(project.root / "a.py")
+    facts = project.modules.facts_of(project.root / "a.py")
     assert facts is not None
     assert sorted(use.node.lineno for use in uses(facts, "run")) == [8, 9, 18, 21, 22]
 
 
 def test_statements_without_the_name_are_passed_over(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = _project(tmp_path)
-    facts = project.facts_of(project.root / "a.py")
+    facts = project.modules.facts_of(project.root / "a.py")
     entered: list[ast.AST] = []
     below = module.below
     monkeypatch.setattr(module, "below", lambda node: entered.append(node) or below(node))

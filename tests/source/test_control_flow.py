@@ -6,8 +6,9 @@ import libcst as cst
 import pytest
 from libcst import matchers
 
-from ddp_lint.source import ImportTable, Module, SourceFile
+from ddp_lint.source import ImportTable, SourceFile
 from ddp_lint.source.control_flow import conditions, holding, is_never_reached
+from ddp_lint.view import Module
 
 TEXT = """
 def f(a, b, c, d):

@@ -87,7 +87,7 @@ def test_where_an_arm_is_missing_its_names_are_not_copied(
     )
     (tmp_path / "a.py").write_text(text)
     project = Project(tmp_path)
-    facts = project.facts_of(tmp_path / "a.py")
+    facts = project.modules.facts_of(tmp_path / "a.py")
     assert facts is not None
     assert [m.span.line for m in result_of(facts, project).mismatches] == [104]
     assert sum(length > 25 for length in copied) <= 30  # once for each arm of the later half

@@ -137,7 +137,7 @@ def test_the_nodes_of_a_file_are_those_of_its_tree_after_an_edit(tmp_path: pathl
     path.write_text("def f():\n    g(1)\n\n\nx = [h for h in f()]\n")
     project = Project(tmp_path)
     project.stop_recording()
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     assert list(map(ast.dump, walk(facts.tree))) == list(map(ast.dump, ast_without_contexts(facts.tree)))
     assert [node.lineno for node in syntax.calls_below(facts.tree)] == [2, 5]

@@ -8,6 +8,7 @@ import pytest
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.modules import Modules
 from ddp_lint.tensors.compiled import compiled_functions
 
 STARTS = {
@@ -32,17 +33,18 @@ def test_is_found_however_it_starts(how: str, tmp_path: pathlib.Path) -> None:
     assert set(compiled_functions(Project(tmp_path))) == {"m.Net.forward" if how == "method" else "m.f"}
 
 
-def test_what_only_speaks_of_the_compiler_is_not_parsed(tmp_path: pathlib.Path) -> None:
-    class Watched(Project):
-        parsed: list[str]
+def test_what_only_speaks_of_the_compiler_is_not_parsed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    facts_of = Modules.facts_of
 
-        def facts_of(self, path: pathlib.Path) -> ModuleFacts | None:
-            self.parsed.append(path.name)
-            return super().facts_of(path)
+    def noted(self: Modules, path: pathlib.Path) -> ModuleFacts | None:
+        parsed.append(path.name)
+        return facts_of(self, path)
 
+    monkeypatch.setattr(Modules, "facts_of", noted)
     (tmp_path / "speaks.py").write_text('"""For torch.compile."""\nimport re\nimport torch\nWORD = re.compile("a")\n')
     (tmp_path / "starts.py").write_text(STARTS["call"])
-    project = Watched(tmp_path)
-    project.parsed = []
-    assert set(compiled_functions(project)) == {"starts.f"}
-    assert project.parsed == ["starts.py"]
+    assert set(compiled_functions(Project(tmp_path))) == {"starts.f"}
+    assert parsed == ["starts.py"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import libcst as cst
 import pytest
 
-from ddp_lint.source import Module, SourceFile
+from ddp_lint.source import SourceFile
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors import file as tensor_file
+from ddp_lint.view import Module
 
 
 @pytest.mark.parametrize(

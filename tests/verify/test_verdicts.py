@@ -270,7 +270,7 @@ def test_leaving_a_branch_with_success_confirms_what_the_branch_tells_of(path: s
 
 def test_a_write_confirms_by_what_became_of_it(path: str) -> None:
     code = rule_with("write")
-    write = Write(op="aten.mul_", name="head.weight", phase="forward", through_data=True, frames=frames(path, HEAD))
+    write = Write(op="aten.mul_", name="head.weight", phase="forward", frames=frames(path, HEAD))
     count = lines(path, {HEAD: 3})
     same = Hashes(what="parameters", when="after_step", wrap="ddp", digests={"head.weight": "0"})
     assert verdict(at(code, HEAD), run([write, count, same], [write, count, same])).verdict is Verdict.REFUTED
@@ -320,7 +320,7 @@ def test_unequal_updates_confirm_but_not_a_model_that_only_one_rank_still_holds_
 
 def test_confirmed_in_one_wrap_is_confirmed_and_the_evidence_says_which(path: str) -> None:
     code = rule_with("write")
-    write = Write(op="aten.mul_", name="head.weight", phase="forward", through_data=True, frames=frames(path, HEAD))
+    write = Write(op="aten.mul_", name="head.weight", phase="forward", frames=frames(path, HEAD))
     rank = [write, lines(path, {HEAD: 3})]
     judged = verdict(at(code, HEAD), run(rank, rank, wrap="ddp"), run(rank, rank, wrap="fsdp2"))
     assert judged.verdict is Verdict.CONFIRMED

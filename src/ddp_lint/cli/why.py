@@ -42,9 +42,9 @@ def why(place: str, configuration: Configuration, color: str) -> int:
         raise ConfigError("--why takes a line of a Python file, not of a notebook")
     settings = configuration.of(path.parent)
     project = Project(settings.root, names=settings.names)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     if facts is None:
-        problem = project.problem(path)
+        problem = project.modules.problem(path)
         raise ConfigError(f"{name} cannot be {f'parsed: {problem.reason}' if problem else 'read'}")
     if len(line) > _LONGEST or not 1 <= int(line) <= len(facts.file.lines):
         raise ConfigError(f"{name} has no line {line[: 2 * _LONGEST]}")
@@ -76,21 +76,22 @@ def silence(
 
 def _unfollowed_messages(path: pathlib.Path, project: Project) -> Iterator[str]:
     """What of a file was not searched for messages that no rank answers."""
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     for line, name, reason in messages_of(facts, project).left_out if facts is not None else ():
         of = f"`{name}`" if name else "the module"
-        yield f"{project.shown(path)}:{line}: the sends and receives of {of} were not followed: {reason}"
+        yield f"{project.paths.shown(path)}:{line}: the sends and receives of {of} were not followed: {reason}"
 
 
 def _long_lineages(path: pathlib.Path, project: Project) -> Iterator[str]:
     """The classes of a file that inherit from more classes than count."""
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     if facts is None:
         return
+    classes = project.classes
     for node in facts.definitions.values():
-        if isinstance(node, ast.ClassDef) and len(project.lineage(project.class_of(facts, node).name)) >= MOST_BASES:
+        if isinstance(node, ast.ClassDef) and len(classes.lineage(classes.of(facts, node).name)) >= MOST_BASES:
             said = f"`{node.name}` inherits from very many classes: the {MOST_BASES} nearest were looked at"
-            yield f"{project.shown(path)}:{node.lineno}: {said}"
+            yield f"{project.paths.shown(path)}:{node.lineno}: {said}"
 
 
 def _of_divergence(findings: Iterable[Finding]) -> dict[Span, Finding]:
@@ -100,9 +101,9 @@ def _of_divergence(findings: Iterable[Finding]) -> dict[Span, Finding]:
 
 def _held_back(path: pathlib.Path, project: Project, settings: Settings, line: int) -> str:
     """Why no finding at a line of this file is shown, or shown unasked; '' where they are."""
-    facts = project.facts_of(path)
-    if settings.sure and surest_at(project.inside(path)) is Confidence.LOW:
-        return f"findings in a {place_kind(project.inside(path))} are shown only with --preview"
+    facts = project.modules.facts_of(path)
+    if settings.sure and surest_at(project.paths.inside(path)) is Confidence.LOW:
+        return f"findings in a {place_kind(project.paths.inside(path))} are shown only with --preview"
     alone = facts is not None and is_for_one_process(facts, project, line)
     return "each program that comes here is one process" if alone else ""
 

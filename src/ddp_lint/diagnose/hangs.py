@@ -23,6 +23,9 @@ def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> Diagnos
     barrier = [e for e in waited if e.kind == "monitored-barrier"]
     if barrier:
         return _barrier(barrier, events, absent)
+    told = [e for e in events if e.known is not None and e.known.id == "monitored-victim"]
+    if told and not any(e.shaped for e in waited):
+        return Diagnosis.of(told[0], sure="low")  # what timed out is the exception that it quotes
     store = [e for e in waited if e.kind == "store-timeout"]
     if store and not any(e.kind in ("nccl-timeout", "gloo-timeout") and e.order < store[0].order for e in waited):
         return _store(store[0], reading)
@@ -269,6 +272,8 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     if named is not None and len(named.named) == 1:
         rank = named.named[0]
     root: list[Quote] = [w.quote for w in blamed] or [quote]
+    if not reading.works and event is not None:
+        root += [q for q in event.quotes if q != quote and event.known and event.known.searches.search(q.text)][:1]
     if blamed and "OpType" not in root[0].text:
         root += [w.quote for w in reading.works if w.op and w.rank == blamed[0].rank][:1]
     output = _last_words(rank, reading, {w.rank for w in works.values()})
@@ -281,7 +286,7 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
         rank=rank,
         place=place,
         root=tuple(root[:3]),
-        known=event.known if event else None,
+        known=event.known if event else signature("nccl-timeout-work"),
         sure="medium" if rank is not None else "low",
         what=(blamed[0].quote if blamed else quote).text.strip(),
         who=waits_text(works.values()),

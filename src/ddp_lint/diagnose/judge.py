@@ -21,7 +21,16 @@ from ddp_lint.verify.wording import of_ranks
 
 #: Errors that often follow from what was before them: they count only where nothing else does.
 _WEAK = frozenset(
-    {"nccl-system", "ckpt-size", "load-missing", "dynamo", "rendezvous-connection", "rendezvous-closed", "cuda-kernel"}
+    {
+        "nccl-system",
+        "ckpt-size",
+        "load-missing",
+        "dynamo",
+        "rendezvous-connection",
+        "rendezvous-closed",
+        "cuda-kernel",
+        "gloo-connection",
+    }
 )
 _SIGNALS = {-9: "sigkill", -11: "sigsegv", -7: "sigbus", -4: "sigill", -6: "sigabrt", -8: "sigsegv"}
 _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_dict|from_pretrained|_load_from")
@@ -66,7 +75,8 @@ class _Cases:
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.events = [event for event in reading.events if not _superseded(event)]
+        events = [event for event in reading.events if not _superseded(event)]
+        self.events = [e for e in events if not (_waits_to_start(e) and e.order < reading.registered)]
         self.ranks = reading.ranks
         self._lost_peer = _lost_peer(self.events)
 
@@ -81,13 +91,21 @@ class _Cases:
             return self._warning(next(e for e in self.events if e.known and e.known.subkind == "benign"))
         shaped = [e for e in own if e.shaped]
         root = min(shaped or own, key=lambda e: e.order)
+        end = self._ended_in(root)
         if root.kind == "python-exception" and not root.known:
             # A signature of the same process says more than the exception that it ended in.
             same = [e for e in own if e.known and e.order < root.order and not e.shaped and e.rank in (None, root.rank)]
             return self._of_own(same[0] if same else root, own, root)
         elif shaped and not root.shaped:
             root = shaped[0]
-        return self._of_own(root, own)
+        return self._of_own(root, own, end)
+
+    def _ended_in(self, root: Event) -> Event | None:
+        """The exception in which the process of a line without a traceback then ended."""
+        if root.shaped:
+            return None
+        later = (e for e in self.events if e.order > root.order and e.shaped and e.site.user and e.rank == root.rank)
+        return next((e for e in later if e.stream == root.stream and e.role == "own"), None)
 
     def _follows(self, event: Event) -> bool:
         """The rank had already timed out or lost a peer when it failed."""
@@ -151,6 +169,8 @@ class _Cases:
             return None
         if len(ranks) == 1 and self._cut_off_alike(ranks, alike):
             return None
+        if len(ranks) == 1 and kind == "python-exception" and self._failed_unseen() - ranks:
+            return None
         if len(ranks) == 1:
             # What only rank 0 printed may have been printed by all: often only its output is kept.
             return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
@@ -164,6 +184,11 @@ class _Cases:
         way = {(frame.path, frame.function) for event in alike for frame in event.frames}
         others = [cut for cut in self.reading.cut_off if cut.rank is not None and cut.rank not in ranks]
         return any((frame.path, frame.function) in way for cut in others for frame in cut.frames)
+
+    def _failed_unseen(self) -> set[int]:
+        """Ranks that failed first by the launcher's list and have no word in the log: they may have failed alike."""
+        spoke = {event.rank for event in self.reading.events}
+        return {end.rank for end in self.reading.ends if end.first and end.rank is not None and end.rank not in spoke}
 
     def _others_are_victims(self, ranks: set[int]) -> bool:
         """Another rank lost its peer, or was stopped while it worked, and did not fail in the same way."""
@@ -358,8 +383,9 @@ class _Cases:
             remote or any(e.known and e.known.id.startswith("store") for e in victims)
         )
         silent = self._silent({e.rank for e in victims})
+        place = usual_place(victims) or (None if event.shaped else self._cut_off(None))
         rank = silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None
-        return Diagnosis.of(event, rank=rank, place=usual_place(victims), sure="low")
+        return Diagnosis.of(event, rank=rank, place=place, sure="low")
 
     def _silent(self, speaking: set[int | None]) -> int | None:
         """The one rank that says nothing while all others complain."""
@@ -371,7 +397,7 @@ class _Cases:
 
     def launcher_only(self) -> Diagnosis | None:
         cancelled = next((e for e in self.events if e.kind == "job-cancelled"), None)
-        if cancelled is not None:
+        if cancelled is not None and not self._failed_before(cancelled.quote):
             return Diagnosis.of(cancelled, rank=None, place=None, root=tuple(cancelled.quotes[:2]), event=None)
         launcher = [e for e in self.events if e.role == "launcher"]
         ends = [e for e in self.reading.ends if e.code not in (0, None) and not e.stopped]
@@ -393,6 +419,11 @@ class _Cases:
             what=first_line(quotes[0].text),
         )
 
+    def _failed_before(self, quote: Quote) -> bool:
+        """A task had failed by itself when the scheduler ended the job: because of that."""
+        ends = [e for e in self.reading.ends if e.code not in (0, None, *_REQUESTS) and not e.stopped]
+        return any(e.quote.source == quote.source and e.quote.number < quote.number for e in ends)
+
     def unfinished(self, *, known: bool = False) -> Diagnosis | None:
         """Only tracebacks that the log cuts off before their exception; `known`: of ranks, not of a launcher."""
         cuts = [cut for cut in self.reading.cut_off if cut.code and site_of(cut.frames).user is not None]
@@ -406,7 +437,7 @@ class _Cases:
             place=site_of(cut.frames).user,
             root=cut.code[-3:],
             sure="low",
-            what="the log ends before the exception",
+            cut_off=True,
         )
 
     def mentioned(self) -> Diagnosis | None:
@@ -487,6 +518,11 @@ def _superseded(event: Event) -> bool:
     return event.site.user is None or (after.known is not None and event.known is None)
 
 
+def _waits_to_start(event: Event) -> bool:
+    """A rank says that it waits for the others to start; it says otherwise when it gives up."""
+    return event.known is not None and event.known.id == "store-barrier" and not event.shaped
+
+
 def _weak(event: Event) -> bool:
     return event.known is not None and (event.known.id in _WEAK or event.role != "own")
 
@@ -542,4 +578,6 @@ def _launcher(reading: Reading, found: Diagnosis) -> str:
     who = "torchrun's block" if any(_TORCHRUN.search(end.quote.text) for end in first) else "the launcher"
     if named == found.rank:
         return f"{who} agrees: it names rank {named}"
+    if all(event.rank != named for event in reading.events):
+        return f"{who} names rank {named}, whose own error is not in this log"
     return f"{who} names rank {named}: it failed first, but as a consequence"

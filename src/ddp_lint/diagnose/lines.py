@@ -21,7 +21,7 @@ _DIGITS = re.compile(r"\d{1000,}")
 #: [rank3]: of torch itself, [default3]: of torchrun --tee; the number of the latter counts on its node.
 _BRACKET = re.compile(r"\[([A-Za-z][A-Za-z_]*?)(\d{1,6})\]: ?")
 _TORN = re.compile(r"(?<=.)(?=\[rank\d{1,6}\]:)")
-_MPI = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+_MPI = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>: ?")  # Horovod's own launcher gives the rank alone
 _RAY = re.compile(
     r"\(([\w.<>-]+)(?:\([^)]*\))? (?:pid|rank)=(\d+)(?:, ip=[\d.a-f:]+)?(?:, [^)]*)?\)(?: \[repeated[^\]]*\])? ?"
 )

@@ -44,7 +44,8 @@ _RANK_PREFIX = re.compile(r"\[[Rr]ank (\d+)\]")
 def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | None:
     """What a watchdog says of a collective. The rank in its text is that of the group: good for the default group."""
     status = _STATUS.search(text) or _LAST.search(text)
-    timed_out = "Watchdog caught collective op" in text  # the end of the line may be cut off
+    own = "collective timeout from this local rank" in text
+    timed_out = own or "Watchdog caught collective op" in text  # the end of the line may be cut off
     if status is None and not timed_out:
         return None
     group = _GROUP.search(text)
@@ -55,6 +56,8 @@ def work_in(text: str, rank: int | None, quote: Quote, order: int) -> Work | Non
         rank = int(local) if local else int(named[1]) if named and (not group or _is_default(name)) else None
     values: dict[str, Any] = status.groupdict() if status else {}
     seq = _number(_SEQ.search(text))
+    if own and seq is None and (done := _int(values.get("done"))) is not None:
+        seq = done + 1
     return Work(
         rank=rank,
         group=name,
@@ -149,9 +152,10 @@ _MPIRUN = re.compile(
 _CHILD = re.compile(
     r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"
 )
-#: Composer's launcher.
+#: Composer's launcher, and Horovod's.
 _RANK_ENDED = re.compile(
-    r"\b(?:Global rank|Rank) (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) exited|crashed) with (?:exit )?code (?P<code>-?\d+)"
+    r"\b(?:Global rank|Rank) (?P<rank>\d+) (?:\(PID (?P<pid>\d+)\) exited|crashed) with (?:exit )?code (?P<code>-?\d+)|"
+    r"^Process (?P<process>\d+) exit with status code (?P<status>\d+)"
 )
 _DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+)")
 #: What a shell says of a command of a script.
@@ -159,7 +163,7 @@ _SHELL = re.compile(r": line \d+: +(?P<pid>\d+) (?P<how>Killed|Segmentation faul
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7, "Terminated": -15}
 _MAYBE = re.compile(
     r"exitcode|Sending process|Terminating process|Killing|return code|tasks? \d|terminated with|exited on signal|"
-    r"died with|: line \d+: |ed with (?:exit )?code -?\d"
+    r"died with|: line \d+: |ed with (?:exit )?code -?\d|exit with status"
 )
 
 
@@ -185,7 +189,8 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
     elif match := _CHILD.search(text):
         yield End(_int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
     elif match := _RANK_ENDED.search(text):
-        yield End(int(match["rank"]), int(match["code"]), quote, _int(match["pid"]), first=True, time=time)
+        who, ended = match["rank"] or match["process"], match["code"] or match["status"]
+        yield End(int(who), int(ended), quote, _int(match["pid"]), first=True, time=time)
     elif match := _SPAWNED.search(text):
         yield End(int(match["rank"]), _code(match), quote, first=True, time=time)
     elif match := _MPIRUN.search(text):

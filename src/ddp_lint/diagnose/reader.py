@@ -21,6 +21,8 @@ _FRAME = re.compile(
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
 _RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
 _RAISING = re.compile(r"(?:.*\s)?raise (?P<what>(?:\w+\.)*(?P<type>[A-Z]\w+)\(.*)")
+#: Code that is nothing but the text of a message.
+_SAID = re.compile(r"""^(?:\[rank\d+\]:)?\s*[rfbu]{0,2}["'](?P<message>[A-Z].{20,})""")
 _RAISED_ALONE = re.compile(
     r"^(?:[A-Z]+ *[:|-] *)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout))"
     r"(?P<of>\([\w.]+\))?:(?: (?P<message>.*)|\s*)$"
@@ -79,6 +81,15 @@ _TELLING = re.compile(
     r"traceback|function: |NVLink|bus\b|[Bb]reak|mismatch|desync|knowledge|joined|not required|peer|captur(?:e|ing)|"
     r"marked as|erminat|Errno|Process name|Exit code"
 )
+#: NCCL's own warnings (old releases leave out its name), and what is between a result and the words that explain it.
+_NCCL_WARNS = re.compile(r"NCCL WARN|:\d+:\d+ \[\d+\] \S+:\d+ WARN ")
+_LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
+_REGISTERED = re.compile(r"Completed store-based barrier for key|All distributed processes registered")
+#: SLURM ends all tasks of a step, and says so before it lists them.
+_STEP_ENDS = re.compile(
+    r"srun: .{0,40}(?:Terminating (?:StepId|job step)|Job step aborted)|"
+    r"slurmstepd: error: \*\*\* (?:STEP|JOB) .{0,80}CANCELLED AT"
+)
 #: mpirun's words for the process that failed first.
 _MPI_PROCESS = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]")
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(?P<code>\d+)")
@@ -96,12 +107,19 @@ _LAUNCHER_TYPES = re.compile(
     r"RayTaskError|RayActorError|ActorDiedError|TrainingFailedError|TuneError|WorkerCrashedError)(?:\([\w.]+\))?$"
 )
 _STARTS = re.compile(r"multiprocessing[/\\]popen_\w+\.py$")
+#: What a socket or a pipe raises that the other end has closed, and whose code talks to ranks and workers.
+_CLOSED = frozenset({"BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
+_RANKS_TALK = re.compile(r"[/\\](torch|multiprocess(?:ing)?|horovod|deepspeed|ray|mpi4py|accelerate|lightning\w*)[/\\]")
+_LOADS = re.compile(r"torch[/\\]serialization\.py$")
+_COPIES = re.compile(r"[/\\]python\d[\d.]*[/\\]copy\.py$")
 _JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
     r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
     r"Input/output mismatch in the collective"
 )
+#: Exceptions of the standard library in lower case.
+_SMALL = frozenset({"error", "timeout", "herror", "gaierror"})
 #: At most so many events are kept of one kind and rank, and lines of one message.
 _KEPT, _MESSAGE_LINES = 20, 60
 #: Seconds after the first failure. torchrun waits for 30 between SIGTERM and SIGKILL; its times are rounded.
@@ -142,7 +160,7 @@ class Reader:
         for stream in self._streams.values():
             stream.finish()
         self._streams.clear()
-        self.reading.ends = _with_stopped(self.reading.ends)
+        self.reading.ends = _with_ended(_with_stopped(self.reading.ends), self.reading.ending)
         self.reading.events.sort(key=lambda event: event.order)
         return self.reading
 
@@ -177,6 +195,21 @@ def _with_stopped(ends: list[End]) -> list[End]:
     ]
 
 
+def _with_ended(ends: list[End], ending: dict[str, int]) -> list[End]:
+    """Tasks that SLURM killed after one of them had failed by itself."""
+    failed = {
+        end.quote.source
+        for end in ends
+        if end.code not in (0, None) and not end.stopped and end.quote.number < ending.get(end.quote.source, 0)
+    }
+    return [
+        dataclasses.replace(end, stopped=True)
+        if end.code == -9 and end.quote.source in failed and end.quote.number > ending[end.quote.source]
+        else end
+        for end in ends
+    ]
+
+
 class _Stream:
     """What one process writes: at any time it is in a traceback, in a message, in torchrun's block, or in neither."""
 
@@ -189,6 +222,8 @@ class _Stream:
         self._rank: int | None = None
         #: The last event that was a line by itself.
         self._last: Event | None = None
+        #: What NCCL calls the last error, on the next line, explains this one.
+        self._explained: Event | None = None
         self._innermost_first = False
         self._indent = 0
         #: The traceback has lost its indentation: the line after a frame is its code.
@@ -241,7 +276,7 @@ class _Stream:
         elif _WRAPPED.search(text):
             self._wrapped = text.rstrip()
             return
-        if self._begins_something(text, quote, piece):
+        if self._explains(text, quote) or self._begins_something(text, quote, piece):
             return
         if not _TELLING.search(text) and not self._is_known(text):
             self._say(text, quote, piece)
@@ -253,6 +288,21 @@ class _Stream:
             self._say(text, quote, piece)
         elif not self._look(text, quote, piece) and shape is not None and len(self._reader.dull) < _SHAPES:
             self._reader.dull.add(shape)
+
+    def _explains(self, text: str, quote: Quote) -> bool:
+        """Whether the line has the words of NCCL's result above it, where the exception before both is lost."""
+        event, self._explained = self._explained, None
+        if event is None:
+            if _LAST_ERROR.match(text) and self._last is not None and self._last.known is not None:
+                self._explained = self._last if self._last.known.id in _UNSPECIFIC else None
+            return self._explained is not None
+        known = explain(text)
+        if known is None:
+            return False
+        event.known = known
+        event.text += f"\n{text}"
+        event.quotes.insert(0, quote)
+        return True
 
     def _is_known(self, text: str) -> bool:
         """A line without any word of an error may have those of a message, which lost its begin."""
@@ -305,6 +355,7 @@ class _Stream:
         """A line that may have information by itself; whether it has."""
         reading, rank = self._reader.reading, piece.rank
         reading.world = world_in(text) or reading.world
+        self._follow_the_job(text, quote)
         ended = False
         for end in ends_in(text, rank, quote):
             reading.ends.append(end)
@@ -333,7 +384,7 @@ class _Stream:
             return self._look_for_less(text, quote, rank, piece) or ended or work is not None
         shaped = bool(what) or "watchdog thread terminated" in text or known.id == "device-assertion"
         event = self._event(text, quote, rank, known, shaped=shaped)
-        event.soft = known.role == "own" and not shaped and bool(_WARNING.search(text)) and "NCCL WARN" not in text
+        event.soft = known.role == "own" and not shaped and bool(_WARNING.search(text)) and not _NCCL_WARNS.search(text)
         if known.id == "gather-shape":
             self._message = event  # the shapes of all ranks follow
             return True
@@ -343,6 +394,13 @@ class _Stream:
         if known.role in ("warning", "note"):
             self._say(text, quote, piece)
         return True
+
+    def _follow_the_job(self, text: str, quote: Quote) -> None:
+        """What a line says of the job as a whole: all ranks have started, or all are being ended."""
+        if _REGISTERED.search(text):
+            self._reader.reading.registered = self._reader.order
+        elif _STEP_ENDS.search(text):
+            self._reader.reading.ending.setdefault(quote.source, quote.number)
 
     def _look_for_less(self, text: str, quote: Quote, rank: int | None, piece: Piece) -> bool:
         """A line that has no known words: what belongs to the line before, or an exception that a sentence quotes."""
@@ -385,11 +443,19 @@ class _Stream:
         elif frames and (raising := self._raising()):
             self._frames = None
             self._raise(raising["type"], raising["what"], self._code[-1], self._rank, frames)
+        elif frames and (message := self._saying()):
+            self._frames = None
+            self._raise("", message, self._code[-1], self._rank, frames)
         self._close_message()
 
     def _raising(self) -> re.Match[str] | None:
         """The `raise` that is the code of the last frame."""
         return _RAISING.match(self._code[-1].text) if len(self._code) == 2 else None
+
+    def _saying(self) -> str:
+        """The known message that is the code of the last frame: the last line of a `raise` that has several."""
+        said = _SAID.match(self._code[-1].text) if len(self._code) == 2 else None
+        return said["message"] if said is not None and explain(said["message"]) is not None else ""
 
     def _cut_off(self) -> None:
         if self._frames:
@@ -453,7 +519,7 @@ class _Stream:
     def _is_raised(self, text: str, quote: Quote, piece: Piece) -> bool:
         """Whether the line is the last one of the traceback."""
         raised = _RAISED.match(text.strip())
-        if raised and (raised["message"] is not None or "." in raised["type"] or _ends_like_exception(raised["type"])):
+        if raised and (raised["message"] is not None or _is_name(raised["type"])):
             frames, self._frames = tuple(self._frames or ()), None
             name = raised["type"]
             if raised["message"] is None and not _ends_like_exception(name):
@@ -672,13 +738,25 @@ def _explained(event: Event) -> Signature | None:
     joins = event.frames and _JOINS.search(event.frames[0].path)  # torch 1.7 and older raise a plain Exception
     if _LAUNCHER_TYPES.search(event.type) or (joins and event.type == "Exception"):
         return first if first is not None and first.id == "compiler-failed" else explain("ChildFailedError")
+    if event.type in _CLOSED and event.frames and not any(_RANKS_TALK.search(frame.path) for frame in event.frames):
+        return signature("helper-closed")
     if event.type == "BrokenPipeError" and any(_STARTS.search(frame.path) for frame in event.frames):
         return None  # it was starting a process of its own, no rank
+    if first is not None and first.id == "not-picklable" and any(_COPIES.search(f.path) for f in event.frames):
+        return signature("fsdp-deepcopy")
+    if first is not None and first.id == "gather-size" and any(_LOADS.search(f.path) for f in event.frames):
+        return signature("file-damaged")  # what is no pickle is a file, and no message of another rank
     if first is None or first.id in _UNSPECIFIC:
         found = explain(event.text[:6000])
         # What a launcher writes next to it is no part of the message.
         return found if found is not None and (found.role != "launcher" or not event.type) else first
     return first
+
+
+def _is_name(name: str) -> bool:
+    """A name that is an exception's also without a message; `ray.e` is one that the log cuts off."""
+    last = name.rpartition(".")[2]
+    return _ends_like_exception(name) or ("." in name and (last[:1].isupper() or last in _SMALL))
 
 
 def _ends_like_exception(name: str) -> bool:

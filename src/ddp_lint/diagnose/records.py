@@ -16,7 +16,7 @@ from ddp_lint.verify.trace import Frame
 _LIBRARY = re.compile(
     r"(^|[/\\])(site|dist)-packages[/\\]|(^|[/\\])lib(64)?[/\\]python\d(\.\d+)?[/\\]|[/\\]bin[/\\][\w.-]+$|"
     r"^<(?![^<>]+>.*[/\\])|"  # <string>, but not <home>/train.py, whose begin somebody has left out
-    r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing)[/\\]|^torch[/\\]|"
+    r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing|testing)[/\\]|^torch[/\\]|"
     r"[/\\](?P<checkout>fairscale|deepspeed|transformers|accelerate|lightning|pytorch_lightning|apex|xformers|peft|timm|"
     r"torchvision|datasets|ray|vllm|flash_attn|diffusers)[/\\](src[/\\])?(?P=checkout)[/\\]|"
     # of Windows: the standard library has no folder of its version there
@@ -140,6 +140,8 @@ class Diagnosis:
     who: str = ""
     launcher: str = ""
     event: Event | None = None
+    #: The log ends in a traceback, before its exception.
+    cut_off: bool = False
 
     @classmethod
     def of(cls, event: Event, /, **fields: Any) -> Diagnosis:
@@ -241,6 +243,10 @@ class Reading:
     no_others: bool = False
     #: Stacks of processes that still ran.
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
+    #: When a rank said last that all ranks had come to the start of the group; 0 where none said so.
+    registered: int = 0
+    #: For each source, the line at which the scheduler began to end all tasks.
+    ending: dict[str, int] = dataclasses.field(default_factory=dict)
     lines: int = 0
     sources: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)

@@ -127,8 +127,14 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
-    what = found.what[:300].rstrip(".")
-    return f"{what}: the code at that line failed on the data or state of this rank.", found.sure
+    if found.cut_off:
+        return "The log ends before the exception: what failed at that line is not in it.", found.sure
+    what = found.what[:300].strip("*_`").rstrip(".: ")
+    if found.place is None:
+        stop = "" if what.endswith(("?", "!")) else "."
+        return f"{what}{stop} The log does not show which line of your own code led to it.", found.sure
+    of = " on the data or state of this rank" if found.rank is not None else ""
+    return f"{what}: the code at that line failed{of}.", found.sure
 
 
 def _fix(found: Diagnosis) -> str:
@@ -143,6 +149,15 @@ def _fix(found: Diagnosis) -> str:
         return found.known.fix
     if found.kind == "unknown":
         return ""
+    if found.cut_off:
+        return (
+            "Get the lines that follow: the exception's name and message stand below the last frame (torchrun "
+            "--log-dir logs --tee 3 keeps each rank's output)."
+        )
+    if found.place is None:
+        return "Start from the exception's own words, and look for the frames above it in the whole log."
+    if found.rank is None:
+        return "Fix that line."
     return "Fix that line; if only some ranks can fail there, let all of them stop together."
 
 
@@ -153,6 +168,8 @@ def next_step(answer: Answer) -> str:
         return "nothing to fix; if the job died, its cause is not in this log: " + _COLLECT
     if found.verdict == "UNKNOWN":
         return _COLLECT
+    if found.known is not None and found.known.next:
+        return found.known.next
     path = answer.joined.local.path if answer.joined else None
     command = f"ddp-lint check {_relative(path)}" if path else _named_check(found)
     if found.verdict in ("HANG", "DIVERGENCE") and answer.flight is None:

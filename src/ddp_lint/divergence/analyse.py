@@ -61,7 +61,7 @@ _CLOSED, _OPEN = "summaries", "open summaries"
 
 def summaries_of(project: Project) -> Summaries:
     """All that is known of what functions do; what keeps more trees in memory than there may be is let go of first."""
-    if _CLOSED in project.attached and project.source_in_memory > _MOST_SOURCE:
+    if _CLOSED in project.attached and project.modules.source_in_memory > _MOST_SOURCE:
         _start_again(project)
     return _attached(project, _CLOSED, whole=True)
 
@@ -143,8 +143,8 @@ def _room_to_recurse() -> Iterator[None]:
 
 
 def let_go(project: Project, path: pathlib.Path) -> None:
-    """Let go of what is kept for the syntax tree of a file that is about to change (`Project.change`)."""
-    found, facts = project.attached.get(_CLOSED), project.known_facts(path)
+    """Let go of what is kept for the syntax tree of a file that is about to change (`project.changing.change`)."""
+    found, facts = project.attached.get(_CLOSED), project.modules.known_facts(path)
     if found is None or facts is None:
         return
     gone = {id(node) for node in statements(facts.tree) if isinstance(node, _KEYS)}
@@ -159,7 +159,7 @@ def let_go(project: Project, path: pathlib.Path) -> None:
 
 
 def let_go_of_edited(project: Project) -> None:
-    """Let go of what depends on functions that were edited (`Project.edit`)."""
+    """Let go of what depends on functions that were edited (`project.changing.edit`)."""
     found = project.attached.get(_CLOSED)
     if found is not None:
         found.let_go_of_stale()
@@ -218,10 +218,10 @@ def _reads_of(reader: _Reader, facts: ModuleFacts, summaries: Summaries) -> tupl
 def communicating_roots(facts: ModuleFacts, summaries: Summaries) -> Iterator[Root]:
     """The roots without those that cannot communicate, where that is known beforehand."""
     linker, inside = summaries.linker, facts.source.inside
-    uses = not inside or linker.project.uses_frameworks(inside)
+    uses = not inside or linker.project.communication.uses_frameworks(inside)
     if not uses and not units_of(linker.project):
         return
-    known = linker.project.communicating(inside) if inside and uses else None
+    known = linker.project.communication.functions_in(inside) if inside and uses else None
     for root in roots(facts, summaries):
         name = root.name if root.function is not None else MODULE
         can = known is None or name in known or (root.function is not None and _may_run_model(root.function))
@@ -253,7 +253,7 @@ class _Read:
 
 class _Reader:
     """Reads the roots of one file. One that an earlier run has found nothing in is not read again, as long as nothing
-    has changed that this depends on (`Project.outcomes`).
+    has changed that this depends on (`project.outcomes`).
 
     Outcomes are kept of a run that read all roots of the file and took less than half of what a file may take: with the
     other half for the roots that are read again, a run without them decides the same.
@@ -263,7 +263,7 @@ class _Reader:
         self._facts = facts
         self._summaries = summaries
         self._project = summaries.linker.project
-        self._outcomes = self._project.outcomes(facts.source.inside)
+        self._outcomes = self._project.outcomes.of(facts.source.inside)
         if afresh:
             self._outcomes.forget()
         #: Whether an outcome of an earlier run was used.

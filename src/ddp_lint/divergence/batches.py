@@ -38,17 +38,17 @@ def have_one_length(project: Project) -> bool:
 def show_unlike_lengths(project: Project) -> bool:
     """Whether the project shows that the samples of its batches have unlike lengths: it pads them, packs them, or has a
     function that puts them together."""
-    return any(map(project.holding, _PADDING))
+    return any(map(project.contents.holding, _PADDING))
 
 
 def have_unlike_sizes(project: Project) -> bool:
     """Whether the project shows that batches hold unlike numbers of samples: a sampler or buckets choose how many, or
     they are of a stream, which ends in the midst of one."""
-    return any(map(project.holding, _OF_UNLIKE_SIZES))
+    return any(map(project.contents.holding, _OF_UNLIKE_SIZES))
 
 
 def _makes_loaders_without(project: Project, words: tuple[str, ...]) -> bool:
     def found() -> bool:
-        return bool(project.holding("DataLoader(")) and not any(map(project.holding, words))
+        return bool(project.contents.holding("DataLoader(")) and not any(map(project.contents.holding, words))
 
     return project.remember(("makes loaders without", words), found)

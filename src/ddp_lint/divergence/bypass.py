@@ -59,7 +59,7 @@ def _of_project(frame: Frame, function: ast.expr) -> FunctionNode | None:
     node = found.node if isinstance(found, FunctionRef) else None
     if not isinstance(node, FunctionNode):
         return None
-    return node if not method or len(frame.linker.project.holding(f"def {method}(")) == 1 else None
+    return node if not method or len(frame.linker.project.contents.holding(f"def {method}(")) == 1 else None
 
 
 @kept_by_node(256)

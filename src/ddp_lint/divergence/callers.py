@@ -114,10 +114,10 @@ class Callers(Generic[R]):
 
     def _callers(self, function: FunctionRef) -> Iterator[tuple[ModuleFacts, R]]:
         """Functions and modules that hold a call of this name, none at all where there are too many files."""
-        paths = self.project.holding(f"{function.name}(")
+        paths = self.project.contents.holding(f"{function.name}(")
         if len(paths) > _FILES:
             return
-        files = [facts for path in paths if (facts := self.project.facts_of(path)) is not None]
+        files = [facts for path in paths if (facts := self.project.modules.facts_of(path)) is not None]
         if not function.facts.source.is_test:  # a test calls what others call in other ways
             files = [facts for facts in files if not facts.source.is_test]
         if any(_is_handed_on(facts, function.name) for facts in files):

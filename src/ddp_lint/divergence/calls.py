@@ -530,7 +530,9 @@ def _is_used(frame: Frame, class_: str) -> bool:
     packages = _packages_with(class_.partition(".")[0])
     project = frame.linker.project
     imports = (f"{how} {each}" for each in packages for how in ("from", "import"))
-    return "torch" in packages or any(map(project.split, packages)) or any(map(project.holding, imports))
+    return (
+        "torch" in packages or any(map(project.meanings.split, packages)) or any(map(project.contents.holding, imports))
+    )
 
 
 @functools.cache
@@ -562,7 +564,11 @@ def _is_project_method(frame: Frame, method: ref.Method) -> bool:
     """Has the project a class of its own under the guessed name, with such a method? Then that is what is meant."""
     module, _, last = method.of.rpartition(".")
     framework, project = module.partition(".")[0], frame.linker.project
-    files = [facts for path in project.holding(f"class {last}") if (facts := project.facts_of(path)) is not None]
+    files = [
+        facts
+        for path in project.contents.holding(f"class {last}")
+        if (facts := project.modules.facts_of(path)) is not None
+    ]
     # In the framework's own code, or a copy of it, it is that very class; a fork may have another one in its place.
     own = [facts for facts in files if framework not in facts.name.split(".")]
     if not any(f".{module}." in f".{facts.name}." for facts in files):

@@ -546,16 +546,16 @@ def agreed_within(frame: Frame, name: str) -> bool:
 
 def _agreements(linker: Linker, name: str) -> Iterator[bool]:
     project = linker.project
-    for path in project.holding(f"def {name}("):
-        facts = project.facts_of(path)
+    for path in project.contents.holding(f"def {name}("):
+        facts = project.modules.facts_of(path)
         if facts is None or facts.source.is_test:
             continue
         classes = (linker.class_ref(node, facts) for node in facts.tree.body if isinstance(node, ast.ClassDef))
         methods = (linker.members(of).get(name) for of in classes)
         calls = (n for method in methods if method is not None for n in children(method) if isinstance(n, ast.Call))
         for call in calls:
-            meant = project.meaning(facts, call.func)
-            own = meant.startswith("torch.distributed.") or (bool(meant) and project.split(meant) is not None)
+            meant = project.meanings.of(facts, call.func)
+            own = meant.startswith("torch.distributed.") or (bool(meant) and project.meanings.split(meant) is not None)
             yield own and is_agreement(meant.rpartition(".")[2])
 
 

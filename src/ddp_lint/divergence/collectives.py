@@ -203,10 +203,10 @@ def _is_of_the_other_way(frame: Frame) -> bool:
     node, project = frame.function, frame.linker.project
     if not isinstance(node, ast.FunctionDef) or node.name not in _trained_as_given(frame.facts.tree):
         return False
-    paths = project.holding(f"{node.name}(")
-    callers = [facts for path in paths[:_FILES] if (facts := project.facts_of(path)) is not None]
+    paths = project.contents.holding(f"{node.name}(")
+    callers = [facts for path in paths[:_FILES] if (facts := project.modules.facts_of(path)) is not None]
     return len(paths) <= _FILES and not any(
-        project.shows(facts, "wraps") for facts in callers if facts.name != frame.facts.name
+        project.texts.shows(facts, "wraps") for facts in callers if facts.name != frame.facts.name
     )
 
 

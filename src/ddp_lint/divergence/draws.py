@@ -25,12 +25,12 @@ def draws_its_own(frame: Frame) -> bool:
 
 def _seeding_files(project: Project) -> tuple[ModuleFacts, ...]:
     def found() -> tuple[str, ...]:
-        paths = (path for path in project.holding("seed") if project.tested(path, "seeds"))
-        files = (facts for path in paths if (facts := project.facts_of(path)) is not None)
+        paths = (path for path in project.contents.holding("seed") if project.texts.tested(path, "seeds"))
+        files = (facts for path in paths if (facts := project.modules.facts_of(path)) is not None)
         return tuple(facts.name for facts in files if not facts.source.is_test)
 
     names = project.remember(("seeding files",), found)
-    return tuple(facts for name in names if (facts := project.facts(name)) is not None)
+    return tuple(facts for name in names if (facts := project.modules.facts(name)) is not None)
 
 
 def _in_one_program(project: Project, facts: ModuleFacts, other: ModuleFacts) -> bool:

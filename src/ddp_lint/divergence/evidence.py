@@ -54,7 +54,7 @@ class Evidence:
     def _chosen_by_settings(self, facts: ModuleFacts) -> frozenset[str]:
         """The backends that the settings choose with which commands of the project launch the file."""
         project = self._linker.project
-        if not project.holding(_SCRIPT):
+        if not project.contents.holding(_SCRIPT):
             return frozenset()
         of_settings = _of_settings()
         return frozenset(of_settings[word] for word in launched_under(project, facts) if word in of_settings)
@@ -64,9 +64,9 @@ class Evidence:
         runs under, and scripts of one folder are launched in the same way."""
         project = self._linker.project
         folder = posixpath.dirname(facts.source.inside)
-        beside = (p for p in project.holding(_SCRIPT) if posixpath.dirname(project.inside(p)) == folder)
-        others = filter(None, map(project.facts_of, beside))
-        return any(not other.source.is_test and project.shows(other, what) for other in others)
+        beside = (p for p in project.contents.holding(_SCRIPT) if posixpath.dirname(project.paths.inside(p)) == folder)
+        others = filter(None, map(project.modules.facts_of, beside))
+        return any(not other.source.is_test and project.texts.shows(other, what) for other in others)
 
     def has_buffers(self, model: ClassRef) -> bool:
         """Does a model whose class is seen surely have buffers, by itself or in a part of it?"""
@@ -82,7 +82,7 @@ class Evidence:
         files = {facts.name: facts}
         for base in self._linker.linearised(owner)[0] if owner is not None else ():
             files[base.facts.name] = base.facts
-        return any(self._linker.project.shows(file, what) for file in files.values())
+        return any(self._linker.project.texts.shows(file, what) for file in files.values())
 
 
 @functools.cache
@@ -100,7 +100,7 @@ def _may_be_enabled(project: Project) -> bool:
     of a script, a file of settings or another text? Many scripts ask for a backend that nobody runs them under."""
 
     def found() -> bool:
-        return any(map(project.holding, _ENABLING)) or is_worded_in_texts(project, _ENABLED)
+        return any(map(project.contents.holding, _ENABLING)) or is_worded_in_texts(project, _ENABLED)
 
     enabled: bool = project.remember(("backend that shards",), found)
     return enabled

@@ -141,8 +141,8 @@ def _given(project: Project, function: FunctionNode, name: str, *, is_method: bo
 
 def _calls(project: Project, name: str) -> Iterator[Entered]:
     """The calls of a name; none where too many files have some."""
-    paths = project.holding(f"{name}(")
-    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+    paths = project.contents.holding(f"{name}(")
+    for facts in map(project.modules.facts_of, paths if len(paths) <= _FILES else ()):
         for use in uses(facts, name) if facts is not None and not facts.source.is_test else ():
             if facts is not None and use.call is not None:
                 receiver = use.node.value if isinstance(use.node, ast.Attribute) else None
@@ -161,8 +161,8 @@ def _is_name_of_decorated(key: ast.expr, functions: Sequence[FunctionNode]) -> b
 
 def _decorated(project: Project, name: str) -> Iterator[FunctionNode]:
     """The functions and methods that a function of this name decorates."""
-    paths = project.holding(f"@{name}")
-    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+    paths = project.contents.holding(f"@{name}")
+    for facts in map(project.modules.facts_of, paths if len(paths) <= _FILES else ()):
         if facts is not None and not facts.source.is_test:
             touch(facts.tree)
             functions = (node for node in statements(facts.tree) if isinstance(node, FunctionNode))

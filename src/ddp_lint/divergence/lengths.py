@@ -138,7 +138,7 @@ def own_length(
 def _is_divided(frame: Frame) -> bool:
     """Does another file of the project divide data by a sampler, so that an iterator may be one of a padded loader?"""
     project = frame.linker.project
-    held = (project.facts_of(path) for path in project.holding(_SAMPLER))
+    held = (project.modules.facts_of(path) for path in project.contents.holding(_SAMPLER))
     return any(facts is not None and not facts.source.is_test for facts in held)
 
 
@@ -188,12 +188,12 @@ def _sequences(function: ast.AST) -> frozenset[str]:
 
 def equalised(project: Project, facts: ModuleFacts) -> bool:
     """Does the file make the numbers of batches equal, or cope with unequal ones?"""
-    return bool(project.tested(project.absolute(facts.source.inside), "equalises"))
+    return bool(project.texts.tested(project.paths.absolute(facts.source.inside), "equalises"))
 
 
 def _copes(project: Project, facts: ModuleFacts) -> bool:
     """Does the file cope with numbers of batches that differ?"""
-    return bool(project.tested(project.absolute(facts.source.inside), "copes"))
+    return bool(project.texts.tested(project.paths.absolute(facts.source.inside), "copes"))
 
 
 def equalising(text: str) -> str:
@@ -217,7 +217,7 @@ def as_dispatched(frame: Frame, iterable: Value, node: ast.expr) -> Value:
     if iterable.varies is None or iterable.varies.cause != "rank" or not is_loader(iterable, frame.text(node)):
         return iterable
     project = frame.linker.project
-    dispatches = project.tested(project.absolute(frame.facts.source.inside), "dispatches")
+    dispatches = project.texts.tested(project.paths.absolute(frame.facts.source.inside), "dispatches")
     return unknown(("dispatched", iterable.key), iterable.reference) if dispatches else iterable
 
 
@@ -245,8 +245,8 @@ def _hands_on_endless(frame: Frame, of: ref.ClassRef, method: ast.AST) -> bool:
 
     def found() -> bool:
         given = (value for name in _sources(method, init.node) for value in _given(of, init, name))
-        names = (project.meaning(of.facts, value.func) for value in given if isinstance(value, ast.Call))
-        iterating = (project.method(name, "__iter__") for name in names if name)
+        names = (project.meanings.of(of.facts, value.func) for value in given if isinstance(value, ast.Call))
+        iterating = (project.classes.method(name, "__iter__") for name in names if name)
         return any(each is not None and _endless(each[1]) for each in iterating)
 
     endless: bool = project.remember(("hands on an endless one", of.node.name), found, of.facts.kept)

@@ -49,8 +49,8 @@ class Linker:
         return self.project.remember(name, lambda: self._dotted(name), self._names)
 
     def _dotted(self, name: str) -> Reference:
-        name = self.project.canonical(name)
-        found = self.project.split(name)
+        name = self.project.meanings.canonical(name)
+        found = self.project.meanings.split(name)
         if found is None:
             return External(knowledge.canonical(name))
         facts, rest = found
@@ -77,13 +77,13 @@ class Linker:
             return FunctionRef(definition, facts)
         target = facts.imports.resolve(name)
         if target is None:
-            stars = self.project.own_stars(facts.imports)
+            stars = self.project.meanings.own_stars(facts.imports)
             star = next((star for star in stars if self._exports(star, name)), None)
             target = f"{star}.{name}" if star else None
         return self.dotted(target) if target else None
 
     def _exports(self, module: str, name: str) -> bool:
-        facts = self.project.facts(module)
+        facts = self.project.modules.facts(module)
         return facts is not None and (name in facts.definitions or name in facts.imports.names)
 
     # ---- classes
@@ -165,8 +165,8 @@ class Linker:
 
     def _only_method(self, name: str) -> FunctionRef | None:
         found: list[FunctionRef] = []
-        for path in self.project.holding(f"def {name}("):
-            facts = self.project.facts_of(path)
+        for path in self.project.contents.holding(f"def {name}("):
+            facts = self.project.modules.facts_of(path)
             if facts is None or facts.source.is_test:
                 continue
             for node in facts.tree.body:
@@ -188,7 +188,7 @@ class Linker:
         return self.project.remember(name, lambda: self._only_class(communication.PROGRAMS[name]), self._only_classes)
 
     def _only_class(self, name: str) -> ClassRef | None:
-        files = (self.project.facts_of(path) for path in self.project.holding(f"class {name}"))
+        files = (self.project.modules.facts_of(path) for path in self.project.contents.holding(f"class {name}"))
         held = ((facts, facts.definitions.get(name)) for facts in files if facts and not facts.source.is_test)
         found = [self.class_ref(node, facts) for facts, node in held if isinstance(node, ast.ClassDef)]
         return found[0] if len(found) == 1 and not self.outside(found[0]) else None

@@ -73,8 +73,8 @@ def units_of(project: Project) -> Units:
 
 def _units_of(project: Project) -> Units:
     found = Units()
-    for path in sorted({path for word in SHARDING for path in project.holding(word)}):
-        facts = project.facts_of(path)
+    for path in sorted({path for word in SHARDING for path in project.contents.holding(word)}):
+        facts = project.modules.facts_of(path)
         if facts is None or facts.source.is_test:
             continue
         found |= _units_in(facts)

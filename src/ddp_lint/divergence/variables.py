@@ -166,7 +166,7 @@ class Variables:
 
     def variable_at(self, name: str) -> Value | None:
         """A module-level variable by absolute dotted name."""
-        found = self._summaries.linker.project.split(name)
+        found = self._summaries.linker.project.meanings.split(name)
         if found is None or not found[1] or "." in found[1]:
             return None
         return self.module_variable(*found)
@@ -458,7 +458,7 @@ class Variables:
         fields = fields_of(self._summaries.linker, of)
         if not fields:
             return None
-        made = self._summaries.linker.project.class_of(of.facts, of.node).name
+        made = self._summaries.linker.project.classes.of(of.facts, of.node).name
         return _by_rank(self._passed(made, fields, name))
 
     def _wrapped_given(self, of: ClassRef, method: FunctionNode, name: str) -> Value | None:
@@ -518,8 +518,10 @@ class Variables:
         linker, default = self._summaries.linker, defaults_of(setter).get(name)
         names = [parameter.arg for parameter in positional(setter)][1:]
         only = linker.only_method(setter.name, telling=setter.name == f"set_{name.strip('_')}")
-        paths = linker.project.holding(f".{setter.name}(") if only is not None and only.node is setter else ()
-        files = [facts for path in paths if (facts := linker.project.facts_of(path)) and not facts.source.is_test]
+        paths = linker.project.contents.holding(f".{setter.name}(") if only is not None and only.node is setter else ()
+        files = [
+            facts for path in paths if (facts := linker.project.modules.facts_of(path)) and not facts.source.is_test
+        ]
         found: list[Value] = []
         places = [(facts, use) for facts in files for use in uses(facts, setter.name)] if name in names else []
         for facts, use in places if len(files) <= _SETTING else ():
@@ -560,7 +562,7 @@ class Variables:
     def _given(self, of: ClassRef, method: FunctionNode, name: str) -> list[tuple[Frame, ast.expr]]:
         """What the project makes objects of the class with, for a parameter of ``__init__``, and where; nothing if a
         call does not show it."""
-        made = self._summaries.linker.project.class_of(of.facts, of.node).name
+        made = self._summaries.linker.project.classes.of(of.facts, of.node).name
         return self._passed(made, [a.arg for a in positional(method)][1:], name)
 
     def _passed(self, called: str, names: Sequence[str], name: str, depth: int = 0) -> list[tuple[Frame, ast.expr]]:
@@ -591,7 +593,7 @@ class Variables:
         if facts.definitions.get(around.name) is around:
             return self._passed(f"{facts.name}.{around.name}", names, argument.id, depth + 1)
         if around.name == "__init__" and use.owner is not None and argument.id != names[0]:
-            made = self._summaries.linker.project.class_of(facts, use.owner).name
+            made = self._summaries.linker.project.classes.of(facts, use.owner).name
             return self._passed(made, names[1:], argument.id, depth + 1)
         return []
 

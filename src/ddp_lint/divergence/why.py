@@ -45,7 +45,7 @@ class Explanation:
 def explain(path: pathlib.Path, project: Project, line: int | None = None) -> list[Explanation]:
     """One explanation for each collective of the file; with a line only for those whose call covers it, or, if there
     is none, for those of the function around it. Empty for a file that cannot be parsed."""
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     if facts is None:
         return _not_analysed(path, project)
     summaries = summaries_of(project)
@@ -101,10 +101,10 @@ def _inherited(own: Iterable[_Read], facts: ModuleFacts, summaries: Summaries) -
 
 def _not_analysed(path: pathlib.Path, project: Project) -> list[Explanation]:
     """Of a file that this Python cannot parse, and LibCST perhaps can: its rules look at it, the analysis does not."""
-    problem = project.problem(path)
+    problem = project.modules.problem(path)
     if problem is None:
         return []
-    place = Span(project.shown(path), problem.line, 1, problem.line, 2)
+    place = Span(project.paths.shown(path), problem.line, 1, problem.line, 2)
     version = ".".join(map(str, sys.version_info[:2]))
     reason = f"Python {version} cannot parse the file ({problem.reason}), no collective of it was analysed"
     return [Explanation(place, "a collective", False, reason)]

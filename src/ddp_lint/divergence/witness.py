@@ -337,15 +337,20 @@ def _unlike_arguments(kind: Kind, event: Event, varies: Variation, reason: str, 
     )  # fmt: skip
 
 
-def _alternatives(node: Choice) -> tuple[EventNode, ...]:
-    """The same collective at once in both arms: who holds the data sends, the others name that rank."""
-    if (
-        isinstance(node.yes, EventNode)
-        and isinstance(node.no, EventNode)
-        and node.yes.event.symbol == node.no.event.symbol
-    ):
-        return node.yes, node.no
-    return ()
+def _alternatives(node: Choice) -> Iterator[EventNode]:
+    """The same collective at once in both arms: who holds the data sends, the others name that rank. Where the rank
+    decides, also those behind it that both arms make in turn: the size, then the data in a buffer of that size."""
+    left, seen = [(node.yes, node.no)], set[tuple[int, int]]()
+    while left:
+        yes, no = left.pop()
+        if yes is no or (yes.number, no.number) in seen:
+            continue
+        seen.add((yes.number, no.number))
+        if isinstance(yes, EventNode) and isinstance(no, EventNode) and yes.event.symbol == no.event.symbol:
+            yield from (yes, no)
+            left += [(yes.after, no.after)] if node.condition.by_rank else []
+        elif node.condition.by_rank and isinstance(yes, Choice) and isinstance(no, Choice):
+            left += [(yes.yes, no.yes), (yes.no, no.no)] if yes.condition.truths == no.condition.truths else []
 
 
 def _wrong_argument(event: Event, value: Value, reason: str) -> Iterator[Mismatch]:

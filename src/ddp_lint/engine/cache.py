@@ -40,9 +40,9 @@ from ddp_lint.engine.snapshot import Snapshot
 from ddp_lint.files import MALFORMED, read, remove_leftovers, write
 from ddp_lint.findings import Finding, Span
 from ddp_lint.project import Project
+from ddp_lint.project.answers import digest_in
 from ddp_lint.project.outcomes import NO_OUTCOMES, Earlier, Outcome
 from ddp_lint.project.parts import file_of
-from ddp_lint.project.project import digest_in
 
 _KEPT_GENERATIONS = 8
 #: Bytes of the results of one folder; what is larger was not written by us.
@@ -71,14 +71,14 @@ class Cache:
 
     def get(self, path: pathlib.Path) -> FileResult | None:
         """The result for a file from an earlier run, if it would be the same today."""
-        inside = self._project.inside(path)
+        inside = self._project.paths.inside(path)
         try:
             shard = self._shard(inside)
             kept = shard.findings.get(inside)
             if kept is None or not self._holds(inside, shard):
                 return None
             findings = tuple(decode(Finding, item) for item in kept)
-            shown = self._project.shown(path)
+            shown = self._project.paths.shown(path)
             if not all(self._is_sound(finding, shown) for finding in findings):
                 return None
         except MALFORMED:
@@ -101,11 +101,11 @@ class Cache:
         with contextlib.suppress(*MALFORMED):
             shard = self._shard(inside)
             elsewhere = [d for d in shard.dependencies(inside) or () if file_of(d[0]) != inside]
-            if elsewhere and all(self._project.holds(*dependency) for dependency in elsewhere):
+            if elsewhere and all(self._project.answers.holds(*dependency) for dependency in elsewhere):
                 known = {
                     name: Outcome(value, tuple(question for question, _ in depends))
                     for name, value, depends in shard.outcomes(inside)
-                    if all(file_of(d[0]) == inside and self._project.holds(*d) for d in depends)
+                    if all(file_of(d[0]) == inside and self._project.answers.holds(*d) for d in depends)
                 }
                 return Earlier(known, tuple(question for question, _ in elsewhere))
         return NO_OUTCOMES
@@ -120,7 +120,7 @@ class Cache:
 
     def _state_of(self, question: str, answer: str) -> State:
         """What is known of a question that results depend on."""
-        if not self._project.holds(question, answer):
+        if not self._project.answers.holds(question, answer):
             return State.GONE
         return State.KNOWN if self._snapshot.note(question) else State.HOLDS
 
@@ -129,7 +129,7 @@ class Cache:
         self._snapshot.add_words(result.searched)
         if result.error or any(finding.code == "DDP001" for finding in result.findings):
             return
-        inside = self._project.inside(path)
+        inside = self._project.paths.inside(path)
         self._shard(inside).put(inside, result)
         self._changed.setdefault(_shard_name(inside), set()).add(inside)
         known = [self._snapshot.note(question, digest_in(answer)) for question, answer in result.dependencies]
@@ -165,7 +165,7 @@ class Cache:
                 self._create()
             if not self._generation.is_dir():
                 return
-            self._snapshot.add_words(self._project.searched())
+            self._snapshot.add_words(self._project.contents.searched())
             with _alone(self._generation):
                 for name, new in self._changed.items():
                     write(self._generation / name, _read_shard(self._generation / name).joined(self._shards[name], new))
@@ -341,7 +341,7 @@ def _generation(settings: Settings, project: Project) -> str:
     fields = [f.name for f in dataclasses.fields(settings) if f.name not in _NEUTRAL]
     values = {name: _plain(getattr(settings, name)) for name in fields}
     # Findings show paths relative to the working directory.
-    place = project.shown(settings.root)
+    place = project.paths.shown(settings.root)
     key = json.dumps([values, place, _tool()], sort_keys=True)
     return f"{__version__}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ddp_lint.config import Settings
+from ddp_lint.engine import suppressions
 from ddp_lint.engine.fingerprints import with_fingerprints
 from ddp_lint.engine.focus import Focus, Selection
 from ddp_lint.engine.frames import with_room
@@ -18,12 +19,13 @@ from ddp_lint.engine.report import FileResult, rule_crashed
 from ddp_lint.findings import Confidence, Finding, spans_in
 from ddp_lint.knowledge.project_names import Names
 from ddp_lint.project import Asked, Project
+from ddp_lint.project.changing import change, edit
 from ddp_lint.rules.calibrated import surest_at
 from ddp_lint.rules.registry import Declaration, declared, following_calls, rules_for_text
-from ddp_lint.source import SourceFile, Unreadable, suppressions
+from ddp_lint.source import SourceFile, Unreadable
 
 if TYPE_CHECKING:
-    from ddp_lint.program import Reach
+    from ddp_lint.project.communication import Reach
 
 #: What may be the number of a line in a text.
 _PLACE = re.compile(r"\.py:\d|\bline \d")
@@ -52,7 +54,7 @@ class Checker:
         self._settings = settings
         self._for_cache = for_cache
         self.project = project or Project(settings.root, names=settings.names, changing=changing)
-        self.project.reach = reach
+        self.project.communication.reach = reach
         if not (for_cache or self.project.is_changing):
             self.project.stop_recording()
 
@@ -60,7 +62,7 @@ class Checker:
         """From now on `file` is the content of `path`; None: what is on disk, as it is now. Whether the change lies
         within functions and moves no line."""
         analysed = "ddp_lint.divergence.analyse" in sys.modules  # nothing to forget where nothing was analysed
-        if file is not None and self.project.edit(path, file):
+        if file is not None and edit(self.project, path, file):
             if analysed:
                 from ddp_lint.divergence.analyse import let_go_of_edited
 
@@ -70,7 +72,7 @@ class Checker:
             from ddp_lint.divergence.analyse import let_go
 
             let_go(self.project, path)
-        self.project.change(path, file)
+        change(self.project, path, file)
         return False
 
     def look(
@@ -101,9 +103,9 @@ class Checker:
 
     def check(self, path: pathlib.Path) -> FileResult:
         """The result for one file. Raises nothing: what goes wrong is in the result."""
-        shown = self.project.shown(path)
+        shown = self.project.paths.shown(path)
         try:
-            file = SourceFile.read(path, shown, self.project.inside(path))
+            file = SourceFile.read(path, shown, self.project.paths.inside(path))
         except Unreadable as e:
             return FileResult(shown, error=str(e))
         return self.check_file(file, path)
@@ -115,8 +117,8 @@ class Checker:
             with self.project.recording() as asked, _deep_recursion():
                 findings, parsed = self._found_in(file, path)
             dependencies = self._dependencies(asked, findings) if self._for_cache else ()
-            searched = tuple(self.project.searched()) if self._for_cache else ()
-            outcomes = tuple(self.project.take_outcomes(file.inside))
+            searched = tuple(self.project.contents.searched()) if self._for_cache else ()
+            outcomes = tuple(self.project.outcomes.take(file.inside))
         except Exception as e:  # a defect of ours must not cost the other files
             return FileResult(file.path, error=f"ddp-lint failed on it, please report: {type(e).__name__}: {e}")
         finally:
@@ -130,12 +132,16 @@ class Checker:
         """What a result depends on: all of the text of files that it shows places in."""
         shown = {span.path for span in spans_in(tuple(findings))}
         places = any(_PLACE.search(text) for f in findings for text in (f.message, f.help, *f.notes))
-        return tuple(self.project.dependencies(asked, map(self.project.inside_of_shown, shown), places=places).items())
+        return tuple(
+            self.project.answers.dependencies(
+                asked, map(self.project.paths.inside_of_shown, shown), places=places
+            ).items()
+        )
 
     @with_room
     def _found_in(self, file: SourceFile, path: pathlib.Path, *, focused: bool = True) -> tuple[list[Finding], bool]:
         """The findings of a file, and whether LibCST had to parse anything."""
-        self.project.hold(path, file)
+        self.project.modules.hold(path, file)
         active = self._settings.enabled - self._settings.ignored_in(path)
         readers = rules_for_text(path.name, file.first_line)
         if readers:
@@ -160,8 +166,8 @@ class Checker:
         has to be parsed: a syntax error is reported."""
         if not self._focus(file, active):
             return [], False
-        focus = self._focus(file, looked_for, communicating=self.project.may_communicate(file.inside))
-        if not focus and self.project.facts_of(path) is not None:
+        focus = self._focus(file, looked_for, communicating=self.project.communication.may_be_in(file.inside))
+        if not focus and self.project.modules.facts_of(path) is not None:
             return [], False
         from ddp_lint.engine.file_visit import (
             visit,  # with LibCST, which takes longer to import than most files to check
@@ -182,7 +188,7 @@ class Checker:
         found = suppressions.apply(file, found, active, noqa=self._settings.noqa)
         # A comment that suppresses a doubtful finding is in use, so these go last.
         found = [f for f in found if f.confidence is not Confidence.LOW or f.code not in self._settings.sure]
-        found = with_fingerprints(found, file, self.project.inside(path))
+        found = with_fingerprints(found, file, self.project.paths.inside(path))
         return list(map(file.cells.located, found)) if file.cells else found
 
 
@@ -205,7 +211,7 @@ def check_file(
     `path` is absolute; `file` is what to take for its content. `focus=False` parses the whole file, for comparison:
     the findings are the same.
     """
-    checker = Checker(settings, for_cache=True, reach=project.reach, project=project)
+    checker = Checker(settings, for_cache=True, reach=project.communication.reach, project=project)
     return checker._found_in(file, path, focused=focus)[0]
 
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import libcst as cst
 
 from ddp_lint.engine.parsing import tree_of
-from ddp_lint.source.module import Kept
 from ddp_lint.source.parsing import CannotParse
 from ddp_lint.source.syntax import first_line
+from ddp_lint.view.module import Kept
 
 #: Files whose trees are kept, the last that were checked.
 _KEPT = 8

@@ -19,10 +19,11 @@ from ddp_lint.findings import Confidence, Finding, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import ImportTable, Module, SourceFile
-from ddp_lint.source.module import Kept
+from ddp_lint.source import ImportTable, SourceFile
 from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.tree import descendants
+from ddp_lint.view import Module
+from ddp_lint.view.module import Kept
 
 #: Of projects whose files change.
 _trees: weakref.WeakKeyDictionary[Project, Trees] = weakref.WeakKeyDictionary()
@@ -101,10 +102,10 @@ def _module(
     file: SourceFile, path: pathlib.Path, project: Project, focus: Focus, focused: bool
 ) -> tuple[Module, Concern | None]:
     """The view of the file for the rules that it concerns, and which of its parts concern which. Raises CannotParse."""
-    name = project.module_name(path)[0]
-    facts = project.facts_of(path)
+    name = project.modules.name_of(path)[0]
+    facts = project.modules.facts_of(path)
     if facts is None:
-        tree = tree_of_new_syntax(file.text, project.problem(path) or CannotParse("it cannot be read"))
+        tree = tree_of_new_syntax(file.text, project.modules.problem(path) or CannotParse("it cannot be read"))
         return Module(file, tree, _imports(tree, path, project), name=name, project=project, path=path), None
     source = focus.source(facts) if focused else Source(file.text)
     tree, kept = _tree(source, facts, project)
@@ -132,7 +133,7 @@ def _tree(source: Source, facts: ModuleFacts, project: Project) -> tuple[cst.Mod
 def _imports(tree: cst.Module, path: pathlib.Path, project: Project) -> ImportTable:
     """The import table of a file that `ast` cannot parse, by its import statements alone."""
     statements = (n for n in descendants(tree) if isinstance(n, (cst.Import, cst.ImportFrom)))
-    return project.imports(parse("\n".join(map(tree.code_for_node, statements))), path, tree.code)
+    return project.modules.imports(parse("\n".join(map(tree.code_for_node, statements))), path, tree.code)
 
 
 def _cannot_parse(file: SourceFile, problem: CannotParse) -> Finding:

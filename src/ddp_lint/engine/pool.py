@@ -27,7 +27,7 @@ from ddp_lint.verify.lifetime import end_with_parent
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext
 
-    from ddp_lint.program import Reach
+    from ddp_lint.project.communication import Reach
 
 
 def run(

@@ -22,7 +22,7 @@ from ddp_lint.source import SourceFile, Unreadable
 from ddp_lint.source.file import normalised
 
 if TYPE_CHECKING:
-    from ddp_lint.program import Reach
+    from ddp_lint.project.communication import Reach
 
 #: A look at the whole project pays where a run checks at least so many files or bytes, and one in `_SHARE` of the
 #: project's bytes: to evaluate the functions of a file takes some ten times as long as to see what a file mentions.
@@ -46,11 +46,11 @@ def check_paths(
     cache = Cache(cache_dir, settings, project) if cache_dir else None
     reach = _ReachOfRun(project, settings, cache)
     if cache:
-        project.find_reach_by(lambda: reach.known(files))
-        project.find_outcomes_by(cache.outcomes)
+        project.communication.find_reach_by(lambda: reach.known(files))
+        project.outcomes.find_earlier_by(cache.outcomes)
     kept = _kept(files, cache, done) if cache else {}
     results = dict(kept)
-    shown = {project.shown(path): path for path in files}
+    shown = {project.paths.shown(path): path for path in files}
     left = [path for path in files if path not in kept]
     check = _Check(settings, project, reach, done, cache is not None)
     for result in check.results(left, jobs) if left else ():
@@ -61,7 +61,7 @@ def check_paths(
     report = Report.of([results[path] for path in files])
     if cache:
         for word in words_of(report.findings):
-            project.holding(word)
+            project.contents.holding(word)
         cache.save()
     return report
 
@@ -79,13 +79,13 @@ class _ReachOfRun:
         size = sum(map(size_of, files))
         if len(files) < _MANY_FILES and size < _MANY_BYTES:
             return False
-        return size * _SHARE >= sum(size_of(path) for path in self._project.python_files())
+        return size * _SHARE >= sum(size_of(path) for path in self._project.layout.files())
 
     def _evaluates_much(self, files: Sequence[pathlib.Path]) -> bool:
         """Whether those of the files that use a framework, which alone are evaluated, are much of the project."""
-        left = sum(size_of(path) for path in self._project.python_files()) // _SHARE
+        left = sum(size_of(path) for path in self._project.layout.files()) // _SHARE
         for path in files:
-            if self._project.uses_frameworks(self._project.inside(path)):
+            if self._project.communication.uses_frameworks(self._project.paths.inside(path)):
                 left -= size_of(path)
             if left <= 0:
                 return True
@@ -93,9 +93,9 @@ class _ReachOfRun:
 
     def known(self, files: Sequence[pathlib.Path]) -> Reach | None:
         """For a run that checks these files; None where the look costs more than it saves."""
-        if self._project.reach is not None or not self._wanted:
-            return self._project.reach
-        paths = self._project.python_files()
+        if self._project.communication.reach is not None or not self._wanted:
+            return self._project.communication.reach
+        paths = self._project.layout.files()
         if len(paths) >= FILES_LIMIT:
             return None
         wide = self.is_wide(files)
@@ -104,10 +104,10 @@ class _ReachOfRun:
         from ddp_lint.program import Place, index
 
         place = Place(str(self._project.root), self._cache.folder if self._cache else None)
-        self._project.reach = index(
+        self._project.communication.reach = index(
             paths, self._project.own.names, place, read=lambda: wide and self._evaluates_much(files)
         )
-        return self._project.reach
+        return self._project.communication.reach
 
 
 def _kept(files: list[pathlib.Path], cache: Cache, done: Callable[[], None]) -> dict[pathlib.Path, FileResult]:
@@ -139,7 +139,7 @@ class _Check:
             from ddp_lint.engine import pool
 
             if self.reach.is_wide(files):
-                self.project.prepare_search()
+                self.project.contents.prepare_search()
             checked = pool.Checked(self.settings, self.for_cache, reach, self.project)
             yield from pool.run(files, processes, checked, self.done)
             return
@@ -158,29 +158,29 @@ def check_text(text: str, path: pathlib.Path, settings: Settings, *, cache_dir: 
     path = path.absolute()
     project = Project(settings.root, names=settings.names)
     cache = Cache(cache_dir, settings, project) if cache_dir is not None else None
-    shown = project.shown(path)
+    shown = project.paths.shown(path)
     try:
-        file = SourceFile.of_text(shown, text, project.inside(path))
+        file = SourceFile.of_text(shown, text, project.paths.inside(path))
     except Unreadable as e:
         return Report.of([FileResult(shown, error=str(e))])
-    if cache is not None and len(project.python_files()) < FILES_LIMIT:
+    if cache is not None and len(project.layout.files()) < FILES_LIMIT:
         from ddp_lint.program import Place, index
 
         place, unsaved = Place(str(project.root), cache.kept_in), {str(path): file.text}
         reach = functools.cache(
-            lambda: index(project.python_files(), project.own.names, place, read=lambda: False, unsaved=unsaved)
+            lambda: index(project.layout.files(), project.own.names, place, read=lambda: False, unsaved=unsaved)
         )
-        project.find_reach_by(reach)
-        if project.digest_now(str(path)) == file.digest and (kept := cache.get(path)):  # what was saved
+        project.communication.find_reach_by(reach)
+        if project.contents.digest_now(str(path)) == file.digest and (kept := cache.get(path)):  # what was saved
             return Report.of([kept])
-        project.reach = reach()
-        project.hold(path, file)
-        project.find_outcomes_by(cache.outcomes)
-        project.outcomes(file.inside)  # as long as questions are recorded
+        project.communication.reach = reach()
+        project.modules.hold(path, file)
+        project.outcomes.find_earlier_by(cache.outcomes)
+        project.outcomes.of(file.inside)  # as long as questions are recorded
     from ddp_lint.engine.checking import Checker
 
     with rare_collections():
-        return Report.of([Checker(settings, reach=project.reach, project=project).check_file(file, path)])
+        return Report.of([Checker(settings, reach=project.communication.reach, project=project).check_file(file, path)])
 
 
 def check_texts(
@@ -192,10 +192,12 @@ def check_texts(
     project = Project(settings.root, names=settings.names)
     places = {path: path.absolute() for path in texts}
     opened = {
-        places[path]: SourceFile(project.shown(places[path]), normalised(text), project.inside(places[path]))
+        places[path]: SourceFile(
+            project.paths.shown(places[path]), normalised(text), project.paths.inside(places[path])
+        )
         for path, text in texts.items()
     }
-    project.take_instead(opened)
+    project.contents.take_instead(opened)
     from ddp_lint.engine.checking import Checker
 
     checker = Checker(settings, project=project)

@@ -61,11 +61,11 @@ class Snapshot:
         self._kept = kept = _read(self._place)
         self._before = time.time_ns() - states.YOUNG
         layout = project.layout
-        self._python = {project.inside(path): path for path in layout.files()}
-        others = {inside: project.absolute(inside) for inside in kept.files.keys() - self._python.keys()}
+        self._python = {project.paths.inside(path): path for path in layout.files()}
+        others = {inside: project.paths.absolute(inside) for inside in kept.files.keys() - self._python.keys()}
         paths = {**self._python, **others}
         self._states = {inside: states.state_of(path, self._before) for inside, path in paths.items()}
-        self._folders = {project.inside(folder): states.listing_of(layout, folder) for folder in layout.folders()}
+        self._folders = {project.paths.inside(folder): states.listing_of(layout, folder) for folder in layout.folders()}
         self._is_bounded = len(self._python) < FILES_LIMIT and not layout.has_links()
         same = {inside for inside, (state, _) in kept.files.items() if state and state == self._states[inside]}
         self._is_same = len(same) == len(kept.files) and self._python.keys() <= same and kept.folders == self._folders
@@ -79,7 +79,8 @@ class Snapshot:
             for question, (digest, answer) in kept.answers.items()
             if self._digests.get(file_of(question) or "") == digest
         }
-        project.know(self._digests, self._search, answers)
+        project.answers.know(self._digests, answers)
+        project.contents.search_with(self._search)
 
     def holds(self, inside: str) -> bool:
         """Whether the kept result for a file holds, as far as that is known without a look at what it depends on."""
@@ -94,7 +95,7 @@ class Snapshot:
         folders are what they are now. `digest`: of the file that it is about, where that is known."""
         inside = file_of(question)
         if inside is not None and inside not in self._digests:
-            self._digests[inside] = self._project.answer(f"file:{inside}") if digest is None else digest
+            self._digests[inside] = self._project.answers.answer(f"file:{inside}") if digest is None else digest
         kind, _, rest = question.partition(":")
         return self._is_bounded and self._is_within(kind, rest)
 
@@ -125,7 +126,7 @@ class Snapshot:
         state, digest = self._kept.files.get(inside, ("", None))
         if state and state == self._states[inside]:
             return True
-        return digest is not None and self._project.answer(f"file:{inside}") == digest
+        return digest is not None and self._project.answers.answer(f"file:{inside}") == digest
 
     # ---- on disk
 
@@ -144,7 +145,7 @@ class Snapshot:
         write(self._place, head.encode() + b"\n" + tail)
 
     def _answers(self) -> Iterator[tuple[str, tuple[str, str]]]:
-        for question, answer in self._project.answers_of_parts.items():
+        for question, answer in self._project.answers.of_parts.items():
             digest = self._digests.get(file_of(question) or "")
             if digest is not None:
                 yield question, (digest, answer)
@@ -156,9 +157,9 @@ class Snapshot:
         """The state of a file before it was read."""
         state = self._states.get(inside)
         if state is None:  # first needed in this run: it counts if the text is the same after its state was read
-            path = self._project.absolute(inside)
+            path = self._project.paths.absolute(inside)
             state = states.state_of(path, self._before)
-            if self._project.digest_now(path) != self._digests[inside]:
+            if self._project.contents.digest_now(path) != self._digests[inside]:
                 return ""
         return state
 

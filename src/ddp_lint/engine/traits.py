@@ -9,7 +9,7 @@ from typing import Any
 from ddp_lint.project.parts import is_part, kept_by_node
 from ddp_lint.rules.triggers import Trait
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, below, walk
+from ddp_lint.source.syntax import FunctionNode, below, is_text, walk
 from ddp_lint.tensors.operations import is_log, names, writes
 
 _READS = {"item", "tolist", "allclose", "is_nonzero", "new_full", "full_like"}
@@ -114,7 +114,7 @@ class _Look:
                 self._plain.add(target.id)
             elif isinstance(target, ast.Attribute) and target.attr == "data":
                 self._found.add(Trait.WRITES)
-            elif isinstance(target, ast.Subscript) and not _is_text(target.slice):
+            elif isinstance(target, ast.Subscript) and not is_text(target.slice):
                 self._written.add(dotted_ast(target.value) or "[]")
 
 
@@ -136,11 +136,6 @@ def _is_plain(value: ast.expr) -> bool:
     if isinstance(value, ast.Constant):
         return value.value is not None  # None is a placeholder for a later value
     return isinstance(value, (ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp))
-
-
-def _is_text(key: ast.expr) -> bool:
-    """``d["x"]``: the key of a dict, never the index of a tensor."""
-    return isinstance(key, ast.JoinedStr) or (isinstance(key, ast.Constant) and isinstance(key.value, str))
 
 
 def _is_collection(value: ast.expr) -> bool:

@@ -10,8 +10,8 @@ import libcst as cst
 
 from ddp_lint.findings import Finding
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import Module
 from ddp_lint.source.tree import is_leaf
+from ddp_lint.view import Module
 
 Handler = tuple[Rule, Callable[[cst.CSTNode], None]]
 _Call = Callable[..., None]

@@ -29,6 +29,8 @@ class Signature:
     #: The rules that look for the cause.
     codes: tuple[str, ...] = ()
     subkind: str = ""
+    #: What to run or look at next, '' where its kind says so.
+    next: str = ""
 
     @property
     def code(self) -> str:

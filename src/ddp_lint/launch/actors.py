@@ -12,9 +12,9 @@ from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, is_script
 from ddp_lint.source.syntax import calls_below
+from ddp_lint.view import Module
 
 
 def has_own_gpus(module: Module, node: cst.CSTNode) -> bool:
@@ -35,7 +35,7 @@ def _gives_gpus(project: Project) -> bool:
         words = frameworks.every(lambda framework: framework.actor_gpus)
         gives = re.compile(rf"\b(?:{'|'.join(words)})\b")
         packages = frameworks.packages(lambda framework: bool(framework.actors))
-        files = (project.facts_of(path) for word in words for path in project.holding(word))
+        files = (project.modules.facts_of(path) for word in words for path in project.contents.holding(word))
         return any(each is not None and _imports(each, packages) and each.file.shows(gives) for each in files)
 
     answer: bool = project.remember(("actors have GPUs",), found)
@@ -59,7 +59,7 @@ def _actors(project: Project, facts: ModuleFacts) -> frozenset[str]:
         for call in calls_below(user.tree):
             given = dotted_ast(call.args[0]) if call.args and _is_remote(user, call.func) else ""
             if given:
-                meant = project.canonical(user.imports.resolve(given) or f"{user.name}.{given}")
+                meant = project.meanings.canonical(user.imports.resolve(given) or f"{user.name}.{given}")
                 found.add(meant.removeprefix(f"{facts.name}."))
     return frozenset(found)
 

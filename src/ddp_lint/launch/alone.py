@@ -24,7 +24,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_script, last_part
-from ddp_lint.source.syntax import calls_below, defaults, function_at, main_guards, statements, walk
+from ddp_lint.source.syntax import calls_below, defaults, function_at, is_int, main_guards, statements, walk
 
 #: What shows ranks in a file: each word with its node.
 Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
@@ -101,11 +101,11 @@ def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[
     """The programs that come to a file, or to a line of it."""
     if line is not None and _is_in_guard(facts, line):
         return (facts,)
-    path, found = project.find(facts.name), reached(project)
+    path, found = project.modules.find(facts.name), reached(project)
     if path is not None:
         body = body_at(facts.tree, line) if line is not None else MODULE
-        files = found.coming_to((project.inside(path), body))
-        known = [project.facts_of(pathlib.Path(project.absolute(file))) for file in sorted(files)]
+        files = found.coming_to((project.paths.inside(path), body))
+        known = [project.modules.facts_of(pathlib.Path(project.paths.absolute(file))) for file in sorted(files)]
         seen = tuple(each for each in known if each is not None and each.name)
         # Of a file that has no more than a function `main` it is not seen who calls that.
         if seen and len(seen) == len(known) and all(map(_is_run, seen)):
@@ -182,7 +182,7 @@ def _is_started_alone(project: Project, program: ModuleFacts, shown: Shown) -> b
         return how == "one"
     if next(shown(program, project), None) is not None:
         return False
-    through = [facts for name in _modules(project, program) if (facts := project.facts(name)) is not None]
+    through = [facts for name in _modules(project, program) if (facts := project.modules.facts(name)) is not None]
     return not any(f.file.shows(_STARTS_ITSELF) or f.file.shows(_BY_NAME) or has_runner(f, project) for f in through)
 
 
@@ -199,7 +199,7 @@ def _showing(project: Project, shown: Shown) -> frozenset[str]:
     """The files of the programs that come to what makes a group, starts ranks or is told its rank by a launcher."""
     found, showing = reached(project), set[str]()
     for inside in [file for file, body in found.bits if body == MODULE]:
-        facts = project.facts_of(pathlib.Path(project.absolute(inside)))
+        facts = project.modules.facts_of(pathlib.Path(project.paths.absolute(inside)))
         if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
             showing |= found.coming_to((inside, MODULE))
             continue
@@ -212,7 +212,7 @@ def _showing(project: Project, shown: Shown) -> frozenset[str]:
 def _is_idle_in(project: Project, program: str, facts: ModuleFacts, line: int, name: str) -> bool:
     """Whether a line of a program, by its file, shows no ranks there: a name at it is a parameter that is given numbers
     alone, or nothing uses the function around, which whoever starts the file might call."""
-    started = project.facts_of(pathlib.Path(project.absolute(program)))
+    started = project.modules.facts_of(pathlib.Path(project.paths.absolute(program)))
     if started is None:
         return False
     among = _modules(project, started)
@@ -224,7 +224,7 @@ def _is_idle_in(project: Project, program: str, facts: ModuleFacts, line: int, n
 def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> bool:
     among = _modules(project, program)
     for name in among:
-        facts = project.facts(name)
+        facts = project.modules.facts(name)
         if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
             return False
         if any(
@@ -261,7 +261,11 @@ def _given_name(node: ast.AST) -> str:
 def has_runner(facts: ModuleFacts, project: Project) -> bool:
     """Whether a file uses a class of another package that starts ranks, or joins them, by itself."""
     # A folder without `__init__.py` is a package of the project as well.
-    foreign = (t for t in facts.imports.names.values() if not (project.find(t.partition(".")[0]) or project.split(t)))
+    foreign = (
+        t
+        for t in facts.imports.names.values()
+        if not (project.modules.find(t.partition(".")[0]) or project.meanings.split(t))
+    )
     return any(_RUNNERS.fullmatch(target.rpartition(".")[2]) for target in foreign if not _STARTS_NONE.match(target))
 
 
@@ -287,8 +291,8 @@ def _joins(facts: ModuleFacts, project: Project) -> Iterator[ast.AST]:
             continue
         if is_variable(node, function_at(facts.tree, node.lineno)):
             continue
-        meaning = project.meaning(facts, node)
-        if meaning in functions or project.split(meaning or dotted_ast(node)) is None:
+        meaning = project.meanings.of(facts, node)
+        if meaning in functions or project.meanings.split(meaning or dotted_ast(node)) is None:
             yield node
 
 
@@ -317,19 +321,15 @@ def _constants(facts: ModuleFacts) -> frozenset[str]:
 @kept_by_node(32)
 def _numbered(tree: ast.Module) -> frozenset[str]:
     pairs = [pair for node in walk(tree) if isinstance(node, ast.arguments) for pair in defaults(node)]
-    numbers = {id(parameter) for parameter, default in pairs if _is_number(default)}
+    numbers = {id(parameter) for parameter, default in pairs if is_int(default)}
     others = {n.arg for n in walk(tree) if isinstance(n, ast.arg) and id(n) not in numbers}
-    assigned = [n for n in statements(tree) if isinstance(n, ast.Assign) and _is_number(n.value)]
+    assigned = [n for n in statements(tree) if isinstance(n, ast.Assign) and is_int(n.value)]
     stored = {id(target) for node in assigned for target in node.targets}
     names = (n for n in walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
     others |= {name.id for name in names if id(name) not in stored}
     given = {parameter.arg for parameter, _ in pairs if id(parameter) in numbers}
     given |= {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
     return frozenset(given - others)
-
-
-def _is_number(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and type(value.value) is int
 
 
 def _read_at(facts: ModuleFacts, node: ast.AST) -> Iterator[ast.AST]:
@@ -347,8 +347,8 @@ def _is_shown_elsewhere(facts: ModuleFacts, project: Project, word: str, node: a
     """Whether a name is of torch, or is defined in the project, which shows there what it does."""
     if isinstance(node, ast.ImportFrom):
         names = [facts.imports.resolve(alias.asname or alias.name) or "" for alias in node.names]
-        return word.partition(".")[0] == "torch" or any(project.split(name) for name in names if name)
+        return word.partition(".")[0] == "torch" or any(project.meanings.split(name) for name in names if name)
     if isinstance(node, ast.Import):
         return word.partition(".")[0] == "torch"
-    meaning = project.meaning(facts, node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-    return meaning.partition(".")[0] == "torch" or project.definition(meaning) is not None
+    meaning = project.meanings.of(facts, node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    return meaning.partition(".")[0] == "torch" or project.meanings.definition(meaning) is not None

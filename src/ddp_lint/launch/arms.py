@@ -16,11 +16,12 @@ from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.unused import does_something
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import statements
 from ddp_lint.tensors.callers import sites_of
+from ddp_lint.view import Module
 
 _VARIABLE = r"""["'](?:LOCAL_|)(?:RANK|WORLD_SIZE)["']"""
 _ENVIRON = r"(?:os\.)?environ(?:\.keys\(\))?"
@@ -54,7 +55,7 @@ def is_told_no_rank(module: Module, test: cst.BaseExpression, taken: bool) -> bo
     told, project = _TOLD if not taken else _UNTOLD, module.project
     if project is None or told.fullmatch(module.code(test)) is None:
         return False
-    return not any(project.holding(word) for word in table("launch")["joining"]["without_variables"])
+    return not any(project.contents.holding(word) for word in table("launch")["joining"]["without_variables"])
 
 
 def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:

@@ -22,7 +22,7 @@ def nccl_alone(project: Project) -> bool:
     and no group is formed without a backend, which since torch 2.0 has one for each kind of device."""
 
     def found() -> bool:
-        names_it = bool(project.holding("nccl") or project.holding("NCCL"))
+        names_it = bool(project.contents.holding("nccl") or project.contents.holding("NCCL"))
         return names_it and not _names_host_backend(project) and not _leaves_it_open(project)
 
     return project.remember(("nccl alone",), found)
@@ -36,7 +36,7 @@ def for_hosts_alone(project: Project, facts: ModuleFacts) -> bool:
         return all(_is_for_host(facts, call) for call in here)
 
     def found() -> bool:
-        names_it = bool(project.holding("nccl") or project.holding("NCCL"))
+        names_it = bool(project.contents.holding("nccl") or project.contents.holding("NCCL"))
         return not names_it and _names_host_backend(project) and not _leaves_it_open(project)
 
     return project.remember(("for hosts alone",), found)
@@ -56,23 +56,25 @@ def forms_none(project: Project) -> bool:
     """Whether a project neither forms a group nor names a backend: its users do."""
 
     def found() -> bool:
-        return not any(map(project.holding, ("init_process_group", "nccl"))) and not _names_host_backend(project)
+        return not any(map(project.contents.holding, ("init_process_group", "nccl"))) and not _names_host_backend(
+            project
+        )
 
     return project.remember(("forms no group",), found)
 
 
 def makes_tensors_on_gpus(project: Project) -> bool:
     """Whether the project changes where tensors lie that name no device."""
-    return project.remember(("default device",), lambda: any(map(project.holding, _DEFAULT_DEVICE)))
+    return project.remember(("default device",), lambda: any(map(project.contents.holding, _DEFAULT_DEVICE)))
 
 
 def _names_host_backend(project: Project) -> bool:
-    paths = dict.fromkeys(path for word in _WORDS for path in project.holding(word))
-    return any(_HOST_BACKEND.search(project.text(path) or "") is not None for path in paths)
+    paths = dict.fromkeys(path for word in _WORDS for path in project.contents.holding(word))
+    return any(_HOST_BACKEND.search(project.contents.text(path) or "") is not None for path in paths)
 
 
 def _leaves_it_open(project: Project) -> bool:
-    held = (project.facts_of(path) for path in project.holding("init_process_group"))
+    held = (project.modules.facts_of(path) for path in project.contents.holding("init_process_group"))
     return any(_forms_open_group(facts) for facts in held if facts is not None)
 
 

@@ -14,7 +14,7 @@ from ddp_lint.launch.helpers import Helper
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, below, is_none, text_of
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, is_none, text_of
 from ddp_lint.tensors.operations import words_of
 
 #: Tests that ask whether there are other ranks; any other one may tell the rank that has failed.
@@ -61,11 +61,11 @@ def is_collective(name: str) -> bool:
 def starts_work(name: str, receiver: str | None, given: bool) -> bool:
     """Whether a call trains by its name: not ``head.train()``, which sets a mode. `receiver`: the last name of the
     object that a method is called on; `given`: whether the call has arguments."""
-    if name not in _words("work"):
+    if name not in failure_words("work"):
         return False
     if name != "train" or receiver is None or given:
         return True
-    return receiver in ("", "self", "cls") or bool(words_of(receiver) & _words("trainers"))
+    return receiver in ("", "self", "cls") or bool(words_of(receiver) & failure_words("trainers"))
 
 
 def communicating(project: Project, code: Code) -> Iterator[ast.Call]:
@@ -78,6 +78,19 @@ def communicating(project: Project, code: Code) -> Iterator[ast.Call]:
             helper = _helper(project, code, call)
             if helper is not None and _reaches_communication(project, helper):
                 yield call
+
+
+def has_backward(facts: ModuleFacts, function: FunctionNode, depth: int = 0) -> bool:
+    """Whether a function has a backward, itself or in what it calls of its own file, one in the other as often as
+    `depth` says."""
+    for call in calls_below(function):
+        last = last_part(call.func)
+        if last == "backward":
+            return True
+        other = facts.definitions.get(last) if depth and isinstance(call.func, ast.Name) else None
+        if isinstance(other, FunctionNode) and other is not function and has_backward(facts, other, depth - 1):
+            return True
+    return False
 
 
 def leaving(project: Project, code: Code, depth: int = _TO_THE_END) -> Iterator[ast.Call]:
@@ -135,12 +148,14 @@ def _communicates(project: Project, code: Code, call: ast.Call) -> bool:
 
 def _is_own(project: Project, name: str) -> bool:
     owner, _, method = name.rpartition(".")
-    return bool(name) and (project.definition(name) is not None or (project.method(owner, method) is not None))
+    return bool(name) and (
+        project.meanings.definition(name) is not None or (project.classes.method(owner, method) is not None)
+    )
 
 
 def _name(project: Project, code: Code, call: ast.Call) -> str:
     """The canonical name of what is called, of a method by the class of its object; '' where it is not known."""
-    name = project.meaning(code.facts, call.func)
+    name = project.meanings.of(code.facts, call.func)
     if name or not isinstance(call.func, ast.Attribute):
         return name
     kind = project.types.of(call.func.value, code.facts, code.function, code.owner, _TYPE)
@@ -150,12 +165,12 @@ def _name(project: Project, code: Code, call: ast.Call) -> str:
 def _helper(project: Project, code: Code, call: ast.Call) -> Helper | None:
     """The function or method of the project that is called."""
     name = _name(project, code, call)
-    found = project.definition(name)
+    found = project.meanings.definition(name)
     if found is not None:
         facts, definition = found
         return Helper(facts, definition) if isinstance(definition, FunctionNode) else None
     owner, _, method = name.rpartition(".")
-    of = project.method(owner, method) if owner else None
+    of = project.classes.method(owner, method) if owner else None
     return Helper(of[0].module, of[1], of[0]) if of is not None else None
 
 
@@ -166,7 +181,8 @@ def _destroyers() -> frozenset[str]:
 
 
 @functools.cache
-def _words(kind: str) -> frozenset[str]:
+def failure_words(kind: str) -> frozenset[str]:
+    """Names of functions by which a failure is judged (`failures.toml`)."""
     return frozenset(table("failures")[kind])
 
 
@@ -221,5 +237,7 @@ def shows_or_takes(node: ast.Try) -> bool:
         if not _BROAD & {dotted_ast(kind).rpartition(".")[2] if kind is not None else "" for kind in kinds}:
             continue
         raises = any(isinstance(n, ast.Raise) for s in handler.body for n in ast.walk(s))
-        return not raises or any(last_part(c.func) in _words("logging") for s in handler.body for c in _calls_in(s))
+        return not raises or any(
+            last_part(c.func) in failure_words("logging") for s in handler.body for c in _calls_in(s)
+        )
     return False

@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, parameters, walk, yields
+from ddp_lint.source.syntax import FunctionNode, below, calls_below, defaults, holds_line, parameters, walk, yields
 
 _DEPTH = 3
 #: What below torch.cuda does nothing before the first use of a GPU, and what makes no context there.
@@ -92,7 +92,7 @@ def _is_text(node: ast.AST, start: str) -> bool:
 def resolve(project: Project, facts: ModuleFacts, func: ast.expr) -> tuple[ModuleFacts, ast.AST] | None:
     """The function or class of the project that a name refers to, with its module."""
     name = facts.qualified(func)
-    return project.definition(project.canonical(name)) if name else None
+    return project.meanings.definition(project.meanings.canonical(name)) if name else None
 
 
 #: Files of the project that one import may lead to.
@@ -163,7 +163,7 @@ class Initialiser:
     def _imported(self, facts: ModuleFacts, node: ast.Import | ast.ImportFrom) -> Place | None:
         for name in imported_modules(facts, node):
             known = name in self.seen or len(self.seen) >= _IMPORTS_READ
-            target = self.project.facts(name) if not known else None
+            target = self.project.modules.facts(name) if not known else None
             if target is None:
                 continue
             self.seen.add(name)
@@ -185,10 +185,12 @@ def runs_before(tree: ast.Module, line: int) -> list[ast.stmt]:
         inside = [*itertools.takewhile(lambda s: s.lineno <= line, itertools.islice(block, above, None))]
         for s in inside:
             if isinstance(s, ast.If) and s.body[0].lineno <= line:
-                all_hold = isinstance(s.test, ast.BoolOp) and isinstance(s.test.op, ast.And) and _holds(s.body, line)
+                all_hold = (
+                    isinstance(s.test, ast.BoolOp) and isinstance(s.test.op, ast.And) and holds_line(s.body, line)
+                )
                 parts = s.test.values if all_hold and isinstance(s.test, ast.BoolOp) else [s.test]
                 found += (ast.copy_location(ast.Expr(part), part) for part in parts)
-        block = next((arm for s in inside for arm in _arms(s) if arm and _holds(arm, line)), [])
+        block = next((arm for s in inside for arm in _arms(s) if arm and holds_line(arm, line)), [])
     return found
 
 
@@ -198,10 +200,6 @@ def _arms(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield getattr(statement, name, [])
     for handler in getattr(statement, "handlers", []):
         yield handler.body
-
-
-def _holds(block: list[ast.stmt], line: int) -> bool:
-    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
 
 
 _IF_THERE_IS_ONE = ("torch.cuda.is_available()", "cuda.is_available()", "torch.cuda.device_count()")

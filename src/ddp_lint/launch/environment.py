@@ -17,9 +17,10 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, SourceFile, dotted
+from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
+from ddp_lint.view import Module
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SETTERS = ("os.environ.setdefault", "os.putenv")
@@ -82,16 +83,18 @@ def shows_own_gpu(module: Module) -> bool:
 
 def _asserts_one_gpu(module: Module) -> bool:
     project, facts = module.project, module.facts
-    joining = [path for path in project.holding("device_count") if _asserts_one(project, path)] if project else []
+    joining = (
+        [path for path in project.contents.holding("device_count") if _asserts_one(project, path)] if project else []
+    )
     if project is None or facts is None or not joining:
         return False
-    found = (project.split(target) for target in module.imports.names.values())
+    found = (project.meanings.split(target) for target in module.imports.names.values())
     names = {facts.name, *(each[0].name for each in found if each is not None)}
-    return any(project.find(name) in joining for name in names if name)
+    return any(project.modules.find(name) in joining for name in names if name)
 
 
 def _asserts_one(project: Project, path: pathlib.Path) -> bool:
-    text = project.text(path) or ""
+    text = project.contents.text(path) or ""
     return "init_process_group(" in text and _ASSERTS_ONE.search(text) is not None
 
 

@@ -103,12 +103,12 @@ class _Search:
 
     def _are_behind(self, facts: ModuleFacts, top: ast.ClassDef | FunctionNode, depth: int) -> bool:
         project, whole, found = self._project, f"{facts.name}.{top.name}", False
-        paths = project.holding(top.name)
+        paths = project.contents.holding(top.name)
         for path in paths if len(paths) <= _FILES else ():
-            user = project.facts_of(path)
+            user = project.modules.facts_of(path)
             for use in uses(user, top.name) if user is not None and not user.source.is_test else ():
                 line = use.node.lineno
-                if user is None or project.meaning(user, use.node) != whole:
+                if user is None or project.meanings.of(user, use.node) != whole:
                     continue
                 if user is facts and top.lineno <= line <= (top.end_lineno or line):
                     continue

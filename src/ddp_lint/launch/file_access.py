@@ -12,11 +12,12 @@ import libcst as cst
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import kept_by_node
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, first_name, parameters, walk
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 #: What paths are made with.
 _MODULES = frozenset({"os", "Path", "pathlib", "str"})
@@ -65,7 +66,11 @@ class Accesses:
             text = _rewritten(path, names) if path is not None else ""
             if text:
                 yield text
-            found = module.project.definition(helper.facts.qualified(node.func)) if module.project and depth else None
+            found = (
+                module.project.meanings.definition(helper.facts.qualified(node.func))
+                if module.project and depth
+                else None
+            )
             if path is None and found is not None and isinstance(found[1], ast.FunctionDef):
                 inner = Helper(found[0], found[1])
                 values = {p.arg: argument_at(node, n, p.arg) for n, p in enumerate(parameters(found[1]))}

@@ -49,12 +49,12 @@ def _are_numbers(
 ) -> bool:
     place, name, default = parameter
     found = 0
-    for path in project.holding(called):
-        user = project.facts_of(path)
+    for path in project.contents.holding(called):
+        user = project.modules.facts_of(path)
         if user is None or user.name not in among:
             continue
         for use in uses(user, called):
-            if project.meaning(user, use.node) != f"{facts.name}.{called}":
+            if project.meanings.of(user, use.node) != f"{facts.name}.{called}":
                 continue
             found += 1
             if use.call is None or found > _CALLS or any(keyword.arg is None for keyword in use.call.keywords):

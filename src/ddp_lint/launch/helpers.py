@@ -8,9 +8,10 @@ import dataclasses
 import libcst as cst
 
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.syntax import FunctionNode, parameters, walk
+from ddp_lint.view import Module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ def helper_of(module: Module, call: cst.Call) -> Helper | None:
     name = of_self(dotted(call.func))
     owner = module.class_of(call) if name else None
     if owner is not None:
-        method = project.method(module.name_of(owner), name)
+        method = project.classes.method(module.name_of(owner), name)
         return Helper(method[0].module, method[1], method[0]) if method is not None else None
-    found = project.definition(module.callee(call))
+    found = project.meanings.definition(module.callee(call))
     return Helper(found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None

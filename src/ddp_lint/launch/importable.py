@@ -53,7 +53,7 @@ def imports_removed(project: Project, program: ModuleFacts, package: str, versio
     """Whether a program imports in every run, by itself or through modules of the project, a module of a package that
     releases from a version on do not have: it runs under an older one alone."""
     gone = removed_by(package, version)
-    reached = (project.facts(name) for name in imported_through(project, program))
+    reached = (project.modules.facts(name) for name in imported_through(project, program))
     return any(not gone.isdisjoint(_always_imported(facts)) for facts in reached if facts is not None)
 
 
@@ -68,7 +68,7 @@ def _always_imported(facts: ModuleFacts) -> Iterator[str]:
 
 
 def _imports_nothing(project: Project, facts: ModuleFacts) -> bool:
-    path = project.find(facts.name)
+    path = project.modules.find(facts.name)
     if path is None or path.suffix != ".py" or facts.source.is_test or facts.file.shows(_OTHER_FOLDERS):
         return False
     if _lacks_file(project, facts):
@@ -84,15 +84,15 @@ def _imports_nothing(project: Project, facts: ModuleFacts) -> bool:
 def _imported(project: Project, facts: ModuleFacts) -> Iterator[tuple[ModuleFacts, str]]:
     """What a file imports by ``from``, outside of any condition, of modules that are surely the project's: each module
     with the rest of the name."""
-    path = project.find(facts.name)
+    path = project.modules.find(facts.name)
     for node in facts.tree.body if path is not None else ():
         if not isinstance(node, ast.ImportFrom) or path is None:
             continue
-        base = absolute(node, facts.name, project.module_name(path)[1])
+        base = absolute(node, facts.name, project.modules.name_of(path)[1])
         for alias in node.names:
             name = f"{base}.{alias.name}"
-            target = name if node.level else project.locate(name, path, is_script(facts.file.text))
-            found = project.split(target) if alias.name != "*" else None
+            target = name if node.level else project.modules.locate(name, path, is_script(facts.file.text))
+            found = project.meanings.split(target) if alias.name != "*" else None
             if found is not None and found[1] and (node.level or _is_its_own(project, facts, *found, base)):
                 yield found
 
@@ -103,7 +103,7 @@ def _lacks_file(project: Project, facts: ModuleFacts) -> bool:
     here = posixpath.dirname(facts.source.inside)
     bases = {n.module: n for n in facts.tree.body if isinstance(n, ast.ImportFrom) and not n.level and n.module}
     own = {base: _folder_of(project, base, here) for base in bases if "." in base}
-    meant = ((folder, project.facts(_at(project, facts, base))) for base, folder in own.items() if folder)
+    meant = ((folder, project.modules.facts(_at(project, facts, base))) for base, folder in own.items() if folder)
     known = {folder for folder, found in meant if found and posixpath.dirname(found.source.inside) == folder}
     return any(
         folder in known and not _has_module(project, folder, base.rpartition(".")[2]) for base, folder in own.items()
@@ -111,8 +111,8 @@ def _lacks_file(project: Project, facts: ModuleFacts) -> bool:
 
 
 def _at(project: Project, facts: ModuleFacts, name: str) -> str:
-    path = project.find(facts.name)
-    return project.locate(name, path, is_script(facts.file.text)) if path is not None else name
+    path = project.modules.find(facts.name)
+    return project.modules.locate(name, path, is_script(facts.file.text)) if path is not None else name
 
 
 def _folder_of(project: Project, base: str, here: str) -> str:
@@ -121,17 +121,17 @@ def _folder_of(project: Project, base: str, here: str) -> str:
     folder = here
     for part in base.split(".")[:-1]:
         folder = posixpath.join(folder, part)
-        if any(posixpath.dirname(path) == folder for path in project.named("__init__.*")):
+        if any(posixpath.dirname(path) == folder for path in project.contents.named("__init__.*")):
             return ""
     return folder
 
 
 def _has_module(project: Project, folder: str, name: str) -> bool:
     """Whether a folder has anything by the name of a module: also one that is compiled or linked, and a folder."""
-    like = project.named(f"{name.lower()} {name.lower()}.*")
+    like = project.contents.named(f"{name.lower()} {name.lower()}.*")
     within = f"{folder}/{name}/"
     return any(posixpath.dirname(path) == folder for path in like) or any(
-        path.startswith(within) for path in project.named("*.py")
+        path.startswith(within) for path in project.contents.named("*.py")
     )
 
 
@@ -163,7 +163,7 @@ def _may_have(project: Project, module: ModuleFacts, name: str, depth: int = _ST
         return True
     if re.search(rf"\b{re.escape(name)}\b", code):
         return True
-    starred = [project.facts(star) for star in module.imports.stars]
+    starred = [project.modules.facts(star) for star in module.imports.stars]
     return any(each is None or not depth or _may_have(project, each, name, depth - 1) for each in starred)
 
 
@@ -178,6 +178,6 @@ def _is_missing(project: Project, module: ModuleFacts, rest: str, *, within: boo
         return False
     # A folder without a file of its own is a package too, and a compiled module has other files.
     folder = posixpath.dirname(module.source.inside)
-    if folder in map(posixpath.dirname, project.named(f"{first.lower()} {first.lower()}.*")):
+    if folder in map(posixpath.dirname, project.contents.named(f"{first.lower()} {first.lower()}.*")):
         return False
-    return bool(behind) or not any(path.startswith(f"{folder}/{first}/") for path in project.named("*.py"))
+    return bool(behind) or not any(path.startswith(f"{folder}/{first}/") for path in project.contents.named("*.py"))

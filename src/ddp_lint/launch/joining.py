@@ -50,9 +50,9 @@ def makes_group(project: Project) -> bool:
 def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts]:
     """The files, but for tests, that may make one of some calls; none where there are many."""
     words = {name.rpartition(".")[2] for name in calls}
-    paths = dict.fromkeys(path for word in sorted(words) for path in project.holding(f"{word}("))
+    paths = dict.fromkeys(path for word in sorted(words) for path in project.contents.holding(f"{word}("))
     for path in paths if len(paths) <= _FILES else ():
-        facts = project.facts_of(path)
+        facts = project.modules.facts_of(path)
         if facts is not None and not facts.source.is_test:
             yield facts
 
@@ -104,7 +104,7 @@ def joining_call(facts: ModuleFacts, project: Project) -> ast.Call | None:
     last = {name.rpartition(".")[2] for name in functions}
     for node in calls_below(facts.tree):
         if last_part(node.func) in last:
-            meaning = project.meaning(facts, node.func)
+            meaning = project.meanings.of(facts, node.func)
             if meaning in functions and meaning.rpartition(".")[0] != facts.name:
                 return node
     return None
@@ -117,19 +117,19 @@ def spawned_functions(project: Project) -> frozenset[str]:
 
 
 def _spawned(project: Project) -> Iterator[str]:
-    for path in project.holding(f"{_SPAWN.rpartition('.')[2]}("):
-        facts = project.facts_of(path) if "multiprocessing" in (project.text(path) or "") else None
+    for path in project.contents.holding(f"{_SPAWN.rpartition('.')[2]}("):
+        facts = project.modules.facts_of(path) if "multiprocessing" in (project.contents.text(path) or "") else None
         if facts is None:
             continue
         for call in spawns(facts, project):
             given = call.args[:1] or [k.value for k in call.keywords if k.arg == "fn"]
-            yield from filter(None, (project.meaning(facts, target) for target in given))
+            yield from filter(None, (project.meanings.of(facts, target) for target in given))
 
 
 def spawns(facts: ModuleFacts, project: Project) -> Iterator[ast.Call]:
     """The calls of ``torch.multiprocessing.spawn`` in a file."""
     for call in calls_below(facts.tree):
-        if last_part(call.func) == "spawn" and project.meaning(facts, call.func) == _SPAWN:
+        if last_part(call.func) == "spawn" and project.meanings.of(facts, call.func) == _SPAWN:
             yield call
 
 
@@ -153,7 +153,7 @@ def is_before_fit(facts: ModuleFacts, project: Project, call: ast.Call, around: 
     if not facts.file.holds(".fit(") or _LAUNCHED.search(facts.file.text):
         return False
     made = (n for n in calls_below(facts.tree) if last_part(n.func) == "Trainer")
-    if not any("lightning" in project.meaning(facts, n.func).partition(".")[0] for n in made):
+    if not any("lightning" in project.meanings.of(facts, n.func).partition(".")[0] for n in made):
         return False
     fits = (n for n in calls_below(facts.tree) if last_part(n.func) == "fit")
     return _is_above(facts, call, around, fits)

@@ -10,9 +10,10 @@ import libcst as cst
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below
+from ddp_lint.view import Module
 
 #: Methods of a dataset that make samples, and all functions that make samples or batches of them.
 SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")

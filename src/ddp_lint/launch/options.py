@@ -52,7 +52,7 @@ _Options = Options | None
 
 def options_of(project: Project, facts: ModuleFacts, function: FunctionNode | None, name: str) -> _Options:
     """The options that a name has in a function, or outside of any; None where they are not known."""
-    if not project.remember(("parses options",), lambda: project.holding("parse_args(")):
+    if not project.remember(("parses options",), lambda: project.contents.holding("parse_args(")):
         return None
     return _namespace(project, facts, function, name, _DEPTH)
 
@@ -103,9 +103,9 @@ def is_set(project: Project, word: str, among: frozenset[str]) -> bool:
 
 def _imported(project: Project, among: frozenset[str]) -> Iterator[ModuleFacts]:
     """Some modules, and what they import, directly or through others."""
-    programs = [facts for name in sorted(among) if (facts := project.facts(name)) is not None]
+    programs = [facts for name in sorted(among) if (facts := project.modules.facts(name)) is not None]
     names = frozenset[str]().union(*(imported_through(project, facts) for facts in programs))
-    return (facts for name in sorted(names) if (facts := project.facts(name)) is not None)
+    return (facts for name in sorted(names) if (facts := project.modules.facts(name)) is not None)
 
 
 def _namespace(project: Project, facts: ModuleFacts, function: FunctionNode | None, name: str, depth: int) -> _Options:
@@ -195,7 +195,7 @@ def _from_value(
     if _method(value) in _PARSES and isinstance(value.func, ast.Attribute):
         more = len(value.args) > 1 or any(keyword.arg != "args" for keyword in value.keywords)
         return None if more else _parser_options(facts, function, value.func.value)
-    found = project.definition(project.meaning(facts, value.func))
+    found = project.meanings.definition(project.meanings.of(facts, value.func))
     home, made = found if found is not None else (facts, None)
     if not isinstance(made, FunctionNode) or made.decorator_list:
         return None
@@ -211,16 +211,16 @@ def _from_callers(project: Project, facts: ModuleFacts, function: FunctionNode, 
         return None
     if any(not _SAME.fullmatch(facts.qualified(d) or dotted_ast(d)) for d in function.decorator_list):
         return None
-    paths, whole = project.holding(word), f"{facts.name}.{word}"
+    paths, whole = project.contents.holding(word), f"{facts.name}.{word}"
     if len(paths) > _FILES:
         return None
     places = [each.arg for each in positional(function)]
     place = places.index(name) if name in places else len(places)
     found: list[_Options] = []
     for path in paths:
-        user = project.facts_of(path)
+        user = project.modules.facts_of(path)
         for use in uses(user, word) if user is not None and not user.source.is_test else ():
-            if user is None or project.meaning(user, use.node) != whole:
+            if user is None or project.meanings.of(user, use.node) != whole:
                 continue
             call = use.call
             value = argument_at(call, place, name) if call is not None else _started_with(use.given, use.node, place)
@@ -279,7 +279,7 @@ def default_of(project: Project, facts: ModuleFacts, function: FunctionNode | No
 
 def _defining(project: Project, options: Options, word: str) -> list[ast.Call]:
     """The calls that define an option of that name, in the modules that the options have come through."""
-    homes = [facts for name in sorted(options.through) if (facts := project.facts(name)) is not None]
+    homes = [facts for name in sorted(options.through) if (facts := project.modules.facts(name)) is not None]
     calls = (call for facts in homes for call in calls_below(facts.tree) if _method(call) == "add_argument")
     return [call for call in calls if word in (_defined_by(call) or ())]
 
@@ -387,7 +387,7 @@ def _defined_by(call: ast.Call) -> Iterable[str] | None:
 def is_left_off(project: Project, options: Options, word: str) -> bool:
     """Whether commands of the project start a program, and nothing turns an option of it on: neither they nor another
     text or file pass it, and no code sets it."""
-    homes = [facts for name in sorted(options.through) if (facts := project.facts(name)) is not None]
+    homes = [facts for name in sorted(options.through) if (facts := project.modules.facts(name)) is not None]
     if not any(is_started(project, facts) for facts in homes):
         return False
     return not _is_passed(project, word) and not _is_assigned(project, word, options.through)
@@ -405,8 +405,8 @@ def _is_passed(project: Project, word: str) -> bool:
     if flags is None or any(word.startswith(each) for each in flags if len(each) >= _TELLING):
         return True  # argparse takes the beginning of an option, too
     given = re.compile(rf"(?<!add_argument\()[\"' ]--{word.replace('_', '[-_]')}(?![\w-])")
-    paths = dict.fromkeys((*project.holding(flag), *project.holding(f"--{word}")))
-    return any(given.search(_DEFINES.sub("", project.text(path) or "")) for path in paths)
+    paths = dict.fromkeys((*project.contents.holding(flag), *project.contents.holding(f"--{word}")))
+    return any(given.search(_DEFINES.sub("", project.contents.text(path) or "")) for path in paths)
 
 
 #: A call that defines an option, up to its name.

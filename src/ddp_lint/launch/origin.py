@@ -16,13 +16,14 @@ from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import ModuleFacts, statements_of
 from ddp_lint.project.parts import assigned_to
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import sites_of
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 _DEPTH = 4
 _JOIN = "torch.distributed.init_process_group"
@@ -230,8 +231,7 @@ def _before(module: Module, node: cst.BaseExpression) -> list[Binding]:
     if any(isinstance(up, (cst.For, cst.While)) for up in module.ancestors(node)):
         return bindings
     line = module.span(node).line
-    seen = [b for b in bindings if module.function_of(b.node) is not function or module.span(b.node).line <= line]
-    return seen or bindings
+    return [b for b in bindings if module.function_of(b.node) is not function or module.span(b.node).line <= line]
 
 
 def is_constant(node: cst.BaseExpression) -> bool:
@@ -267,7 +267,7 @@ def _is_local_property(module: Module, node: cst.Attribute) -> bool:
     owner = module.class_of(node) if dotted(node.value) == "self" else None
     if owner is None or module.project is None:
         return False
-    found = module.project.method(f"{module.name}.{owner.name.value}", node.attr.value)
+    found = module.project.classes.method(f"{module.name}.{owner.name.value}", node.attr.value)
     names = {words for part in walk(found[1]) for words in _names_of(part)} if found is not None else set()
     return not names.isdisjoint((*_known("global_rank", "local"), *_known("local_rank", "environment")))
 
@@ -286,5 +286,5 @@ def _home(module: Module, node: cst.Attribute) -> str:
         return module.tree.code_for_node(definition) if definition is not None else ""
     made = owner.func if isinstance(owner, cst.Call) else owner
     name = module.qualified(made)
-    found = module.project.split(name) if name and module.project is not None else None
+    found = module.project.meanings.split(name) if name and module.project is not None else None
     return found[0].file.text if found and found[1] else ""

@@ -25,12 +25,11 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
-from ddp_lint.source import Module, SourceFile, dotted
+from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.parsing import parse_expression
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import (
     FunctionNode,
     below,
@@ -45,6 +44,8 @@ from ddp_lint.source.syntax import (
 from ddp_lint.source.wrap_evidence import in_code
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 from ddp_lint.tensors.given import is_always
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +146,10 @@ def has_ranks(module: Module) -> bool:
 
 def _runs_ranks(project: Project) -> bool:
     words = sorted(set[str]().union(*_known().values(), frameworks.every(lambda each: each.launch.starts)))
-    paths = dict.fromkeys(path for word in (*words, *project.own.names.words) for path in project.holding(word))
-    held = (project.facts_of(path) for path in paths)
+    paths = dict.fromkeys(
+        path for word in (*words, *project.own.names.words) for path in project.contents.holding(word)
+    )
+    held = (project.modules.facts_of(path) for path in paths)
     return any(facts is not None and evidence_in(facts, project) is not None for facts in held)
 
 
@@ -225,7 +228,7 @@ def _is_run_by_others(facts: ModuleFacts, project: Project) -> bool:
 def _trainers(facts: ModuleFacts, project: Project) -> list[ast.Call]:
     """The calls that make trainers of Lightning."""
     calls = (n for n in calls_below(facts.tree) if _last(n.func) in _TRAINERS)
-    return [call for call in calls if "lightning" in project.meaning(facts, call.func).partition(".")[0]]
+    return [call for call in calls if "lightning" in project.meanings.of(facts, call.func).partition(".")[0]]
 
 
 def _makes_for_one_device(facts: ModuleFacts, project: Project) -> bool:
@@ -287,7 +290,7 @@ def _is_one(size: ast.expr) -> bool:
 
 def _is_one_elsewhere(settings: ast.expr, facts: ModuleFacts, project: Project) -> bool:
     """Whether settings come from a file of the project that has a world size of 1 alone."""
-    found = project.split(project.meaning(facts, settings))
+    found = project.meanings.split(project.meanings.of(facts, settings))
     sizes = _world_sizes(found[0].tree) if found is not None and found[0] is not facts else []
     return bool(sizes) and all(map(_is_one, sizes))
 
@@ -388,13 +391,13 @@ def _is_idle(node: ast.AST, idle: frozenset[str]) -> bool:
 
 def _may_run_ranks(project: Project, facts: ModuleFacts, base: ast.expr) -> bool:
     """Whether a base class by such a name may run ranks: one of the project has to show them in a file of its own."""
-    found = project.split(project.meaning(facts, base))
+    found = project.meanings.split(project.meanings.of(facts, base))
     return found is None or (found[0] is not facts and any(True for _ in _evidence(found[0], project)))
 
 
 def _goes_by(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
     """Whether an expression has a name that the configuration lists."""
-    return bool(project.own.find(written(node), project.meaning(facts, node)))
+    return bool(project.own.find(written(node), project.meanings.of(facts, node)))
 
 
 def _is_default(value: ast.expr) -> bool:
@@ -460,7 +463,7 @@ def _is_of_project(project: Project, name: str) -> bool:
     """Whether an imported name is one of the project's own, also in a part of a namespace package that it shares with
     others: the project has the module, or what it is in."""
     parts = name.split(".")
-    return any(project.find(".".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
+    return any(project.modules.find(".".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -501,8 +504,8 @@ def _only_asked_for(
 def _is_wrapped_elsewhere(facts: ModuleFacts, project: Project) -> bool:
     """Whether another file of the project may wrap models for several ranks, make a group or learn of a launcher: else
     who asks for a wrapper may do so for code that was left behind."""
-    found = (path for word in ("LOCAL_RANK", *joining_words(project)) for path in project.holding(word))
-    return any(project.inside(path) != facts.source.inside for path in found)
+    found = (path for word in ("LOCAL_RANK", *joining_words(project)) for path in project.contents.holding(word))
+    return any(project.paths.inside(path) != facts.source.inside for path in found)
 
 
 def _in_use(facts: ModuleFacts, nodes: list[ast.AST], used: set[str]) -> str:
@@ -550,17 +553,44 @@ def on_one_rank(module: Module, node: cst.CSTNode) -> bool:
 def _keeps_its_function_to_one(module: Module, decorator: cst.Decorator) -> bool:
     """Whether one rank alone runs what has a decorator: by its name, or as one of the project that calls the function
     that it is given under a test of the rank."""
-    name = _decorator(decorator)
+    inner = decorator.decorator
+    name = dotted(inner.func if isinstance(inner, cst.Call) else inner)
+    meant = "" if isinstance(inner, cst.Call) else module.qualified(inner) or module.meaning(name)
+    return _is_for_one_rank(name, meant, module.project, own_ranks(module))
+
+
+def _is_for_one_rank(name: str, meant: str, project: Project | None, own: tuple[str, ...]) -> bool:
+    """The same of a decorator by its name and what it means, '' where it is made by a call; `own`: see `own_ranks`."""
     if name.endswith(_decorators()):
         return True
-    facts, project = module.facts, module.project
-    if facts is None or project is None or isinstance(decorator.decorator, cst.Call):
-        return False
-    found = project.definition(project.canonical(module.qualified(decorator.decorator)))
-    definition = found[1] if found is not None else facts.definitions.get(name)
+    found = project.meanings.definition(meant) if project is not None and meant else None
+    definition = found[1] if found is not None else None
     if not isinstance(definition, FunctionNode) or not definition.args.args:
         return False
-    return _are_on_one_rank(_calls_of(definition.args.args[0].arg, definition.body, own_ranks(module)))
+    return _are_on_one_rank(_calls_of(definition.args.args[0].arg, definition.body, Names(own)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What names say of code that is kept to one rank: `own` (see `own_ranks`), and decorators of the project, as the
+    file `facts` names them; without it, decorators by their names alone."""
+
+    own: tuple[str, ...] = ()
+    project: Project | None = None
+    facts: ModuleFacts | None = None
+
+    def are_for_one_rank(self, decorators: Iterable[ast.expr]) -> bool:
+        """Whether one of the decorators keeps what it is put on to one rank."""
+        return any(map(self._is_for_one_rank, decorators))
+
+    def _is_for_one_rank(self, decorator: ast.expr) -> bool:
+        called = isinstance(decorator, ast.Call)
+        name = dotted_ast(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        project, facts = self.project, self.facts
+        meant = (
+            project.meanings.of(facts, decorator) if project is not None and facts is not None and not called else ""
+        )
+        return _is_for_one_rank(name, meant, project, self.own)
 
 
 #: What a name may be given that says which rank this is.
@@ -629,10 +659,12 @@ def _given_to_entry(module: Module, entry: cst.BaseExpression) -> tuple[ast.expr
 
 def _entries(project: Project, key: str) -> tuple[ast.expr, ...]:
     quoted = (f'"{key}"', f"'{key}'")
-    if not any(project.holding(f"[{each}] =") for each in quoted):
+    if not any(project.contents.holding(f"[{each}] =") for each in quoted):
         return ()
-    paths = dict.fromkeys(p for each in quoted for text in (f"[{each}] =", f"{each}:") for p in project.holding(text))
-    held = (project.facts_of(path) for path in paths)
+    paths = dict.fromkeys(
+        p for each in quoted for text in (f"[{each}] =", f"{each}:") for p in project.contents.holding(text)
+    )
+    held = (project.modules.facts_of(path) for path in paths)
     nodes = (node for facts in held if facts is not None for node in walk(facts.tree))
     return tuple(value for node in nodes for value in _values_of(node, key))
 
@@ -713,7 +745,8 @@ def _on_first(module: Module, facts: ModuleFacts) -> frozenset[ast.AST]:
     own = own_ranks(module)
 
     def found() -> frozenset[ast.AST]:
-        return frozenset(node for node, one_rank in _expressions(facts.tree.body, own) if one_rank)
+        names = Names(own, module.project, facts)
+        return frozenset(node for node, one_rank in _expressions(facts.tree.body, names) if one_rank)
 
     return module.project.remember(("on one rank", own), found, facts.kept) if module.project else found()
 
@@ -726,9 +759,9 @@ def is_on_first(module: Module, facts: ModuleFacts, node: ast.AST) -> bool:
 
 def calls_of(module: Module, facts: ModuleFacts, name: str) -> Iterator[bool]:
     """For every call of a function, or of a method by its name, in a file: whether it is kept to one rank."""
-    own = own_ranks(module)
-    yield from _calls_of(name, facts.tree.body, own)
-    yield from _calls_of(f".{name}", facts.tree.body, own)
+    names = Names(own_ranks(module), module.project, facts)
+    yield from _calls_of(name, facts.tree.body, names)
+    yield from _calls_of(f".{name}", facts.tree.body, names)
 
 
 def _tests_first(test: ast.expr, own: tuple[str, ...]) -> bool:
@@ -847,10 +880,10 @@ def called_on_one_rank(module: Module, node: cst.CSTNode) -> bool:
     if not method and name not in facts.definitions:
         return False
     called = f".{name}" if method else name
-    calls = functools.partial(_calls_of, called, facts.tree.body, own_ranks(module))
+    calls = functools.partial(_calls_of, called, facts.tree.body, Names(own_ranks(module), project, facts))
     here = project.remember(("calls on one rank", called), lambda: _are_on_one_rank(calls()), facts.kept)
     if method:
-        alone = here and len(project.holding(name)) == 1
+        alone = here and len(project.contents.holding(name)) == 1
     else:
         whole = (module.name, f"{module.name}.{name}")
         users = importers(project, module.name, holding=(name,)) if here and module.name else ()
@@ -890,9 +923,9 @@ def _are_on_one_rank(calls: Iterable[bool]) -> bool:
     return bool(found) and all(found)
 
 
-def is_kept_to_one_rank(call: ast.Call, around: ast.stmt) -> bool:
-    """Whether tests in the function around keep all of its calls of what `call` calls to one rank."""
-    return all(_calls_of(dotted_ast(call.func), [around], ()))
+def is_kept_to_one_rank(project: Project | None, facts: ModuleFacts, call: ast.Call, around: ast.stmt) -> bool:
+    """Whether tests or a decorator of the function around keep all of its calls of what `call` calls to one rank."""
+    return all(_calls_of(dotted_ast(call.func), [around], Names((), project, facts)))
 
 
 #: Names of what lets one rank act before the others, or makes them wait for each other.
@@ -913,17 +946,18 @@ def all_ranks_call(site: CallSite, project: Project) -> bool:
         return False
     before = (n for n in calls_below(site.around) if n.lineno <= site.node.lineno)
     in_turn = any(IN_TURN.search(dotted_ast(n.func)) for n in before)
-    return not in_turn and not is_kept_to_one_rank(site.node, site.around) and _is_reached_by_all(site)
+    kept = is_kept_to_one_rank(project, site.facts, site.node, site.around)
+    return not in_turn and not kept and _is_reached_by_all(site, project)
 
 
-def _is_reached_by_all(site: CallSite, above: int = _CALLS_ABOVE) -> bool:
+def _is_reached_by_all(site: CallSite, project: Project, above: int = _CALLS_ABOVE) -> bool:
     """Whether a function of the file that calls the one around a place does so on all ranks at once, if any does: not
     under a test for one rank, nor where one rank comes first, which has a barrier of its own there."""
     callers = list(_callers_here(site)) if above else []
     return not callers or any(
-        not is_kept_to_one_rank(each.node, each.around)
+        not is_kept_to_one_rank(project, each.facts, each.node, each.around)
         and not _has_turns(each.around, each.node)
-        and _is_reached_by_all(each, above - 1)
+        and _is_reached_by_all(each, project, above - 1)
         for each in callers
         if each.around is not None
     )
@@ -953,33 +987,34 @@ def _callers_here(site: CallSite) -> Iterator[CallSite]:
                 yield dataclasses.replace(site, node=node, around=around)
 
 
-def _calls_of(name: str, body: list[ast.stmt], own: tuple[str, ...]) -> Iterator[bool]:
+def _calls_of(name: str, body: list[ast.stmt], names: Names) -> Iterator[bool]:
     """For every call of a function, or of a method of any object (`.name`), below `body`: whether a test or a decorator
     keeps it to one rank."""
-    for node, one_rank in _expressions(body, own):
+    for node, one_rank in _expressions(body, names):
         called = getattr(node, "func", None)
         if called is not None and name in (dotted_ast(called), f".{getattr(called, 'attr', '')}"):
             yield one_rank
 
 
-def _expressions(body: list[ast.stmt], own: tuple[str, ...], one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def _expressions(body: list[ast.stmt], names: Names, one_rank: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """All parts of expressions below `body`, each with whether a test or a decorator keeps it to one rank."""
+    own = names.own
     for statement in body:
         if isinstance(statement, ast.If):
             test = text_of(statement.test)
-            yield from _expressions(statement.body, own, one_rank or first_rank_test(test, True, own))
-            yield from _expressions(statement.orelse, own, one_rank or first_rank_test(test, False, own))
+            yield from _expressions(statement.body, names, one_rank or first_rank_test(test, True, own))
+            yield from _expressions(statement.orelse, names, one_rank or first_rank_test(test, False, own))
             if isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Raise)):
                 one_rank = one_rank or first_rank_test(test, False, own)
             continue
         inside = one_rank
         if isinstance(statement, FunctionNode):
-            inside = any(text_of(d).partition("(")[0].endswith(_decorators()) for d in statement.decorator_list)
+            inside = names.are_for_one_rank(statement.decorator_list)
         parts = [child for child in below(statement) if not isinstance(child, ast.stmt)]
         for blocks in (getattr(statement, field, []) for field in ("body", "orelse", "finalbody")):
-            yield from _expressions(blocks, own, inside)
+            yield from _expressions(blocks, names, inside)
         for handler in getattr(statement, "handlers", []):
-            yield from _expressions(handler.body, own, inside)
+            yield from _expressions(handler.body, names, inside)
         for part in (n for child in parts if not isinstance(child, ast.ExceptHandler) for n in walk(child)):
             yield part, one_rank
 
@@ -1055,8 +1090,3 @@ def _own_patterns(own: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str
 
 def _alternatives(names: tuple[str, ...]) -> str:
     return "|".join(map(re.escape, names)) or r"(?!)"
-
-
-def _decorator(node: cst.Decorator) -> str:
-    inner = node.decorator
-    return dotted(inner.func if isinstance(inner, cst.Call) else inner)

@@ -13,9 +13,9 @@ import libcst as cst
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module
 from ddp_lint.source.imports import absolute, folders_put_on_path, is_script
 from ddp_lint.source.syntax import FunctionNode, statements, walk
+from ddp_lint.view import Module
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:from|import)\b[^\n]*(?:\([^)]*\))?", re.MULTILINE)
 _WORD = re.compile(r"\w+")
@@ -32,18 +32,18 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
 
     Also by way of a package whose `__init__` passes the module's names on.
     """
-    wanted = set[pathlib.Path]().union(*(project.holding(w) for w in holding))
+    wanted = set[pathlib.Path]().union(*(project.contents.holding(w) for w in holding))
     if not wanted:
         return
     seen = {name}
     for home in homes(project, name):
         package, _, last = home.rpartition(".")
         word = last or package
-        found = [p for p in project.holding(word) if p in wanted] if word else []
+        found = [p for p in project.contents.holding(word) if p in wanted] if word else []
         for path in _likely(project, home, found):
             if word not in words_of_imports(project, path):
                 continue
-            facts = project.facts_of(path)
+            facts = project.modules.facts_of(path)
             if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
                 seen.add(facts.name)
                 yield facts
@@ -55,8 +55,8 @@ def _likely(project: Project, home: str, found: list[pathlib.Path]) -> list[path
     before = home.rpartition(".")[0].rpartition(".")[2]
     if len(found) <= _READ_LIMIT or not before:
         return found[:_READ_LIMIT]
-    place = project.find(home)
-    around, beside = set(project.holding(before)), place.parent if place is not None else None
+    place = project.modules.find(home)
+    around, beside = set(project.contents.holding(before)), place.parent if place is not None else None
     return sorted(found, key=lambda path: path not in around and path.parent != beside)[:_READ_LIMIT]
 
 
@@ -69,7 +69,9 @@ def words_of_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
 
 
 def _read_imports(project: Project, path: pathlib.Path) -> frozenset[str]:
-    return frozenset(word for line in _IMPORT_LINE.findall(project.text(path) or "") for word in _WORD.findall(line))
+    return frozenset(
+        word for line in _IMPORT_LINE.findall(project.contents.text(path) or "") for word in _WORD.findall(line)
+    )
 
 
 def programs(project: Project, name: str, *, holding: tuple[str, ...]) -> Iterator[ModuleFacts]:
@@ -86,7 +88,7 @@ def homes(project: Project, name: str) -> tuple[str, ...]:
     """A module, and the packages around it whose `__init__` imports from it or from a package that does."""
     found = [name]
     for package in _packages(name):
-        facts = project.facts(package)
+        facts = project.modules.facts(package)
         if facts is not None and any(imports_module(project, facts, home) for home in found):
             found.append(package)
     return tuple(found)
@@ -103,7 +105,7 @@ def _imports(project: Project, facts: ModuleFacts, home: str, name: str) -> bool
     """Whether a module imports `name`, or one of its names from the package `home` that passes them on."""
     if home == name:
         return imports_module(project, facts, name)
-    passed_on = (project.canonical(t) for t in facts.imports.names.values() if t.startswith(f"{home}."))
+    passed_on = (project.meanings.canonical(t) for t in facts.imports.names.values() if t.startswith(f"{home}."))
     return any(target.startswith(f"{name}.") for target in passed_on)
 
 
@@ -143,9 +145,9 @@ def _called(module: Module, call: cst.CSTNode) -> ast.AST | None:
     name, project = module.callee(call) if isinstance(call, cst.Call) else "", module.project
     if not name or project is None:
         return None
-    found = project.definition(project.canonical(name))
+    found = project.meanings.definition(project.meanings.canonical(name))
     owner, _, last = name.rpartition(".")
-    method = project.method(owner, last) if found is None and owner else None
+    method = project.classes.method(owner, last) if found is None and owner else None
     return found[1] if found is not None else method[1] if method is not None else None
 
 
@@ -182,7 +184,7 @@ def _imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
         facts = queue.pop(0)
         here = functools.partial(_modules_of_imports, project, facts)
         for module in project.remember(("imported modules",), here, facts.kept):
-            imported = project.facts(module) if module not in found else None
+            imported = project.modules.facts(module) if module not in found else None
             if imported is not None:
                 found.add(module)
                 queue.append(imported)
@@ -193,9 +195,9 @@ def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]
     """The modules that a file imports itself. The table of names has one import for each name, but the branches
     of a function can each bind one: ``from data.pairs import Pairs as D``."""
     targets = dict.fromkeys(_targets(project, facts))
-    path = project.find(facts.name)
+    path = project.modules.find(facts.name)
     if path is not None:
-        _, is_package = project.module_name(path)
+        _, is_package = project.modules.name_of(path)
         started, below = is_script(facts.file.text), folders_put_on_path(facts.file.text)
         for node in (n for n in statements(facts.tree) if isinstance(n, ast.ImportFrom)):
             base = absolute(node, facts.name, is_package)
@@ -203,7 +205,9 @@ def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]
             # Whoever starts a script puts its folder in front, or another one.
             places = (started, False)
             located = (
-                names if node.level else [project.locate(n, path, place, below) for n in names for place in places]
+                names
+                if node.level
+                else [project.modules.locate(n, path, place, below) for n in names for place in places]
             )
             targets |= dict.fromkeys(located)
     found: dict[str, None] = {}
@@ -211,7 +215,7 @@ def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]
         home = target.rpartition(".")[0]
         if home and facts.name.startswith(f"{home}."):
             # Of a package around it a file takes that name alone: what else the package imports is for others.
-            home = project.canonical(target).rpartition(".")[0]
+            home = project.meanings.canonical(target).rpartition(".")[0]
             home = "" if facts.name.startswith(f"{home}.") else home
         found |= {home: None, target: None}
-    return tuple(name for name in found if name and project.find(name) is not None)
+    return tuple(name for name in found if name and project.modules.find(name) is not None)

@@ -11,8 +11,9 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.joining import joining_call
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.project import Project
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view import Module
 
 
 def one_process(module: Module) -> bool:
@@ -65,14 +66,14 @@ def _joined_by(module: Module) -> str:
     call = joining_call(facts, project) if facts is not None and project is not None else None
     if facts is None or project is None or call is None:
         return ""
-    found = project.definition(project.meaning(facts, call.func))
+    found = project.meanings.definition(project.meanings.of(facts, call.func))
     text = "\n".join(found[0].file.lines[found[1].lineno - 1 : found[1].end_lineno]) if found is not None else ""
     return "" if _FALLS_BACK.search(text) else text
 
 
 def gives_local_ranks(project: Project) -> bool:
     """Whether all files of a project that form a group give it the local rank as the rank, as one node alone can."""
-    texts = [project.text(path) or "" for path in project.holding(_FORMS_GROUP)]
+    texts = [project.contents.text(path) or "" for path in project.contents.holding(_FORMS_GROUP)]
     forming = [text for text in texts if f"{_FORMS_GROUP}(" in text]
     return bool(forming) and all(map(_BY_LOCAL_RANK.search, forming))
 

@@ -50,7 +50,7 @@ def _is_set_to_one(facts: ModuleFacts, project: Project, call: ast.Call, size: a
     made = assigned_to(name.id, scope)
     if len(made) != 1 or not isinstance(made[0], ast.Call) or _is_changed(scope, size, name.id):
         return False
-    found = project.definition(project.meaning(facts, made[0].func))
+    found = project.meanings.definition(project.meanings.of(facts, made[0].func))
     function = found[1] if found is not None else None
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return False

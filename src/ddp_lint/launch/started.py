@@ -123,15 +123,15 @@ def launched_alone(project: Project, inside: str) -> bool:
 def _hows(project: Project, inside: str) -> frozenset[str]:
     """How the scripts and texts of the project start a program (`Start.how`), as far as that is known."""
     base = posixpath.basename(inside)
-    same = frozenset(project.named(base.lower()))
+    same = frozenset(project.contents.named(base.lower()))
     hows = set()
     for script, found in _scripts(project):
         for start in found:
             meant = same if not start.target and not start.said else _meant(start.target, script, same)
             if inside in meant:
                 hows.add(start.how if len(meant) == 1 and not start.said else _doubted(start.how))
-    for path in project.holding(base):  # its own text says how it is started, or another program starts it
-        found = _starts_in(project, project.inside(path))
+    for path in project.contents.holding(base):  # its own text says how it is started, or another program starts it
+        found = _starts_in(project, project.paths.inside(path))
         hows |= {start.how for start in found if start.how == "several" and inside in _meant(start.target, "", same)}
     hows |= _in_texts(project, inside, same)
     return frozenset(hows - {""})
@@ -145,10 +145,12 @@ def is_started(project: Project, facts: ModuleFacts) -> bool:
     )
 
 
-def started_on_one_node(project: Project, facts: ModuleFacts) -> bool:
+def started_on_one_node(project: Project | None, facts: ModuleFacts | None) -> bool:
     """Whether all commands in the scripts and the texts of the project that start a program, or those that import a
     file, start it on one node; of one that none starts, whether all commands of launchers do. A program that itself
     has an option or a variable for the number of nodes, or takes its rank modulo the GPUs of a node, is for several."""
+    if project is None or facts is None:
+        return False
     key = ("started on one node", facts.source.inside)
     return project.remember(key, lambda: _are_on_one_node(project, facts))
 
@@ -162,7 +164,7 @@ def _are_on_one_node(project: Project, facts: ModuleFacts) -> bool:
         if _COUNTS_NODES.search(program.file.text) is not None:
             return False
         inside = program.source.inside
-        same = frozenset(project.named(posixpath.basename(inside).lower()))
+        same = frozenset(project.contents.named(posixpath.basename(inside).lower()))
         own = tuple(start for start in _starts_in(project, inside) if start.how != "other")
         for script, starts in ((inside, own), *every):
             reached = same if _is_above(script, inside) else frozenset()
@@ -183,8 +185,8 @@ def _nodes_of(project: Project, start: Start) -> str:
     """On how many nodes a command starts a program, also by the settings of its launcher that it names."""
     if _SETTINGS.fullmatch(start.nodes) is None:
         return start.nodes
-    files = project.named(posixpath.basename(start.nodes).lower())
-    texts = [project.text(pathlib.Path(project.absolute(inside))) or "" for inside in files]
+    files = project.contents.named(posixpath.basename(start.nodes).lower())
+    texts = [project.contents.text(pathlib.Path(project.paths.absolute(inside))) or "" for inside in files]
     return "one" if texts and all(_ONE_MACHINE.search(text) for text in texts) else ""
 
 
@@ -201,7 +203,7 @@ def _backends(project: Project, facts: ModuleFacts) -> frozenset[str]:
     found = set[str]()
     for program in _with_importers(project, facts) if among else ():
         inside = program.source.inside
-        same = frozenset(project.named(posixpath.basename(inside).lower()))
+        same = frozenset(project.contents.named(posixpath.basename(inside).lower()))
         starts = (start for script, start in among if _is_meant(inside, start.target, script, same))
         found |= {backend for start in starts for backend in _backends_of(project, start)}
     return frozenset(found)
@@ -209,9 +211,9 @@ def _backends(project: Project, facts: ModuleFacts) -> frozenset[str]:
 
 def _backends_of(project: Project, start: Start) -> set[str]:
     """The backends that the settings of a command may choose."""
-    files = project.named(posixpath.basename(start.settings).lower()) if start.settings else ()
+    files = project.contents.named(posixpath.basename(start.settings).lower()) if start.settings else ()
     same = _meant(start.settings, "", frozenset(files)) or files
-    texts = [project.text(pathlib.Path(project.absolute(inside))) or "" for inside in same]
+    texts = [project.contents.text(pathlib.Path(project.paths.absolute(inside))) or "" for inside in same]
     return {found[1] if (found := _BACKEND.search(text)) else "" for text in texts} or {""}
 
 
@@ -230,7 +232,7 @@ def launched(project: Project, facts: ModuleFacts, local_rank: str) -> Launch | 
     among = [(script, s) for script, found in every for s in found if s.local_rank == local_rank and not s.said]
     for program in _with_importers(project, facts) if among else ():
         inside = program.source.inside
-        same = frozenset(project.named(posixpath.basename(inside).lower()))
+        same = frozenset(project.contents.named(posixpath.basename(inside).lower()))
         for script, start in among:
             if _is_meant(inside, start.target, script, same):
                 return Launch(start, script)
@@ -240,7 +242,7 @@ def launched(project: Project, facts: ModuleFacts, local_rank: str) -> Launch | 
 def place_of(project: Project, launch: Launch) -> str:
     """The file and the line that a command is in: ``run.sh:3``. Who asks depends on the whole text of the file; the
     line is no part of a `Start`, so that who does not ask depends on no line."""
-    text = project.text(pathlib.Path(project.absolute(launch.inside))) or ""
+    text = project.contents.text(pathlib.Path(project.paths.absolute(launch.inside))) or ""
     line = next((line for line, start in _starts(text) if start == launch.start), 1)
     return f"{launch.inside}:{line}"
 
@@ -301,17 +303,17 @@ def _texts(project: Project) -> Starts:
 
 
 def _all_starts(project: Project, names: str) -> Starts:
-    files = project.named(names)
+    files = project.contents.named(names)
     every = ((inside, _starts_in(project, inside)) for inside in (files if len(files) <= _FILES else ()))
     return tuple((inside, starts) for inside, starts in every if starts)
 
 
 def _starts_in(project: Project, inside: str) -> tuple[Start, ...]:
-    path = project.absolute(inside)
-    if not project.tested(path, "starts"):
+    path = project.paths.absolute(inside)
+    if not project.texts.tested(path, "starts"):
         return ()
     with project.recording(apart=True):  # it depends on no more of the text
-        text = project.text(pathlib.Path(path))
+        text = project.contents.text(pathlib.Path(path))
     return tuple(start for _, start in _starts(text or ""))
 
 

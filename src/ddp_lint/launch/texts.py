@@ -73,12 +73,14 @@ def _is_installed(project: Project) -> bool:
         return any(map(_INSTALLED.search, (setup, settings)))
     if any(map(_INSTALLED.search, (setup, settings, pyproject))):
         return True
-    packages = project.remember(("packages",), lambda: project.named("__init__.py"))
+    packages = project.remember(("packages",), lambda: project.contents.named("__init__.py"))
     if not any(path.startswith("src/") and path.count("/") == 2 for path in packages):
         return False
     # Programs beside the packages run in place, and so does what imports `src` itself: nothing installs that name.
-    beside = (path for path in project.named("*.py") if path.startswith("src/") and path.count("/") == 1)
-    imported = (name for path in project.holding("src") for name, _ in imports_in(project.text(path) or ""))
+    beside = (path for path in project.contents.named("*.py") if path.startswith("src/") and path.count("/") == 1)
+    imported = (
+        name for path in project.contents.holding("src") for name, _ in imports_in(project.contents.text(path) or "")
+    )
     return not any(beside) and not any(is_within(name, ("src",)) for name in imported)
 
 
@@ -104,7 +106,7 @@ def _how_to_install(project: Project) -> tuple[str, str, str]:
     """The texts of the files that say how the project is installed."""
 
     def text(name: str) -> str:
-        return project.text(project.root / name) or ""
+        return project.contents.text(project.root / name) or ""
 
     return text("setup.py"), text("setup.cfg"), text("pyproject.toml")
 
@@ -130,16 +132,16 @@ def gathered(
     of each what `read` finds in it, and no more of it than its `test` (`parts.TESTS`) counts for who asks. None where
     there are too many to read."""
     starts = table("launch")["starts"]
-    files = project.named(patterns or f"{starts['scripts']} {starts['texts']} {starts['settings']}")
+    files = project.contents.named(patterns or f"{starts['scripts']} {starts['texts']} {starts['settings']}")
     if len(files) > _FILES:
         return None
     return frozenset(found for inside in files for found in _of_text(project, inside, test, read))
 
 
 def _of_text(project: Project, inside: str, test: str, read: Callable[[str], Iterable[str]]) -> Iterable[str]:
-    path = project.absolute(inside)
-    if not project.tested(path, test):
+    path = project.paths.absolute(inside)
+    if not project.texts.tested(path, test):
         return ()
     with project.recording(apart=True):  # it depends on no more of the text
-        text = project.text(pathlib.Path(path))
+        text = project.contents.text(pathlib.Path(path))
     return read(text or "")

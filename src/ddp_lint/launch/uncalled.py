@@ -13,7 +13,7 @@ import re
 
 from ddp_lint.launch.reached.names import MODULE, PROGRAM, body_at
 from ddp_lint.launch.reached.walk import CALLED
-from ddp_lint.launch.search import importers, words_of_imports
+from ddp_lint.launch.search import imported_through, importers, words_of_imports
 from ddp_lint.launch.texts import called_in_texts, words_of_settings
 from ddp_lint.launch.unused import (
     files_mentioning,
@@ -35,6 +35,8 @@ _FILES = 25
 _FUNCTIONS = 24
 #: Methods that a function calls which is a step of a training itself.
 _STEPS = frozenset({"step", "backward", "manual_backward", "optimizer_step"})
+#: What a program that trains says somewhere.
+_TRAINING = re.compile(r"\b(backward|step|fit|train\w*|\w*Trainer)\b")
 #: Calls by which a file imports modules whose names it computes.
 _IMPORTS = ("import_module(", "__import__(", "iter_modules")
 
@@ -64,8 +66,15 @@ def _is_uncalled(project: Project, facts: ModuleFacts, body: str, above: set[_Fu
         return False
     callers = _callers(project, facts, owner, name)
     return callers is not None and all(
-        each in above or _is_uncalled(project, user, each[1], above) for each, user in callers.items()
+        each in above or _trains_nothing(project, user, each[1]) or _is_uncalled(project, user, each[1], above)
+        for each, user in callers.items()
     )
+
+
+def _trains_nothing(project: Project, facts: ModuleFacts, body: str) -> bool:
+    """Whether a body is that of a program which stands alone, and nothing in its file trains a model."""
+    is_program = body == PROGRAM and not facts.file.shows(_TRAINING)
+    return is_program and imported_through(project, facts) == {facts.name} and _is_imported_by_none(project, facts)
 
 
 def _function(facts: ModuleFacts, owner: str, name: str) -> FunctionNode | None:
@@ -93,7 +102,7 @@ def _callers(project: Project, facts: ModuleFacts, owner: str, name: str) -> dic
     definition = facts.definitions.get(name)
     if len(paths) > _FILES or definition is None:
         return None
-    for user in filter(None, map(project.facts_of, paths)):
+    for user in filter(None, map(project.modules.facts_of, paths)):
         if not user.source.is_test or user.name == facts.name:
             lines = lines_mentioning(project, user, name, definition)
             found |= {(user.name, body_at(user.tree, line)): user for line in lines}
@@ -105,12 +114,12 @@ def _callers_of_method(
 ) -> dict[_Function, ModuleFacts] | None:
     """The functions that may call a method. Of a class of another package, that package may call it."""
     whole = f"{facts.name}.{owner}"
-    paths = project.holding(name)
+    paths = project.contents.holding(name)
     if len(paths) > _FILES or not is_plain(project, whole):
         return None
     found: dict[_Function, ModuleFacts] = {}
     as_string, alone = re.compile(rf"[\"']{name}[\"']"), _is_imported_by_none(project, facts)
-    for user in filter(None, map(project.facts_of, paths)):
+    for user in filter(None, map(project.modules.facts_of, paths)):
         if user.source.is_test and user.name != facts.name:
             continue
         if as_string.search(user.file.code):
@@ -126,14 +135,14 @@ def _is_imported_by_none(project: Project, facts: ModuleFacts) -> bool:
     stem, folder = facts.name.rpartition(".")[2], posixpath.dirname(facts.source.inside)
     if any(True for _ in importers(project, facts.name, holding=(stem,))):
         return False
-    computing = (project.inside(path) for word in _IMPORTS for path in project.holding(word))
+    computing = (project.paths.inside(path) for word in _IMPORTS for path in project.contents.holding(word))
     if any(posixpath.dirname(inside) == folder for inside in computing):
         return False
     # A file may be started from a folder that is not seen, but takes a module beside it before one of the same name.
-    by_name = (path for path in project.holding(stem) if stem in words_of_imports(project, path))
-    others = (path for path in by_name if project.inside(path) != facts.source.inside)
-    beside = {posixpath.dirname(inside) for inside in project.named(f"{stem}.py")} - {folder}
-    return all(posixpath.dirname(project.inside(path)) in beside for path in others)
+    by_name = (path for path in project.contents.holding(stem) if stem in words_of_imports(project, path))
+    others = (path for path in by_name if project.paths.inside(path) != facts.source.inside)
+    beside = {posixpath.dirname(inside) for inside in project.contents.named(f"{stem}.py")} - {folder}
+    return all(posixpath.dirname(project.paths.inside(path)) in beside for path in others)
 
 
 def _may_mean(project: Project, user: ModuleFacts, use: Use, owner: str) -> bool:
@@ -148,6 +157,6 @@ def _may_mean(project: Project, user: ModuleFacts, use: Use, owner: str) -> bool
     # Below its test for the program, a file may import another class by the name of its own.
     replaced = user.imports.resolve(of) is not None and body_at(user.tree, use.node.lineno) == PROGRAM
     if isinstance(cls, ast.ClassDef) and not replaced:
-        above, there = project.lineage(owner), project.lineage(project.class_of(user, cls).name)
+        above, there = project.classes.lineage(owner), project.classes.lineage(project.classes.of(user, cls).name)
         return above[0] in there or there[0] in above
-    return not is_foreign(project, project.meaning(user, made))
+    return not is_foreign(project, project.meanings.of(user, made))

@@ -60,7 +60,7 @@ def unbound(project: Project, facts: ModuleFacts) -> frozenset[ast.AST]:
 
 
 def _unbound(project: Project, facts: ModuleFacts) -> Iterator[ast.Name]:
-    path = project.find(facts.name) if facts.name else None
+    path = project.modules.find(facts.name) if facts.name else None
     if path is None or path.suffix != ".py" or facts.source.is_test or _makes_names(facts.file):
         return
     bound: set[str] = {*_BROUGHT, *_SHELL}
@@ -90,7 +90,7 @@ def _is_whole(facts: ModuleFacts, missing: Sequence[ast.Name], loaded: Sequence[
 
 def _belongs(project: Project, facts: ModuleFacts) -> bool:
     """Whether a file imports another one of the project, or another one imports it."""
-    imports = any(map(project.split, facts.imports.names.values()))
+    imports = any(map(project.meanings.split, facts.imports.names.values()))
     return imports or any(importers(project, facts.name, holding=("import",)))
 
 
@@ -101,7 +101,7 @@ def _annotations(node: ast.AST) -> tuple[ast.AST | None, ...]:
 def _may_come_by_star(project: Project, facts: ModuleFacts, name: str, depth: int = _DEPTH) -> bool:
     """Whether a file may get a name from a module that it imports all of: from any that is not the project's."""
     for star in facts.imports.stars:
-        source = project.facts(star)
+        source = project.modules.facts(star)
         if source is None or not depth or source.file.holds(name) or _makes_names(source.file):
             return True
         if _may_come_by_star(project, source, name, depth - 1):
@@ -151,7 +151,7 @@ def called_definition(
     root = name.partition(".")[0]
     if not root or root not in project.remember(("bound once",), lambda: _bound_once(facts), facts.kept):
         return None
-    found = project.definition(project.meaning(facts, call.func))
+    found = project.meanings.definition(project.meanings.of(facts, call.func))
     if found is None or found[1].decorator_list or found[0].source.is_test:
         return None
     return found

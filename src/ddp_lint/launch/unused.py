@@ -15,6 +15,7 @@ from ddp_lint.launch.reached.index import PLAIN, TELLING
 from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS
 from ddp_lint.launch.reached.walk import is_never_reached_from_programs
 from ddp_lint.launch.search import homes, importers, words_of_imports
+from ddp_lint.launch.skipped import is_skipped
 from ddp_lint.launch.texts import called_in_texts, is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
@@ -57,11 +58,13 @@ _CONTEXTS = re.compile(r"torch\.(no_grad|inference_mode|enable_grad|autocast|(cu
 
 def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether nothing in the project uses the function or class that a line of a file is in, so that no program comes
-    by it."""
+    by it, or what runs tests skips it."""
     definition = next((block for block in blocks_at(facts.tree, line) if isinstance(block, _DEFINED)), None)
     if definition is None:
         return False
     if _is_replaced(facts, definition) or is_left_file(project, facts) or _is_left_inside(facts, line):
+        return True
+    if is_skipped(facts, line):
         return True
     return _is_left(project, facts, definition.name, frozenset())
 
@@ -124,12 +127,12 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
 
     def found() -> bool:
         stem = facts.name.rpartition(".")[2]
-        path = project.find(facts.name)
+        path = project.modules.find(facts.name)
         if path is None or path.suffix != ".py" or path.stem != stem or facts.source.is_test:
             return False
         if facts.file.holds("__main__") or not _only_sets_up(facts) or len(stem) < TELLING:
             return False
-        if any(_may_name(project, other, stem) for other in project.holding(stem) if other != path):
+        if any(_may_name(project, other, stem) for other in project.contents.holding(stem) if other != path):
             return False
         if named_in_texts(project, stem) or is_installed(project):
             return False
@@ -142,7 +145,7 @@ def _may_name(project: Project, path: pathlib.Path, stem: str) -> bool:
     """Whether the code of a file may name a module by its last name: in an import, in a string, as a part of what it
     imports, or as a name that it does not bind itself. Not ``trainer = Trainer()``, nor what a comment has:
     ``# from models.first_draft import *``."""
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     if facts is None:
         return True
     if re.search(rf"\b{re.escape(stem)}\b", facts.file.code) is None:
@@ -173,9 +176,9 @@ def _is_copied_beside(project: Project, facts: ModuleFacts) -> bool:
     """Whether the project imports another module of a file's folder that has a class of the same name."""
     package, folder = facts.name.rpartition(".")[0], posixpath.dirname(facts.source.inside)
     classes = {name for name, node in facts.definitions.items() if isinstance(node, ast.ClassDef)}
-    found = dict.fromkeys(path for name in sorted(classes)[:_FILES] for path in project.holding(name))
+    found = dict.fromkeys(path for name in sorted(classes)[:_FILES] for path in project.contents.holding(name))
     for path in list(found)[:_FILES]:
-        other = project.facts_of(path) if posixpath.dirname(project.inside(path)) == folder else None
+        other = project.modules.facts_of(path) if posixpath.dirname(project.paths.inside(path)) == folder else None
         if other is None or other.name == facts.name or other.name.rpartition(".")[0] != package:
             continue
         stem = other.name.rpartition(".")[2]
@@ -189,11 +192,15 @@ def _is_left_beside(project: Project, facts: ModuleFacts) -> bool:
     """Whether programs of the project import another module of a file's folder, and none imports modules by names that
     it computes."""
     folder = posixpath.dirname(facts.source.inside)
-    if not folder or any(map(project.holding, ("pkgutil", "iter_modules", "exec("))) or _computes_imports(project):
+    if (
+        not folder
+        or any(map(project.contents.holding, ("pkgutil", "iter_modules", "exec(")))
+        or _computes_imports(project)
+    ):
         return False
-    beside = (path for path in project.named("*.py") if posixpath.dirname(path) == folder)
+    beside = (path for path in project.contents.named("*.py") if posixpath.dirname(path) == folder)
     for path in sorted(beside)[:_FILES]:
-        other = project.facts_of(pathlib.Path(project.absolute(path)))
+        other = project.modules.facts_of(pathlib.Path(project.paths.absolute(path)))
         if other is None or other.name == facts.name or other.source.is_test:
             continue
         users = importers(project, other.name, holding=(other.name.rpartition(".")[2],))
@@ -207,8 +214,8 @@ def _computes_imports(project: Project) -> bool:
     but not ``__import__("os")``."""
 
     def found() -> bool:
-        paths = dict.fromkeys(path for word in _IMPORTS for path in project.holding(word))
-        return any(_COMPUTED_IMPORT.search(project.text(path) or "") for path in paths)
+        paths = dict.fromkeys(path for word in _IMPORTS for path in project.contents.holding(word))
+        return any(_COMPUTED_IMPORT.search(project.contents.text(path) or "") for path in paths)
 
     return project.remember(("computes imports",), found)
 
@@ -230,7 +237,7 @@ def is_given_away(facts: ModuleFacts, definition: FunctionNode | ast.ClassDef) -
 
 def is_plain(project: Project, name: str) -> bool:
     """Whether a class and all that it inherits from are of the project, or call no methods by their names."""
-    return all(each in PLAIN or project.split(each) for each in project.lineage(name))
+    return all(each in PLAIN or project.meanings.split(each) for each in project.classes.lineage(name))
 
 
 def _is_left(
@@ -258,7 +265,7 @@ def _is_left(
         return False
     above |= {(facts.name, name)}
     for path in paths:
-        user = project.facts_of(path)
+        user = project.modules.facts_of(path)
         if user is None or not _may_use(user, facts, among):
             continue
         if among is None and _is_offered(project, facts, name, user):
@@ -287,16 +294,16 @@ def _is_never_started(project: Project, facts: ModuleFacts, name: str) -> bool:
 def files_mentioning(project: Project, facts: ModuleFacts, name: str, *, by_text: bool) -> Sequence[pathlib.Path]:
     """The files that hold the name of a definition and may mean it, as not all do where it is a word: its own, what
     imports it or a package that passes it on, and what has the string where that counts."""
-    paths = project.holding(name)
+    paths = project.contents.holding(name)
     if len(paths) > _WORD_FILES or (len(paths) <= _FILES and is_installed(project)):
         return paths
     words = {home.rpartition(".")[2] for home in homes(project, facts.name)}
     as_string = re.compile(rf"[\"'](?:[\w.]*\.)?{name}[\"']")
 
     def may_mean(path: pathlib.Path) -> bool:
-        if project.inside(path) == facts.source.inside or not words.isdisjoint(words_of_imports(project, path)):
+        if project.paths.inside(path) == facts.source.inside or not words.isdisjoint(words_of_imports(project, path)):
             return True
-        return by_text and as_string.search(project.text(path) or "") is not None
+        return by_text and as_string.search(project.contents.text(path) or "") is not None
 
     return [path for path in paths if may_mean(path)]
 
@@ -337,7 +344,7 @@ def _computes_names(project: Project, among: frozenset[str]) -> bool:
     text, even if a function has that name: ``def sample(experiment="run")``."""
 
     def found() -> bool:
-        held = (project.facts(name) for name in among)
+        held = (project.modules.facts(name) for name in among)
         return any(f.file.shows(_ANY_NAME) or _finds_its_own(f) for f in held if f is not None)
 
     return project.remember(("computes names", among), found)
@@ -383,15 +390,15 @@ def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attri
     root = dotted_ast(node).partition(".")[0]
     if root and facts.imports.resolve(root) is None and not any(map(facts.file.holds, _IMPORTS)):
         return True
-    meaning = project.meaning(facts, node)
-    found = project.definition(meaning)
+    meaning = project.meanings.of(facts, node)
+    found = project.meanings.definition(meaning)
     return is_foreign(project, meaning) if found is None else found[1] is not definition
 
 
 def is_foreign(project: Project, meaning: str) -> bool:
     """Whether a name leads to another package: ``torch.load`` is no function `load` of the project."""
     first = meaning.partition(".")[0]
-    return bool(first) and project.find(first) is None and project.split(meaning) is None
+    return bool(first) and project.modules.find(first) is None and project.meanings.split(meaning) is None
 
 
 def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
@@ -440,7 +447,7 @@ def _is_offered(project: Project, facts: ModuleFacts, name: str, user: ModuleFac
         return False
     whole = f"{facts.name}.{name}"
     targets = (*user.imports.names.values(), *(f"{star}.{name}" for star in user.imports.stars))
-    return any(project.canonical(target) == whole for target in targets)
+    return any(project.meanings.canonical(target) == whole for target in targets)
 
 
 def is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: frozenset[str] | None) -> bool:
@@ -472,8 +479,8 @@ def _how_it_looks_up(project: Project) -> str:
 def _looks_up(project: Project) -> str:
     """Whether code of the project looks in modules of any name for what has a name that is "given" to it, or one that
     it makes up, "composed"; '' for none."""
-    importing = [project.text(path) or "" for word in _IMPORTS for path in project.holding(word)]
-    settings = (project.text(path) or "" for word in SETTINGS_WORDS for path in project.holding(word))
+    importing = [project.contents.text(path) or "" for word in _IMPORTS for path in project.contents.holding(word)]
+    settings = (project.contents.text(path) or "" for word in SETTINGS_WORDS for path in project.contents.holding(word))
     if any(map(_COMPOSED_NAME.search, importing)):
         return "composed"
     return "given" if any(map(BY_SETTINGS.search, settings)) or any(map(_ANY_NAME.search, importing)) else ""

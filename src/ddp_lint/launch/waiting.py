@@ -5,10 +5,10 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.launch.ranks import BARRIERS, first_rank_test, own_ranks
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions, exits
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called
+from ddp_lint.view import Module
 
 
 def ends_while_others_wait(module: Module, node: cst.CSTNode) -> bool:

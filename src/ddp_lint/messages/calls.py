@@ -156,9 +156,9 @@ class Calls:
         return Unknown((facts.name, "name", name), own=_is_set_in_functions(name, facts))
 
     def _imported(self, target: str) -> Any:
-        found = self._senders.project.definition(target)
+        found = self._senders.project.meanings.definition(target)
         if found is None:
-            return External(canonical(self._senders.project.canonical(target)))
+            return External(canonical(self._senders.project.meanings.canonical(target)))
         facts, node = found
         return Class(node, facts) if isinstance(node, ast.ClassDef) else Function(node, facts)
 
@@ -390,8 +390,8 @@ class Calls:
         node = decorator.func if isinstance(decorator, ast.Call) else decorator
         if last_part(node) in ("staticmethod", "classmethod", "property"):
             return True
-        name = self._senders.project.meaning(facts, node)
-        return bool(name) and known().gate(name) is None and self._senders.project.definition(name) is None
+        name = self._senders.project.meanings.of(facts, node)
+        return bool(name) and known().gate(name) is None and self._senders.project.meanings.definition(name) is None
 
     def _given(self, function: Function, values: list[Any], named: dict[str, Any]) -> dict[str, Any]:
         """The parameters of a function that is called."""

@@ -11,11 +11,12 @@ from ddp_lint.divergence.frame import span_of
 from ddp_lint.findings import Span
 from ddp_lint.knowledge.project_names import last
 from ddp_lint.launch.joining import spawned_functions
+from ddp_lint.launch.search import imported_through
 from ddp_lint.messages.calls import STARTING
 from ddp_lint.messages.interpreter import Interpreter
 from ddp_lint.messages.job import Place
 from ddp_lint.messages.meet import Waiting, waiting
-from ddp_lint.messages.senders import MOST_IMPORTED, WRITTEN, Senders, imported, senders_of, widened
+from ddp_lint.messages.senders import WRITTEN, Senders, senders_of, widened
 from ddp_lint.messages.values import Exits, Function, GiveUp, Impossible, Message, Program, Scope, Steps, TooMuch
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -30,6 +31,8 @@ _MOST: Final = 500_000
 #: Why something is left out.
 _MANY_STEPS: Final = "the programs of the file take too many steps"
 _MANY_FILES: Final = "too many files send or receive, or are imported"
+#: Files of the project that a program imports, which are looked at.
+_MOST_IMPORTED: Final = 100
 #: How what starts processes is called.
 _STARTING: Final = frozenset(map(last, STARTING))
 #: What a file has in which ranks start.
@@ -90,8 +93,9 @@ def result_of(facts: ModuleFacts, project: Project, *, alone: bool = False) -> R
     if not begins and not any(map(facts.file.holds, WRITTEN)):
         return Result()
     senders = senders_of(project)
-    modules = imported(project, facts) if senders.files and not senders.too_many else []
-    if senders.too_many or len(modules) >= MOST_IMPORTED:
+    searched = senders.files and not senders.too_many
+    modules = imported_through(project, facts) if searched else frozenset[str]()
+    if senders.too_many or len(modules) >= _MOST_IMPORTED:
         return Result(left_out=((1, "", _MANY_FILES),) if any(map(facts.file.holds, WRITTEN)) else ())
     if senders.files.isdisjoint(modules) or (facts.name not in senders.files and not begins):
         return Result()
@@ -164,7 +168,7 @@ def _of_module(on: Interpreter, facts: ModuleFacts) -> None:
 def _started(facts: ModuleFacts, project: Project) -> frozenset[str]:
     """Functions that processes are started with, by name: ``Process(target=start, args=(rank, size, run))``."""
     calls = (call for call in calls_below(facts.tree) if last_part(call.func) in _STARTING)
-    given = (node for call in calls if project.meaning(facts, call.func) in STARTING for node in walk(call))
+    given = (node for call in calls if project.meanings.of(facts, call.func) in STARTING for node in walk(call))
     return frozenset(node.id for node in given if isinstance(node, ast.Name))
 
 
@@ -218,7 +222,7 @@ def _is_shown(start: _Start, programs: Sequence[Program], facts: ModuleFacts, se
     if not whole or not _is_all_of(start, programs, facts, senders):
         return False
     run = {facts.name, *(message.facts.name for program in programs for message in program.messages)}
-    return not senders.files.intersection(imported(senders.project, facts)) - run
+    return not senders.files.intersection(imported_through(senders.project, facts)) - run
 
 
 def _is_all_of(start: _Start, programs: Sequence[Program], facts: ModuleFacts, senders: Senders) -> bool:

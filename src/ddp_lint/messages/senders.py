@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import itertools
+from collections.abc import Iterable
+from typing import Final
 
 from ddp_lint.divergence.resolve import known
 from ddp_lint.project import Project
@@ -21,8 +22,8 @@ WRITTEN: Final = (
 )  # fmt: skip
 #: Files that are searched for them.
 _MOST_FILES: Final = 60
-#: Files of the project that a program imports, which are looked at.
-MOST_IMPORTED: Final = 100
+#: The functions of files, each with the names of what it calls.
+_Calls = tuple[tuple[str, frozenset[str]], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ def is_message(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
     """Is it a call of a library that sends or receives?"""
     if last_part(call.func) not in _names():
         return False
-    entry = known().collectives.get(project.meaning(facts, call.func))
+    entry = known().collectives.get(project.meanings.of(facts, call.func))
     return entry is not None and entry.kind == "p2p"
 
 
@@ -58,11 +59,11 @@ def senders_of(project: Project) -> Senders:
 
 
 def _senders(project: Project) -> Senders:
-    paths = dict.fromkeys(path for word in WRITTEN for path in project.holding(word))
+    paths = dict.fromkeys(path for word in WRITTEN for path in project.contents.holding(word))
     names: set[str] = set()
     files: set[str] = set()
     for path in list(paths)[:_MOST_FILES]:
-        facts = project.facts_of(path)
+        facts = project.modules.facts_of(path)
         if facts is None or not any(is_message(project, facts, call) for call in calls_below(facts.tree)):
             continue
         files.add(facts.name)
@@ -74,59 +75,26 @@ def _names_in(project: Project, facts: ModuleFacts) -> frozenset[str]:
     """The functions of a file that send or receive, and those that call one of them by its name."""
     functions = [node for node in walk(facts.tree) if isinstance(node, FunctionNode)]
     own = [node.name for node in functions if any(is_message(project, facts, call) for call in calls_below(node))]
-    return _leading_to(frozenset(own), [_outline(project, facts)])
+    return _leading_to(frozenset(own), _calls_in(facts))
 
 
-class _Outline(NamedTuple):
-    """What is kept of a file: the project's modules that it imports, and its functions with the names of what they
-    call. A program leads to many files, whose syntax trees would not all stay in memory."""
-
-    imports: tuple[str, ...]
-    calls: tuple[tuple[str, frozenset[str]], ...]
-
-
-def imported(project: Project, facts: ModuleFacts) -> list[str]:
-    """The names of the file's module and of those of the project that it imports, directly or not, the nearest
-    first; no more than `MOST_IMPORTED`."""
-    found = {facts.name: None}
-    left = [facts.name]
-    for name in left:
-        for target in _outline_of(project, name).imports if name != facts.name else _outline(project, facts).imports:
-            if target not in found and len(found) < MOST_IMPORTED:
-                found[target] = None
-                left.append(target)
-    return left
-
-
-def widened(senders: Senders, modules: Sequence[str]) -> Senders:
+def widened(senders: Senders, modules: Iterable[str]) -> Senders:
     """With the functions of these modules that call one which sends or receives, directly or through others."""
-    outlines = [_outline_of(senders.project, name) for name in modules]
-    return dataclasses.replace(senders, names=_leading_to(senders.names, outlines))
+    calls = tuple(itertools.chain.from_iterable(_calls_of(senders.project, name) for name in modules))
+    return dataclasses.replace(senders, names=_leading_to(senders.names, calls))
 
 
-def _leading_to(names: frozenset[str], outlines: Sequence[_Outline]) -> frozenset[str]:
-    calls = [each for outline in outlines for each in outline.calls]
+def _leading_to(names: frozenset[str], calls: _Calls) -> frozenset[str]:
     while more := {name for name, called in calls if name not in names and called & names}:
         names |= more
     return names
 
 
-def _outline_of(project: Project, name: str) -> _Outline:
-    return project.remember(("outline of messages", name), lambda: _outline(project, project.facts(name)))
+def _calls_of(project: Project, name: str) -> _Calls:
+    """Those of a module. A program leads to many files, whose syntax trees would not all stay in memory."""
+    return project.remember(("calls of functions", name), lambda: _calls_in(project.modules.facts(name)))
 
 
-def _outline(project: Project, facts: ModuleFacts | None) -> _Outline:
-    if facts is None:
-        return _Outline((), ())
-    targets = (*facts.imports.names.values(), *facts.imports.stars)
-    imports = dict.fromkeys(name for target in targets if (name := _module_of(project, target)))
-    functions = [node for node in walk(facts.tree) if isinstance(node, FunctionNode)]
-    calls = tuple((node.name, frozenset(last_part(call.func) for call in calls_below(node))) for node in functions)
-    return _Outline(tuple(imports), calls)
-
-
-def _module_of(project: Project, target: str) -> str:
-    """The project's module that a name is imported from, '' for what is of another package."""
-    while target and project.find(target) is None:
-        target = target.rpartition(".")[0]
-    return target
+def _calls_in(facts: ModuleFacts | None) -> _Calls:
+    functions = [node for node in walk(facts.tree) if isinstance(node, FunctionNode)] if facts is not None else []
+    return tuple((node.name, frozenset(last_part(call.func) for call in calls_below(node))) for node in functions)

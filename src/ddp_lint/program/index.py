@@ -16,7 +16,8 @@ from typing import Any
 from ddp_lint import files
 from ddp_lint.knowledge.project_names import Names, wrapping_pattern
 from ddp_lint.program.mentions import MODULE, FileMentions, mentions_of
-from ddp_lint.program.reach import Reach, reach_of, words_that_count
+from ddp_lint.program.reach import reach_of, words_that_count
+from ddp_lint.project.communication import Reach
 from ddp_lint.source.file import Unreadable, decode
 
 #: Names of the files that the index is kept in.

@@ -41,6 +41,7 @@ from ddp_lint.program.mentions import (
     FunctionMentions,
 )
 from ddp_lint.program.travelling import MAKING, Travelling
+from ddp_lint.project.communication import Reach
 from ddp_lint.project.facts import MOST_BASES
 
 _AS_TEXT = frozenset({"__format__", "__str__", "__repr__"})
@@ -61,9 +62,6 @@ _MANY = 32
 #: What a function mentions that calls the methods of the classes that its own inherits from.
 _ABOVE = "super"
 
-#: By file, the names of the functions that can communicate (MODULE: the module's own statements). A file that is
-#: missing could not be read: nothing is known of it.
-Reach = Mapping[str, frozenset[str]]
 #: The number of a file, and what is in a table that it makes.
 _Table = tuple[int, frozenset[str]]
 

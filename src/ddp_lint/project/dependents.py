@@ -44,7 +44,7 @@ def dependents(
     found: set[pathlib.Path] = set()
     queue = list(changed)
     while queue:
-        name = project.module_name(queue.pop())[0]
+        name = project.modules.name_of(queue.pop())[0]
         new = importers.get(name, set()) - found
         found |= new
         queue += new
@@ -68,7 +68,7 @@ class _Imports:
         """The names of the project's modules that a file imports, and of the packages around them."""
         if self._place is None:
             return set(_imported(path, self._project))
-        inside = self._project.inside(path)
+        inside = self._project.paths.inside(path)
         state, kept = state_of(path, self._before), self._kept.get(inside)
         if kept is None or not state or kept[0] != state:
             kept = state, sorted(set(_imported(path, self._project)))
@@ -106,7 +106,11 @@ def imported_files(path: pathlib.Path, project: Project) -> list[pathlib.Path]:
     found = {path: None}
     queue = collections.deque([path])
     while queue and len(found) < _MOST_FILES:
-        new = [file for file in map(project.find, _imported(queue.popleft(), project)) if file and file not in found]
+        new = [
+            file
+            for file in map(project.modules.find, _imported(queue.popleft(), project))
+            if file and file not in found
+        ]
         found |= dict.fromkeys(new)
         queue += dict.fromkeys(new)
     return list(found)

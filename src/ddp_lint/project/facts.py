@@ -88,7 +88,7 @@ class ModuleFacts:
 
     def qualified(self, node: ast.AST | str | None) -> str:
         """The dotted name that an expression of this module refers to: imported, or defined at its top level; ''
-        for anything else. Re-exports are not followed (`Project.canonical` does)."""
+        for anything else. Re-exports are not followed (`Meanings.canonical` does)."""
         name = node if isinstance(node, str) else dotted_ast(node)
         target = self.imports.resolve(name) if name else None
         if target is None and name.partition(".")[0] in self.definitions:

@@ -92,7 +92,7 @@ def _keywords_given(project: Project, kind: Kind) -> frozenset[str] | None:
     found: set[str | None] = set()
     for facts in _files(project, _wrapping_files(project, kind)):
         for call in calls_below(facts.tree):
-            if project.meaning(facts, call.func) in _calls(kind):
+            if project.meanings.of(facts, call.func) in _calls(kind):
                 found |= {keyword.arg for keyword in call.keywords} | ({None} if len(call.args) > 1 else set())
     return None if None in found else frozenset(filter(None, found))
 
@@ -114,7 +114,7 @@ def _calls(kind: Kind) -> Mapping[str, bool]:
 
 def _wrapping_files(project: Project, kind: Kind) -> list[pathlib.Path]:
     words = dict.fromkeys(name.rpartition(".")[2] for name in _calls(kind))
-    return list(dict.fromkeys(path for word in words for path in project.holding(word)))
+    return list(dict.fromkeys(path for word in words for path in project.contents.holding(word)))
 
 
 def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
@@ -127,7 +127,7 @@ def _wrapping_functions(project: Project, kind: Kind) -> Wrappings:
 
 def _given(project: Project, kind: Kind) -> Given:
     paths, wrapping = _wrapping_files(project, kind), wrapping_functions(project, kind)
-    calling = (path for name in wrapping for path in project.holding(f"{name.rpartition('.')[2]}("))
+    calling = (path for name in wrapping for path in project.contents.holding(f"{name.rpartition('.')[2]}("))
     files = _files(project, [*paths, *calling])
     new = [pair for facts in files for pair in _handed_in(project, facts, kind, wrapping, {})]
     return _followed(project, new, kind, wrapping)
@@ -145,7 +145,7 @@ def _followed(project: Project, new: list[_Found], kind: Kind, wrapping: Wrappin
 def _files(project: Project, paths: Iterable[pathlib.Path]) -> Iterator[ModuleFacts]:
     each = dict.fromkeys(paths)
     for path in each if len(each) <= _FILES else ():
-        facts = project.facts_of(path)
+        facts = project.modules.facts_of(path)
         if facts is not None and not facts.source.is_test:
             yield facts
 
@@ -153,7 +153,7 @@ def _files(project: Project, paths: Iterable[pathlib.Path]) -> Iterator[ModuleFa
 def _scopes(project: Project, facts: ModuleFacts) -> Iterator[tuple[FunctionNode, ClassFacts | None]]:
     for node in facts.definitions.values():
         if isinstance(node, ast.ClassDef):
-            owner = project.class_of(facts, node)
+            owner = project.classes.of(facts, node)
             yield from ((method, owner) for method in owner.methods.values())
         else:
             yield node, None
@@ -238,11 +238,11 @@ def _handed_on(project: Project, key: tuple[str, str], by: Handed, kind: Kind, w
 
 def function_of(project: Project, name: str) -> tuple[ModuleFacts, FunctionNode, ClassFacts | None] | None:
     """A function by its canonical name, a method by that of its class, a constructor by the class."""
-    found = project.definition(name)
+    found = project.meanings.definition(name)
     if found is not None and isinstance(found[1], ast.FunctionDef):
         return found[0], found[1], None
     owner, _, method = name.rpartition(".") if found is None else (name, "", "__init__")
-    of_class = project.method(owner, method) if project.class_facts(owner) is not None else None
+    of_class = project.classes.method(owner, method) if project.classes.find(owner) is not None else None
     return (of_class[0].module, of_class[1], of_class[0]) if of_class is not None else None
 
 
@@ -376,7 +376,7 @@ class _Walk:
 
     def _meaning(self, call: ast.Call) -> str:
         """The canonical name of what a call wraps with, '' for another call."""
-        return self._project.meaning(self._facts, call.func) if last_part(call.func) in self._last else ""
+        return self._project.meanings.of(self._facts, call.func) if last_part(call.func) in self._last else ""
 
     def _placed(self, call: ast.Call) -> frozenset[str]:
         """The names of the models that a call wraps in place."""
@@ -414,9 +414,9 @@ class _Walk:
 
     def _callee(self, call: ast.Call) -> str:
         if self._owner is not None and dotted_ast(call.func) == f"self.{last_part(call.func)}":
-            found = self._project.method(self._owner.name, last_part(call.func))
+            found = self._project.classes.method(self._owner.name, last_part(call.func))
             return f"{found[0].name}.{last_part(call.func)}" if found is not None else ""
-        return self._project.meaning(self._facts, call.func) or self._method(call.func)
+        return self._project.meanings.of(self._facts, call.func) or self._method(call.func)
 
     def _method(self, func: ast.expr) -> str:
         """The canonical name of a method of an object whose class is one of the project: ``trainer.fit``."""
@@ -424,7 +424,9 @@ class _Walk:
             return ""
         around = function_at(self._facts.tree, func.lineno)
         of = self._project.types.of(func.value, self._facts, around, self._owner, _CLASS_DEPTH)
-        found = self._project.method(of, func.attr) if of and self._project.class_facts(of) is not None else None
+        found = (
+            self._project.classes.method(of, func.attr) if of and self._project.classes.find(of) is not None else None
+        )
         return f"{found[0].name}.{func.attr}" if found is not None else ""
 
 

@@ -7,9 +7,11 @@ the file depends on elsewhere. It points at no place: lines may have moved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from ddp_lint.project.answers import Answers
 from ddp_lint.project.parts import Asked, Basis, file_of
+from ddp_lint.project.results import KeptResults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,3 +83,31 @@ class Outcomes:
 
     def _of_file(self, asked: Iterable[Asked]) -> frozenset[str]:
         return frozenset(item for item in asked if isinstance(item, str) and file_of(item) == self._inside)
+
+
+class KeptOutcomes:
+    """Those of the files of a project that were analysed."""
+
+    def __init__(self, results: KeptResults, answers: Answers) -> None:
+        self._results = results
+        self._answers = answers
+        self._of: dict[str, Outcomes] = {}
+        self._earlier: Callable[[str], Earlier] = lambda inside: NO_OUTCOMES
+
+    def find_earlier_by(self, find: Callable[[str], Earlier]) -> None:
+        """How to learn what an earlier run knows of the functions of a file, by its path below the root."""
+        self._earlier = find
+
+    def of(self, inside: str) -> Outcomes:
+        """What is known of the functions of a file, by its path below the root."""
+        found = self._of.get(inside)
+        if found is None:
+            found = self._of[inside] = Outcomes(self._results.note_all, inside, self._earlier(inside))
+        return found
+
+    def take(self, inside: str) -> Iterator[tuple[str, bool, tuple[tuple[str, str], ...]]]:
+        """The outcomes in a file with the questions about it that they depend on and their answers; it is done with."""
+        found = self._of.pop(inside, None)
+        for name, outcome in found.made.items() if found is not None else ():
+            answers = ((question, self._answers.with_file(question, inside)) for question in outcome.questions)
+            yield name, outcome.value, tuple(answers)

@@ -6,18 +6,16 @@ import ast
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ddp_lint.knowledge import canonical
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.knowledge.project_names import Names, last
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.meanings import Meanings
+from ddp_lint.project.results import KeptResults
 from ddp_lint.project.types import is_class_name
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
-
-if TYPE_CHECKING:
-    from ddp_lint.project.facts import ModuleFacts
-    from ddp_lint.project.project import Project
 
 #: Calls within calls that are followed to what a wrapper wraps with.
 _DEPTH = 3
@@ -37,12 +35,13 @@ class Wrapping:
 class Own:
     """What the configuration says of a project's own names, by key. It is false where it says nothing."""
 
-    def __init__(self, project: Project, names: Names) -> None:
+    def __init__(self, results: KeptResults, meanings: Meanings, names: Names) -> None:
         self.names = names
-        self.ranks = Listed(project, names.rank_expressions)
-        self.wrappers = Listed(project, names.wrappers)
-        self.collectives = Listed(project, names.collectives)
-        self._project = project
+        self.ranks = Listed(results, meanings, names.rank_expressions)
+        self.wrappers = Listed(results, meanings, names.wrappers)
+        self.collectives = Listed(results, meanings, names.collectives)
+        self._results = results
+        self._meanings = meanings
 
     def __bool__(self) -> bool:
         return bool(self.names.words)
@@ -57,25 +56,26 @@ class Own:
 
     def of_class(self, names: tuple[str, ...]) -> frozenset[str]:
         """What is listed of the methods and attributes of a class with these absolute names."""
-        heads = ((name, Listed(self._project, (name.rpartition(".")[0],))) for name in self.names.all if "." in name)
+        dotted = (name for name in self.names.all if "." in name)
+        heads = ((name, Listed(self._results, self._meanings, (name.rpartition(".")[0],))) for name in dotted)
         return frozenset(name for name, head in heads if head.find(*names))
 
     def wrapping(self, name: str) -> Wrapping:
         """How the wrapper of this absolute name wraps, as far as its code shows it."""
-        found = self._project.remember(("wraps", name), lambda: frozenset(self._wrappings(name, _DEPTH)))
+        found = self._results.remember(("wraps", name), lambda: frozenset(self._wrappings(name, _DEPTH)))
         if len(found) == 1:
             return next(iter(found))
         kinds = {wrapping.kind for wrapping in found} or {"ddp"}
         return Wrapping(_EITHER if len(kinds) > 1 else kinds.pop(), None)
 
     def _wrappings(self, name: str, depth: int) -> Iterator[Wrapping]:
-        found = self._project.split(name) if name and depth else None
+        found = self._meanings.split(name) if name and depth else None
         definition = found[0].definitions.get(found[1].partition(".")[0]) if found is not None else None
         if found is None or definition is None:
             return
         for node in walk(definition):
             if isinstance(node, ast.Call):
-                called = self._project.meaning(found[0], node.func)
+                called = self._meanings.of(found[0], node.func)
                 kind = _kinds().get(called)
                 if kind is not None:
                     plain = isinstance(definition, ast.FunctionDef) and len(node.args) <= 1
@@ -84,7 +84,7 @@ class Own:
                 elif called != name:
                     yield from self._wrappings(called, depth - 1)
         for base in getattr(definition, "bases", ()):
-            kind = _kinds().get(self._project.meaning(found[0], base))
+            kind = _kinds().get(self._meanings.of(found[0], base))
             if kind is not None:
                 yield Wrapping(kind, None)
 
@@ -97,8 +97,9 @@ def _kinds() -> dict[str, str]:
 class Listed:
     """The names under one key. It is false where there are none."""
 
-    def __init__(self, project: Project, names: tuple[str, ...]) -> None:
-        self._project = project
+    def __init__(self, results: KeptResults, meanings: Meanings, names: tuple[str, ...]) -> None:
+        self._results = results
+        self._meanings = meanings
         self._names = names
         self._ending: dict[str, list[str]] = {}
         for name in names:
@@ -126,12 +127,12 @@ class Listed:
         return next(passed_on, "")
 
     def _meaning(self, name: str) -> str:
-        return canonical(self._project.canonical(name))
+        return canonical(self._meanings.canonical(name))
 
     def spelled_in(self, facts: ModuleFacts) -> tuple[str, ...]:
         """How a file can spell the names: as they are listed, and as its imports and definitions shorten them."""
         key = ("spelled", self._names, facts.name, hash(facts.file.text))
-        return self._project.remember(key, lambda: self._spelled_in(facts))
+        return self._results.remember(key, lambda: self._spelled_in(facts))
 
     def _spelled_in(self, facts: ModuleFacts) -> tuple[str, ...]:
         local = {f"{facts.name}.{name}": name for name in (*facts.definitions, *facts.values)}

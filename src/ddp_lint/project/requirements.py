@@ -36,7 +36,7 @@ def requires_older(project: Project, package: str, version: str) -> bool:
 
     def found() -> bool:
         wanted = _numbers(version)
-        texts = [project.text(project.root / name) or "" for name in _NAMES]
+        texts = [project.contents.text(project.root / name) or "" for name in _NAMES]
         texts += _texts(project, _LISTS, _LIST_FOLDERS)
         if any(_is_older(how, number, wanted) for text in texts for how, number in _pins(text, package)):
             return True
@@ -67,8 +67,8 @@ def _pythons(text: str) -> Iterator[tuple[int, ...]]:
 
 def _texts(project: Project, names: str, folders: tuple[str, ...]) -> list[str]:
     """The texts of the files by such names in some folders of the project."""
-    inside = (path for path in project.named(names) if posixpath.dirname(path) in folders)
-    return [project.text(project.root / path) or "" for path in inside]
+    inside = (path for path in project.contents.named(names) if posixpath.dirname(path) in folders)
+    return [project.contents.text(project.root / path) or "" for path in inside]
 
 
 def _pins(text: str, package: str) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,6 +1,6 @@
 """Results that are kept, with the questions that each depends on.
 
-A *question* is a text about the files of a project, which `Project` answers. What is asked while a result is made is
+A *question* is a text about the files of a project, which `Answers` answers. What is asked while a result is made is
 recorded: the result holds as long as these questions have the same answers. Nothing here reads a file.
 """
 
@@ -46,7 +46,10 @@ class KeptResults:
         #: What evaluations take.
         self.effort = Effort()
         self.charges = Charges()
-        self._recorder = Recorder()
+        #: What nodes of syntax trees note in whose bodies are read (`parts`).
+        self.recorder = Recorder()
+        #: The answers to questions that are known.
+        self.known_answers: dict[str, str] = {}
         self._records = True
         self._memo: dict[Hashable, Answered[Any]] = {}
         #: The memories that callers of `remember` gave, by their identity.
@@ -69,14 +72,20 @@ class KeptResults:
         """From now on dependencies of results are not needed: no result is stored."""
         self._records = False
 
-    def _note(self, item: Asked) -> None:
-        if self._recorder.asked is not None:
-            self._recorder.asked.add(item)
+    def note(self, item: Asked) -> None:
+        """What is being worked out depends on this."""
+        if self.recorder.asked is not None:
+            self.recorder.asked.add(item)
 
     def note_all(self, questions: Iterable[str]) -> None:
         """What is being worked out depends on these questions."""
-        if self._recorder.asked is not None:
-            self._recorder.asked.update(questions)
+        if self.recorder.asked is not None:
+            self.recorder.asked.update(questions)
+
+    def ask(self, question: str, answer: str) -> None:
+        """What is being worked out depends on a question, which has this answer now."""
+        self.known_answers[question] = answer
+        self.note(question)
 
     @contextlib.contextmanager
     def recording(self, *, apart: bool = False) -> Iterator[set[Asked]]:
@@ -88,13 +97,13 @@ class KeptResults:
         if not self._records:
             yield inner
             return
-        outer, self._recorder.asked = self._recorder.asked, inner
+        outer, self.recorder.asked = self.recorder.asked, inner
         failed = True
         try:
             yield inner
             failed = False
         finally:
-            self._recorder.asked = outer
+            self.recorder.asked = outer
             if outer is not None and (failed or not apart):
                 outer |= inner
 
@@ -121,17 +130,22 @@ class KeptResults:
                 self._memories.setdefault(id(memo), memo)
         if found.work is not None:
             self.effort.use(found.work)
-        self._note(found.basis)
+        self.note(found.basis)
         return found.value
+
+    def remembers(self, key: Hashable) -> bool:
+        """Whether `remember` has a result for a key."""
+        return key in self._memo
 
     def _computed(self, compute: Callable[[], T]) -> tuple[T, Basis]:
         if not self._records:
             return compute(), _NOTHING
         with self.recording(apart=True) as asked:
             value = compute()
-        return value, self._basis(asked)
+        return value, self.basis_of(asked)
 
-    def _basis(self, asked: set[Asked]) -> Basis:
+    def basis_of(self, asked: set[Asked]) -> Basis:
+        """What a result depends on that was made while this was asked."""
         basis = Basis(asked) if self._records else _NOTHING
         if self._resting is not None:
             for item in asked:
@@ -140,7 +154,24 @@ class KeptResults:
 
     # ---- files that change
 
-    def _forget(self, questions: list[str]) -> None:
+    def forget_answers_about(self, inside: str) -> dict[str, str | None]:
+        """The questions about a file, by its path below the root, that kept results depend on, with the answers until
+        now, which are forgotten."""
+        before = {
+            question: answer for question, answer in self.known_answers.items() if question.endswith(f":{inside}")
+        }
+        self.forget_answers(before)
+        asked = (item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}"))
+        return {question: before.get(question) for question in asked}
+
+    def forget_answers(self, questions: Iterable[str]) -> list[str]:
+        """Questions that were answered are to be answered anew."""
+        found = list(questions)
+        for question in found:
+            del self.known_answers[question]
+        return found
+
+    def forget(self, questions: list[str]) -> None:
         """Mark as stale what depends on the questions, and let go of it."""
         assert self._resting is not None
         stack: list[Asked] = [*questions, *self._dropped]
@@ -169,6 +200,11 @@ class KeptResults:
     def drop(self, results: Iterable[Answered[Any]]) -> None:
         """With the next `change`, let go of these results and of all that depends on them."""
         self._dropped += (result.basis for result in results)
+
+    def forget_memory(self, memory: MutableMapping[Any, Answered[Any]]) -> None:
+        """A memory that a caller gave is not used any more. It is emptied: what it holds refers to it."""
+        self._memories.pop(id(memory), None)
+        memory.clear()
 
     def forget_memories(self) -> None:
         """The memories that callers have given until now are not used any more. What is kept here and holds more than

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from ddp_lint.knowledge import canonical
+from ddp_lint.knowledge import canonical, table
+from ddp_lint.project.classes import Classes
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in, statements_of
+from ddp_lint.project.meanings import Meanings
+from ddp_lint.project.results import KeptResults
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.syntax import FunctionNode, parameters
-
-if TYPE_CHECKING:
-    from ddp_lint.project.project import Project
 
 _DEPTH = 6
 #: From so many values of a name on its class is remembered.
 _MANY = 8
 #: Generic wrappers in annotations whose argument is the class that counts.
 _TRANSPARENT = {"Optional", "Union", "Annotated", "Final", "ClassVar", "Required", "NotRequired"}
-
-
-#: Methods of modules and tensors that return what they are called on, or the same kind of thing.
-_RETURN_SELF = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16", "train", "eval", "requires_grad_", "apply"}
 
 
 def is_class_name(name: str) -> bool:
@@ -38,8 +33,10 @@ def is_class_name(name: str) -> bool:
 class Types:
     """Class evidence across a project's files."""
 
-    def __init__(self, project: Project) -> None:
-        self._project = project
+    def __init__(self, results: KeptResults, meanings: Meanings, classes: Classes) -> None:
+        self._results = results
+        self._meanings = meanings
+        self._classes = classes
 
     def of_call(self, name: str, depth: int = _DEPTH) -> str:
         """The class of what a call of `name` (canonical) returns: the class itself, or what the function of the
@@ -47,24 +44,24 @@ class Types:
         if not name or not depth:
             return ""
         owner, _, last = name.rpartition(".")
-        if self._project.class_facts(name) is not None:
+        if self._classes.find(name) is not None:
             return name
-        facts, function = self._project.definition(name) or (None, None)
+        facts, function = self._meanings.definition(name) or (None, None)
         if facts is not None and isinstance(function, FunctionNode):
             return self._of_return(function, facts, None, depth - 1)
         if owner and is_class_name(owner):
-            method = self._project.method(owner, last)
+            method = self._classes.method(owner, last)
             if method is not None:
                 return self._of_return(method[1], method[0].module, method[0], depth - 1)
-            return owner if last.startswith("from_") or last in _RETURN_SELF else ""
+            return owner if last.startswith("from_") or last in table("tensors")["layers"]["returning_module"] else ""
         return name if is_class_name(name) else ""
 
     def of_attribute(self, owner: str, attribute: str, depth: int = _DEPTH) -> str:
         """The class of ``x.attribute`` for an `x` of the class `owner`."""
         if not owner or not depth:
             return ""
-        for ancestor in self._project.lineage(owner):
-            facts = self._project.class_facts(ancestor)
+        for ancestor in self._classes.lineage(owner):
+            facts = self._classes.find(ancestor)
             if facts is None:
                 continue
             for value, method in reversed(facts.attribute(attribute)):
@@ -121,7 +118,7 @@ class Types:
     def _callee(
         self, node: ast.expr, facts: ModuleFacts, function: FunctionNode | None, owner: ClassFacts | None, depth: int
     ) -> str:
-        name = self._project.meaning(facts, node)
+        name = self._meanings.of(facts, node)
         if name or not isinstance(node, ast.Attribute):
             return name
         receiver = self.of(node.value, facts, function, owner, depth - 1)
@@ -136,7 +133,7 @@ class Types:
                 kind = self._of_values(values, facts, function, owner, depth)
             else:  # each use of the name would look at all of them
                 key = ("type of a name", name, function, owner.node if owner is not None else None, depth)
-                kind = self._project.remember(
+                kind = self._results.remember(
                     key, lambda: self._of_values(values, facts, function, owner, depth), facts.kept
                 )
             if kind:
@@ -164,7 +161,7 @@ class Types:
 
     def of_annotation(self, node: ast.expr | None, facts: ModuleFacts) -> str:
         """The class that an annotation names, through quotes, `Optional` and ``| None``."""
-        names = (self._project.meaning(facts, part) for part in named(node))
+        names = (self._meanings.of(facts, part) for part in named(node))
         return next((name for name in names if _is_kind(name)), "")
 
     def _of_return(self, function: FunctionNode, facts: ModuleFacts, owner: ClassFacts | None, depth: int) -> str:

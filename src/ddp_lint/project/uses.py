@@ -156,11 +156,11 @@ def constructions(project: Project, name: str, most: int) -> Sequence[tuple[Modu
 
     def found() -> Iterator[tuple[ModuleFacts, Use, ast.Call]]:
         word = name.rpartition(".")[2]
-        paths = project.holding(f"{word}(")
+        paths = project.contents.holding(f"{word}(")
         for path in paths if len(paths) <= most else ():
-            facts = project.facts_of(path)
+            facts = project.modules.facts_of(path)
             for use in uses(facts, word) if facts is not None and not facts.source.is_test else ():
-                if facts is None or project.meaning(facts, use.node) != name:
+                if facts is None or project.meanings.of(facts, use.node) != name:
                     continue
                 if use.call is not None:
                     yield facts, use, use.call

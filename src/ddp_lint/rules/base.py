@@ -19,10 +19,11 @@ from ddp_lint.launch.reached.walk import is_never_reached_from_programs
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source import Module, SourceFile
+from ddp_lint.source import SourceFile
 from ddp_lint.source.control_flow import is_never_reached
 from ddp_lint.tensors.given import needs_constant_changed, needs_option_left_off, needs_other_values
 from ddp_lint.tensors.never_none import needs_none
+from ddp_lint.view import Module
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")
 

@@ -7,17 +7,6 @@ import re
 
 from ddp_lint.rules.base import Documented
 
-#: The sections of every page, in order.
-SECTIONS = (
-    "What it does",
-    "Why it breaks",
-    "Example",
-    "Use instead",
-    "When it is silent",
-    "How to confirm",
-    "Fix safety",
-    "References",
-)
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -36,13 +25,10 @@ class Page:
 
     @property
     def example(self) -> str:
-        return self._code("Example")
+        return self.code("Example")
 
-    @property
-    def use_instead(self) -> str:
-        return self._code("Use instead")
-
-    def _code(self, section: str) -> str:
+    def code(self, section: str) -> str:
+        """The program of a section."""
         match = _CODE.search(self.sections[section])
         if match is None:
             raise ValueError(f"{self.rule.code}: section '{section}' has no python code block")

@@ -35,7 +35,7 @@ class Triggers:
     file: tuple[str, ...]
     #: False: not in the files of tests.
     tests: bool
-    #: Only in files that can communicate (`Project.may_communicate`).
+    #: Only in files that can communicate (`project.communication`).
     communicating: bool
 
     def __init__(

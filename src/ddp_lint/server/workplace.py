@@ -139,7 +139,7 @@ class Workplace:
 
 def _file(document: Document, checker: Checker) -> SourceFile:
     """Raises Unreadable."""
-    shown, inside = checker.project.shown(document.path), checker.project.inside(document.path)
+    shown, inside = checker.project.paths.shown(document.path), checker.project.paths.inside(document.path)
     if document.cells is not None:
         return SourceFile(shown, document.text, inside, document.cells)
     return SourceFile.of_text(shown, document.text, inside)

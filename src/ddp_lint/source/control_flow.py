@@ -16,10 +16,12 @@ from ddp_lint.source.tree import dotted, names_in, subtree
 
 #: Calls that end the program.
 _EXITING = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
+#: Calls that end a test, or the import of a file of tests.
+_SKIPPING = frozenset({"pytest.skip", "self.skipTest"})
 
 
 class Nodes(Protocol):
-    """The nodes of one file (`source.Module`)."""
+    """The nodes of one file (`view.Module`)."""
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]: ...
     def code(self, node: cst.CSTNode) -> str: ...
@@ -262,13 +264,15 @@ def _goes_no_further(statement: cst.CSTNode) -> bool:
     last = statement.body[-1] if isinstance(statement, cst.SimpleStatementLine) else statement
     if isinstance(last, cst.Assert):
         return isinstance(last.test, cst.Name) and last.test.value == "False"
+    if isinstance(last, cst.Expr) and isinstance(last.value, cst.Call):
+        return dotted(last.value.func) in _SKIPPING
     return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
 
 
 def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
-    """Whether a statement before it in one of its blocks always leaves (what follows a `return`, ``assert False`` or a
-    name alone that nothing defines, which raises), it is in an arm that a constant switches off (``if 0:``), or it
-    needs a name to be None that was given a number where it was None."""
+    """Whether a statement before it in one of its blocks always leaves (what follows a `return`, ``assert False``,
+    ``pytest.skip()`` or a name alone that nothing defines, which raises), it is in an arm that a constant switches off
+    (``if 0:``), or it needs a name to be None that was given a number where it was None."""
     below: cst.CSTNode = node
     absent: set[str] = set()  # names that are None in the arms around
     for up in module.ancestors(node):
@@ -344,11 +348,30 @@ def exclusive(module: Nodes, first: cst.CSTNode, second: cst.CSTNode, *, holds: 
 
 
 def opposed(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-    """Whether the same test sends a run to the one or to the other, in one `if` or in two."""
-    here = arms(module, first)
-    there = arms(module, second) if here else here
-    same = any(there.get(test, arm) != arm for test, arm in here.items())
+    """Whether the same test sends a run to the one or to the other, in one `if` or in two, alone or as a part of other
+    tests: ``if several and sharded``, ``if not sharded``."""
+    here = _outcomes(module, first)
+    there = _outcomes(module, second) if here else here
+    same = any(there.get(test, outcome) != outcome for test, outcome in here.items())
     return same or exclusive(module, first, second)
+
+
+def _outcomes(module: Nodes, node: cst.CSTNode) -> dict[str, bool]:
+    """The tests of the `if`s around a node and their parts, as code, with the outcome that each has there."""
+    around = ((up.test, _arm(module, up, node)) for up in _branches(module, node))
+    parts = (part for test, arm in around if arm for part in _decided(test, arm == "then"))
+    return {module.code(test.with_changes(lpar=(), rpar=())): outcome for test, outcome in parts}
+
+
+def _decided(test: cst.BaseExpression, outcome: bool) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """A test and the parts of it that its outcome decides: all of ``a and b`` that holds, of ``a or b`` that does
+    not."""
+    yield test, outcome
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+        yield from _decided(test.expression, not outcome)
+    elif isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And) is outcome:
+        yield from _decided(test.left, outcome)
+        yield from _decided(test.right, outcome)
 
 
 def chosen_apart(module: Nodes, first: cst.CSTNode, second: cst.CSTNode) -> bool:

@@ -42,7 +42,7 @@ class ImportTable:
     def of(
         cls, tree: ast.AST, module_name: str, is_package: bool, locate: Callable[[str], str] = lambda name: name
     ) -> ImportTable:
-        """`locate` says what the name in an absolute import means where the file lies (`project.Project.locate`)."""
+        """`locate` says what the name in an absolute import means where the file lies (`Modules.locate`)."""
         names: dict[str, str] = {}
         stars: list[str] = []
         for node in statements_in_order(tree):

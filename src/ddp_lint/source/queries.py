@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from ddp_lint.source.module import Module
+from ddp_lint.source.control_flow import Nodes
 from ddp_lint.source.tree import descendants, dotted, method_of, names_in
 
 
 def enclosing(
-    module: Module, node: cst.CSTNode, kind: type[cst.ExceptHandler] | type[cst.Finally]
+    module: Nodes, node: cst.CSTNode, kind: type[cst.ExceptHandler] | type[cst.Finally]
 ) -> cst.ExceptHandler | cst.Finally | None:
     """The nearest `except` or `finally` of `kind` around `node` inside the same function."""
     for up in module.ancestors(node):
@@ -31,7 +31,7 @@ def statements(body: cst.BaseSuite) -> Iterator[cst.CSTNode]:
             yield line
 
 
-def line_around(module: Module, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
+def line_around(module: Nodes, node: cst.CSTNode) -> cst.SimpleStatementLine | None:
     """The simple statement that a node is in; None for the head of a compound one."""
     return next((up for up in module.ancestors(node) if isinstance(up, cst.SimpleStatementLine)), None)
 
@@ -63,7 +63,7 @@ def path_of(node: cst.CSTNode) -> str:
     return ".".join([dotted(node), *reversed(parts)])
 
 
-def model_path(module: Module, node: cst.BaseExpression) -> str:
+def model_path(module: Nodes, node: cst.BaseExpression) -> str:
     """The dotted name of the model or part that an expression belongs to: ``model.module.fc`` for itself, and `model`
     for `p` in ``for p in model.parameters()``."""
     path = path_of(node)

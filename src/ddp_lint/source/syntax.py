@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import bisect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 #: What has parameters.
@@ -215,6 +215,21 @@ def decorators(definition: FunctionNode | ast.ClassDef) -> list[ast.expr]:
 def is_none(node: ast.AST | None) -> bool:
     """Whether an expression is the constant None."""
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def is_text(node: ast.AST | None) -> bool:
+    """Whether an expression is a text, perhaps with values in it."""
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def is_int(node: ast.AST | None) -> bool:
+    """Whether an expression is a whole number."""
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def holds_line(block: Sequence[ast.stmt], line: int) -> bool:
+    """Whether a line is one of a block of statements."""
+    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
 
 
 def main_guards(tree: ast.Module) -> list[ast.If]:

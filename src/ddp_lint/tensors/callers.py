@@ -17,11 +17,21 @@ from ddp_lint.project.bound import bound_in
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, methods_of
 from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, defaults, function_at, positional, walk
+from ddp_lint.source.syntax import (
+    FunctionNode,
+    argument_at,
+    calls_below,
+    defaults,
+    function_at,
+    is_text,
+    positional,
+    walk,
+)
 from ddp_lint.source.tree import parameters_of, positional_of
 from ddp_lint.tensors.operations import names
+from ddp_lint.view import Module
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
 _FILES = 25
@@ -91,7 +101,7 @@ def sites_in_project(project: Project, facts: ModuleFacts, function: FunctionNod
         return _sites_of(project, _Called(facts, function.name, f"{facts.name}.{function.name}", ""))
     if owner is None or method is not function:
         return ()
-    whole = project.class_of(facts, owner).name
+    whole = project.classes.of(facts, owner).name
     return _sites_of(project, _Called(facts, function.name, f"{whole}.{function.name}", whole))
 
 
@@ -112,8 +122,8 @@ def _takes(function: FunctionNode, call: ast.Call) -> bool:
 
 
 def _by_keyword(project: Project, name: str) -> Iterator[CallSite]:
-    paths = dict.fromkeys((*project.holding(f"{name}="), *project.holding(f"{name} =")))
-    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+    paths = dict.fromkeys((*project.contents.holding(f"{name}="), *project.contents.holding(f"{name} =")))
+    for facts in map(project.modules.facts_of, paths if len(paths) <= _FILES else ()):
         for call in calls_below(facts.tree) if facts is not None and not facts.source.is_test else ():
             if facts is None or not any(keyword.arg == name for keyword in call.keywords):
                 continue
@@ -121,7 +131,7 @@ def _by_keyword(project: Project, name: str) -> Iterator[CallSite]:
             owner, _ = facts.method_at(call.lineno) or (None, None)
             own = owner is not None and dotted_ast(call.func).partition(".")[0] == "self"
             is_method = own and owner is not None and last_part(call.func) in methods_of(owner)
-            if not is_method and not project.meaning(facts, call.func):
+            if not is_method and not project.meanings.of(facts, call.func):
                 yield CallSite(facts, call, around, bound=True)
 
 
@@ -168,8 +178,8 @@ def _sites(project: Project, called: _Called) -> tuple[CallSite, ...]:
     if len(subclasses) > _SUBCLASSES:
         return ()
     words = [owner.rpartition(".")[2], *subclasses] if of_instances else [name]
-    paths = tuple(dict.fromkeys(path for word in words for path in project.holding(word)))
-    users: Iterable[ModuleFacts | None] = map(project.facts_of, paths)
+    paths = tuple(dict.fromkeys(path for word in words for path in project.contents.holding(word)))
+    users: Iterable[ModuleFacts | None] = map(project.modules.facts_of, paths)
     if owner and name in _OF_TEXTS:
         users = _importing(project, called)
     elif len(paths) > _FILES:
@@ -211,7 +221,7 @@ def _checkpointed(facts: ModuleFacts, use: Use) -> ast.Call | None:
 
 def _subclasses(project: Project, owner: str) -> list[str]:
     """The names of the classes that inherit from a class in the file that defines it."""
-    found = project.split(owner)
+    found = project.meanings.split(owner)
     if found is None:
         return []
     facts = found[0]
@@ -223,8 +233,8 @@ def _subclasses_in(project: Project, facts: ModuleFacts) -> dict[str, list[str]]
     subclasses: dict[str, list[str]] = {}
     for node in facts.definitions.values():
         if isinstance(node, ast.ClassDef):
-            name = project.class_of(facts, node).name
-            for ancestor in project.lineage(name):
+            name = project.classes.of(facts, node).name
+            for ancestor in project.classes.lineage(name):
                 if ancestor != name:
                     subclasses.setdefault(ancestor, []).append(node.name)
     return subclasses
@@ -234,20 +244,16 @@ def _means(project: Project, facts: ModuleFacts, called: _Called, use: Use) -> b
     """Whether an expression may refer to the function: a method by its name, unless it is one of ``self`` in a class
     that has nothing to do with the method's."""
     if not called.owner:
-        return project.meaning(facts, use.node) == called.whole
+        return project.meanings.of(facts, use.node) == called.whole
     if not isinstance(use.node, ast.Attribute):
         return False
     if dotted_ast(use.node.value) != "self" or use.owner is None:
         # `torch.softmax` is no method of the project's, nor is ``text.replace(" ", "_")``.
-        if called.name in _OF_TEXTS and use.call is not None and any(map(_is_text, use.call.args)):
+        if called.name in _OF_TEXTS and use.call is not None and any(map(is_text, use.call.args)):
             return False
         return facts.qualified(use.node.value).partition(".")[0] != "torch"
-    here, there = called.owner, project.class_of(facts, use.owner).name
-    return here in project.lineage(there) or there in project.lineage(here)
-
-
-def _is_text(value: ast.expr) -> bool:
-    return isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
+    here, there = called.owner, project.classes.of(facts, use.owner).name
+    return here in project.classes.lineage(there) or there in project.classes.lineage(here)
 
 
 def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Sequence[CallSite]:
@@ -259,7 +265,7 @@ def _calls_of_instances(project: Project, facts: ModuleFacts, owner: str) -> Seq
 def _calls_by_class(project: Project, facts: ModuleFacts) -> dict[str, list[CallSite]]:
     calls: dict[str, list[CallSite]] = {}
     for kind, call in _calls_of_objects(project, facts):
-        for ancestor in project.lineage(kind):
+        for ancestor in project.classes.lineage(kind):
             calls.setdefault(ancestor, []).append(call)
     return calls
 
@@ -267,7 +273,7 @@ def _calls_by_class(project: Project, facts: ModuleFacts) -> dict[str, list[Call
 def _calls_of_objects(project: Project, facts: ModuleFacts) -> Iterator[tuple[str, CallSite]]:
     """All calls of objects in a file whose class is known, with the class."""
     for definition in facts.tree.body:
-        cls = project.class_of(facts, definition) if isinstance(definition, ast.ClassDef) else None
+        cls = project.classes.of(facts, definition) if isinstance(definition, ast.ClassDef) else None
         functions = list(cls.methods.values()) if cls is not None else [definition]
         for function in functions:
             if not isinstance(function, FunctionNode):
@@ -328,9 +334,9 @@ def order_of(project: Project, first: str, second: str) -> str:
 
 
 def _order_of(project: Project, first: str, second: str) -> str:
-    others = set(project.holding(f".{second}("))
-    paths = [path for path in project.holding(f".{first}(") if path in others]
-    trees = [facts.tree for facts in map(project.facts_of, paths) if facts is not None]
+    others = set(project.contents.holding(f".{second}("))
+    paths = [path for path in project.contents.holding(f".{first}(") if path in others]
+    trees = [facts.tree for facts in map(project.modules.facts_of, paths) if facts is not None]
     orders = _orders(trees, first, second, through=False) or _orders(trees, first, second, through=True)
     return orders.pop() if len(orders) == 1 else ""
 

@@ -14,12 +14,12 @@ import libcst as cst
 from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts, is_setter
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.syntax import below, calls_below, defaults, statements, walk
-from ddp_lint.source.wraps import unmoved
 from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.tensors.operations import layer_kind, names, words_of
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import unmoved
 
 PARAMETER_MAKERS = frozenset({"torch.nn.Parameter", "torch.nn.UninitializedParameter"})
 
@@ -28,7 +28,7 @@ def is_module_class(project: Project | None, name: str) -> bool:
     """Whether a canonical name is a class of modules: a layer of ``torch.nn``, or what inherits from its `Module`."""
     if name.startswith("torch.nn.") and name not in PARAMETER_MAKERS:
         return name.rpartition(".")[2][:1].isupper()
-    return bool(name) and project is not None and project.subclass_of(name, "torch.nn.Module")
+    return bool(name) and project is not None and project.classes.subclass_of(name, "torch.nn.Module")
 
 
 def makes_module(module: Module, value: cst.BaseExpression) -> bool:
@@ -213,7 +213,7 @@ class ModuleClasses:
         """The module class of the project that a canonical dotted name refers to."""
         if self._project is None or not qualified:
             return None
-        facts, node = self._project.definition(qualified) or (None, None)
+        facts, node = self._project.meanings.definition(qualified) or (None, None)
         return self._built(facts, node) if facts is not None and isinstance(node, ast.ClassDef) else None
 
     def resolve(self, name: str, facts: ModuleFacts) -> ModuleClass | None:
@@ -230,7 +230,7 @@ class ModuleClasses:
         here = facts.definitions.get(name)
         found = (facts, here) if here is not None else None
         if found is None and self._project is not None:
-            found = self._project.definition(self.qualified(name, facts))
+            found = self._project.meanings.definition(self.qualified(name, facts))
         return (found[0], found[1]) if found is not None and isinstance(found[1], ast.FunctionDef) else None
 
     def qualified(self, name: str, facts: ModuleFacts) -> str:
@@ -238,7 +238,7 @@ class ModuleClasses:
         target = facts.imports.resolve(name) if name else None
         if target is None:
             return ""
-        return canonical(self._project.canonical(target) if self._project else target)
+        return canonical(self._project.meanings.canonical(target) if self._project else target)
 
     def _built(self, facts: ModuleFacts, node: ast.ClassDef) -> ModuleClass | None:
         key = f"{facts.source.path}:{node.lineno}:{node.name}"

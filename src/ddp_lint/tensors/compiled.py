@@ -94,14 +94,14 @@ class _Reach:
     # ---- where compilation starts
 
     def _roots(self) -> Iterator[tuple[_Code, Compiled]]:
-        for path in self._project.holding("compil"):
-            if _TESTS.search(self._project.inside(path)):
+        for path in self._project.contents.holding("compil"):
+            if _TESTS.search(self._project.paths.inside(path)):
                 continue  # a test or a benchmark compiles what is not compiled in training
             yield from self._project.remember(("compiled in", path), functools.partial(_roots_in, self._project, path))
 
     def _is_disabled(self, code: _Code) -> bool:
         disabled = names("compile", "disabled")
-        return any(self._project.meaning(code.facts, each) in disabled for each in decorators(code.node))
+        return any(self._project.meanings.of(code.facts, each) in disabled for each in decorators(code.node))
 
     # ---- where it goes
 
@@ -118,7 +118,7 @@ class _Reach:
             yield from self._submodules(code.owner)
 
     def _targets(self, callee: ast.expr, code: _Code, *, only_functions: bool = False) -> Iterator[_Code]:
-        named = self._project.meaning(code.facts, callee)
+        named = self._project.meanings.of(code.facts, callee)
         if named:
             yield from function_named(self._project, named)
             return
@@ -126,7 +126,7 @@ class _Reach:
             return
         receiver = self._project.types.of(callee.value, code.facts, code.node, code.owner, _DEPTH)
         if receiver:
-            method = self._project.method(receiver, callee.attr)
+            method = self._project.classes.method(receiver, callee.attr)
             if method is not None:
                 yield from methods_of(self._project, receiver, callee.attr)
             elif not only_functions:
@@ -135,21 +135,21 @@ class _Reach:
 
     def _submodules(self, owner: ClassFacts) -> Iterator[_Code]:
         """`forward` of the modules that a class builds in its constructor, in any container."""
-        for name in self._project.lineage(owner.name):
-            facts = self._project.class_facts(name)
+        for name in self._project.classes.lineage(owner.name):
+            facts = self._project.classes.find(name)
             constructor = facts.methods.get("__init__") if facts is not None else None
             if facts is None or constructor is None:
                 continue
             for node in walk(constructor):
                 if isinstance(node, ast.Call):
-                    built = self._project.meaning(facts.module, node.func)
+                    built = self._project.meanings.of(facts.module, node.func)
                     if is_module_class(self._project, built):
                         yield from methods_of(self._project, built, "forward")
 
 
 def _roots_in(project: Project, path: pathlib.Path) -> tuple[tuple[_Code, Compiled], ...]:
     """What a file compiles. Kept for each, so that an edit of one leaves what the others compile."""
-    facts = project.facts_of(path) if project.tested(path, "compiles") else None
+    facts = project.modules.facts_of(path) if project.texts.tested(path, "compiles") else None
     return tuple(_Roots(project, facts).found()) if facts is not None else ()
 
 
@@ -256,7 +256,7 @@ class _Roots:
         return called in ("compile", "optimize") or called in self._renamed
 
     def _class(self, node: ast.ClassDef | None) -> ClassFacts | None:
-        return self._project.class_of(self._facts, node) if node is not None else None
+        return self._project.classes.of(self._facts, node) if node is not None else None
 
     def _decorated(self, function: FunctionNode) -> Iterator[Compiled]:
         for decorator in function.decorator_list:
@@ -264,12 +264,12 @@ class _Roots:
             partial = isinstance(decorator, ast.Call) and decorator.args and dotted_ast(callee).endswith("partial")
             if partial and isinstance(decorator, ast.Call):
                 callee = decorator.args[0]
-            if self._project.meaning(self._facts, callee) in names("compile", "entries"):
+            if self._project.meanings.of(self._facts, callee) in names("compile", "entries"):
                 yield self._compiled(decorator, f"`{function.name}`")
         asks = self._asks and _between(self._lines, function)
         calls = calls_below(function) if asks else ()
         for node in calls:
-            asked = self._project.meaning(self._facts, node.func)
+            asked = self._project.meanings.of(self._facts, node.func)
             if asked in names("branches", "tracing") and asked.endswith("compiling"):
                 yield dataclasses.replace(self._compiled(node, f"`{function.name}`"), assumed=True)
                 return
@@ -278,7 +278,7 @@ class _Roots:
         self, node: ast.Call, function: FunctionNode | None, inside: ast.ClassDef | None, prefix: str
     ) -> Iterator[tuple[_Code, Compiled]]:
         owner = self._class(inside)
-        if self._project.meaning(self._facts, node.func) in names("compile", "entries"):
+        if self._project.meanings.of(self._facts, node.func) in names("compile", "entries"):
             target = node.args[0] if node.args else None
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
             target = node.func.value
@@ -302,7 +302,7 @@ class _Roots:
                 if isinstance(node, ast.FunctionDef) and node is not function and node.name == target.id:
                     yield _Code(f"{prefix}.{node.name}", self._facts, node, owner)
                     return
-        named = self._project.meaning(self._facts, target)
+        named = self._project.meanings.of(self._facts, target)
         if named:
             yield from function_named(self._project, named)
         kind = self._project.types.of(target, self._facts, function, owner, _DEPTH)
@@ -333,7 +333,7 @@ def _between(lines: list[int], node: ast.stmt) -> bool:
 
 def function_named(project: Project, name: str) -> Iterator[_Code]:
     """The function of the project with a canonical name, also a method ``pkg.mod.Net.encode``."""
-    found = project.split(name)
+    found = project.meanings.split(name)
     if found is None:
         return
     facts, rest = found
@@ -347,8 +347,8 @@ def function_named(project: Project, name: str) -> Iterator[_Code]:
 
 def methods_of(project: Project, owner: str, method: str) -> Iterator[_Code]:
     """The method that instances of a class run, named after the class that defines it."""
-    found = project.method(owner, method) if owner else None
-    instance = project.class_facts(owner) if owner else None
+    found = project.classes.method(owner, method) if owner else None
+    instance = project.classes.find(owner) if owner else None
     if found is not None:
         yield _Code(f"{found[0].name}.{method}", found[0].module, found[1], instance)
 
@@ -362,7 +362,7 @@ def _compiled_nodes(function: FunctionNode, facts: ModuleFacts, project: Project
         yield node
         if isinstance(node, ast.If):
             bare = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
-            asked = canonical(project.meaning(facts, bare.func)) if isinstance(bare, ast.Call) else ""
+            asked = canonical(project.meanings.of(facts, bare.func)) if isinstance(bare, ast.Call) else ""
             if asked in names("branches", "tracing"):
                 stack.extend(node.orelse if isinstance(node.test, ast.UnaryOp) else node.body)
                 continue

@@ -14,13 +14,14 @@ from ddp_lint.launch.alone import modules_around
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conditions_at, conjuncts, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.source.tree import asks_for_program, called, descendants, subtree
 from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.view import Module
 
 _NO_GRAD = ("no_grad", "inference_mode")
 _SWITCH = "set_grad_enabled"
@@ -120,7 +121,7 @@ def only_infers(project: Project | None) -> bool:
 
     def found() -> bool:
         assert project is not None
-        return bool(project.holding("__main__")) and not any(map(project.holding, _TRAINS))
+        return bool(project.contents.holding("__main__")) and not any(map(project.contents.holding, _TRAINS))
 
     return project is not None and project.remember(("only infers",), found)
 
@@ -134,7 +135,7 @@ def comes_untrained(module: Module, node: cst.CSTNode) -> bool:
 
     def found() -> bool:
         names = modules_around(facts, project, line)
-        return bool(names) and not any(may_train(project.facts(name)) for name in names)
+        return bool(names) and not any(may_train(project.modules.facts(name)) for name in names)
 
     line = module.span(node).line
     untrained: bool = project.remember(("comes untrained", line), found, facts.kept)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddp_lint.project import Project
-from ddp_lint.source import Module
 from ddp_lint.source.syntax import FunctionNode, statements, walk
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions, sites_in_project
 from ddp_lint.tensors.contexts import body_without_gradient, evaluation_only_at
 from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.view import Module
 
 #: Functions that call each other which are gone through.
 _ABOVE = 3
@@ -29,7 +29,7 @@ def made_for_evaluation(module: Module, owner: cst.ClassDef) -> bool:
     if project is None or not around or not all(each is not None and words & words_of(each.name) for each in around):
         return False
     # Asked for last: each search goes through all texts.
-    return not any(project.holding(text) for text in (f"({name})", f"({name},", f", {name}):"))
+    return not any(project.contents.holding(text) for text in (f"({name})", f"({name},", f", {name}):"))
 
 
 def called_for_evaluation(module: Module, function: cst.FunctionDef) -> bool:

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
-from ddp_lint.source.tree import children, descendants, parameters_of, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.source.tree import children, descendants, names_in, parameters_of, subtree
 from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
 from ddp_lint.tensors.kept import NOTHING, Keeping, Kept
 from ddp_lint.tensors.operations import layer_kind, names, words_of
 from ddp_lint.tensors.state import Save, State
-from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, concatenated, group, join
+from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, concatenated, group, is_cut, join
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument, assigned_name
 
 #: What is read as one piece: a function, or the top level of a file.
 Code = cst.FunctionDef | cst.Module
@@ -140,10 +141,15 @@ class Evaluator:
         return Value(Kind.UNKNOWN, frozenset({next(self._storages)}), inputs=True, argument=name)
 
     def _used_as_tensors(self, function: cst.FunctionDef) -> set[str]:
-        """Names that the function treats as only tensors can be: `x.shape`, `x.view(..)`, `self.conv(x)`."""
+        """Names that the function treats as only tensors can be: `x.shape`, `x.view(..)`, `self.conv(x)`. What a
+        comprehension or a lambda calls by the name of an argument is another value: ``[x.view(-1) for x in x]``."""
         found: set[str] = set()
         telling = names("evidence", "attributes") | names("evidence", "methods")
-        for node in descendants(function.body):
+        body = list(descendants(function.body))
+        others = {n for inner in body if isinstance(inner, (cst.BaseComp, cst.Lambda)) for n in _bound_within(inner)}
+        for node in body:
+            if type(node) in (cst.Attribute, cst.Call) and node in others:
+                continue
             if type(node) is cst.Attribute and type(node.value) is cst.Name:
                 if node.attr.value in telling:
                     found.add(node.value.value)
@@ -303,8 +309,8 @@ class Evaluator:
         if operator in (cst.Multiply, cst.Divide, cst.MatrixMultiply):
             for kept, other in (operands, operands[::-1]):
                 if operator is cst.MatrixMultiply or other.tensorish:
-                    self._keep(node, [kept], _SIGNS[operator], state, certain=_carries_gradient(other))
-        elif operator is cst.Power and _carries_gradient(operands[0]) and not _is_one(node.right):
+                    self._keep(node, [kept], _SIGNS[operator], state, certain=other.carries_gradient)
+        elif operator is cst.Power and operands[0].carries_gradient and not _is_one(node.right):
             self._keep(node, operands[:1], "**", state, certain=True)
         return result
 
@@ -335,7 +341,8 @@ class Evaluator:
                 return PYTHON
         if compares_objects(node):
             return PYTHON
-        return dataclasses.replace(self.binary(operands), learned=any(v.learned for v in operands))
+        compared = dataclasses.replace(self.binary(operands), learned=any(v.learned for v in operands))
+        return compared.discrete()
 
     def _IfExp(self, node: cst.IfExp, state: State) -> Value:
         self.value(node.test, state)
@@ -491,7 +498,7 @@ class Evaluator:
         result = same if same.tensorish else self._unknown_call(operands)
         if kept.output is not None and kept.same is None:
             made = computed_from(operands, Kind.TENSOR, next(self._storages))
-            result = dataclasses.replace(made, learned=made.learned or kept.learned)
+            result = made.with_parameters() if kept.learned else made
         self._keep_by_call(node, kept, operands, result, name, state)
         return result if state.gradient else result.without_gradient()
 
@@ -499,7 +506,7 @@ class Evaluator:
         self, node: cst.Call, kept: Kept, operands: list[Value], result: Value, name: str, state: State
     ) -> None:
         """What the body of a call saves for backward."""
-        flows = any(_carries_gradient(v) for v in operands if v.tensorish)
+        flows = any(v.carries_gradient for v in operands if v.tensorish)
         keywords = {arg.keyword.value: given for arg, given in zip(node.args, operands, strict=True) if arg.keyword}
         for place, save in kept.inputs.items():
             by_name = keywords.get(kept.names[place], UNKNOWN) if place < len(kept.names) else UNKNOWN
@@ -516,7 +523,8 @@ class Evaluator:
         known = list(operands)
         if any(v.tensorish and (v.inputs or v.learned) for v in known):
             return computed_from(known, Kind.LIKELY, next(self._storages))
-        return Value(Kind.UNKNOWN, inputs=any(v.inputs for v in known), learned=any(v.learned for v in known))
+        inputs, learned = any(v.inputs for v in known), any(v.learned for v in known)
+        return Value(Kind.UNKNOWN, inputs=inputs, learned=learned, cut=is_cut(known))
 
     def _function_call(self, node: cst.Call, qualified: str, operands: list[Value], state: State) -> Value:
         if qualified.partition(".")[0] in names("python_values", "packages"):
@@ -548,6 +556,7 @@ class Evaluator:
         flat = [v.element if v.kind is Kind.GROUP else v for v in operands]
         result = computed_from(flat, Kind.TENSOR, next(self._storages))
         self._operation(node, qualified, flat, result, state)
+        result = result.discrete() if operations.is_discrete(qualified) else result
         return result if state.gradient else result.without_gradient()
 
     def _on_host(self, node: cst.Call) -> bool:
@@ -588,7 +597,8 @@ class Evaluator:
         result = computed_from(operands, Kind.TENSOR if known_tensor else Kind.LIKELY, next(self._storages))
         unknown = not kind and not operations.has_no_parameters(layer.maker)
         parametric = unknown or kind in names("saves_input", "parametric") or kind == "Sequential"
-        result = dataclasses.replace(result, learned=result.learned or parametric, on_host=False, inputs=True)
+        result = dataclasses.replace(result, on_host=False, inputs=True)
+        result = result.with_parameters() if parametric else result
         if kind:
             certain = kind in names("saves_input", "parametric")
             self._operation(node, layer.maker, operands, result, state, called=layer.name, certain=certain)
@@ -654,13 +664,15 @@ class Evaluator:
             stays = receiver.on_host and not self._may_leave_host(node, method)
             on_host = method == "cpu" or stays or self._moves_to_host(node)
             own = frozenset({next(self._storages)})
-            return dataclasses.replace(receiver.view(), storages=own, on_host=on_host, argument="", name="")
+            result = dataclasses.replace(receiver.view(), storages=own, on_host=on_host, argument="", name="")
+            return result.discrete() if operations.is_discrete(f".{method}") else result
         if not operations.is_tensor_method(method):  # what was taken for a tensor is something else
             return self._unknown_call([])
         if kind is Kind.LIKELY and method in names("evidence", "methods") | names("evidence", "reductions"):
             kind = Kind.TENSOR
         result = computed_from([receiver, *operands], kind, next(self._storages))
         self._operation(node, f".{method}", [receiver, *operands], result, state)
+        result = result.discrete() if operations.is_discrete(f".{method}") else result
         return result if state.gradient else result.without_gradient()
 
     # ---- what autograd keeps
@@ -677,7 +689,7 @@ class Evaluator:
     ) -> None:
         copied = operations.takes_rows(operation) and bool(node.args) and _reorders(node.args[0].value)
         tensors = [v for v in (operands[1:] if copied else operands) if v.tensorish]
-        carrying = certain or any(_carries_gradient(v) for v in tensors)
+        carrying = certain or any(v.carries_gradient for v in tensors)
         what = called or operation.lstrip(".").removeprefix("torch.nn.functional.").removeprefix("torch.")
         if operations.keeps_input(operation):
             self._keep(node, tensors, what, state, certain=carrying)
@@ -771,6 +783,26 @@ def _device_asked_for(test: cst.BaseExpression) -> tuple[cst.BaseExpression, boo
     return (kind.value.value, cst.ensure_type(device, cst.SimpleString).evaluated_value == "cpu") if asked else None
 
 
+def _bound_within(inner: cst.BaseComp | cst.Lambda) -> Iterator[cst.CSTNode]:
+    """What a comprehension or a lambda does to the names that it binds itself: ``x.shape``, ``conv(x)``."""
+    if isinstance(inner, cst.Lambda):
+        own, body = {param.name.value for param in parameters_of(inner)}, list(subtree(inner.body))
+    else:
+        loops, loop = [inner.for_in], inner.for_in
+        while loop.inner_for_in is not None:
+            loop = loop.inner_for_in
+            loops.append(loop)
+        own = {name for each in loops for name in names_in(each.target)}
+        outside = set(subtree(inner.for_in.iter))
+        body = [node for node in descendants(inner) if node not in outside]
+    for node in body:
+        at = node.value if isinstance(node, cst.Attribute) else None
+        if isinstance(node, cst.Call) and node.args:
+            at = node.args[0].value
+        if isinstance(at, cst.Name) and at.value in own:
+            yield node
+
+
 def _may_be_plain(annotation: cst.BaseExpression) -> bool:
     """``int | Tensor``, ``list[int] | Tensor``: one of the kinds that the annotation allows holds no tensor."""
     plain = _PYTHON_ANNOTATIONS | _CONTAINER_ANNOTATIONS
@@ -798,10 +830,6 @@ def _parameters_of(iterator: cst.Attribute) -> Value:
     """What ``model.parameters()`` or ``model.named_parameters()`` gives."""
     parameter = Value(Kind.PARAMETER, name=f"{dotted(iterator)}()" if dotted(iterator) else "")
     return Value(Kind.GROUP, each=parameter if iterator.attr.value == "parameters" else group([PYTHON, parameter]))
-
-
-def _carries_gradient(value: Value) -> bool:
-    return value.learned or value.kind is Kind.PARAMETER
 
 
 def _reorders(node: cst.BaseExpression) -> bool:

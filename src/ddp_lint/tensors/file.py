@@ -11,7 +11,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, method_key
@@ -21,6 +21,7 @@ from ddp_lint.tensors.evaluation import Code
 from ddp_lint.tensors.flow import Flow
 from ddp_lint.tensors.kept import Keeping
 from ddp_lint.tensors.state import Write
+from ddp_lint.view import Module
 
 
 class TensorFile:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import libcst as cst
 
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.names import Names
 from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.contexts import turns_off_gradient, without_gradient
@@ -18,6 +18,7 @@ from ddp_lint.tensors.evaluation import Code, Evaluator, unpacked
 from ddp_lint.tensors.kept import Keeping
 from ddp_lint.tensors.state import State, Write
 from ddp_lint.tensors.values import UNKNOWN, Kind, Value, concatenated, group, join
+from ddp_lint.view import Module
 
 _LOOP_DEPTH = 2  # loops nested deeper are read once: what they carry around shows in the outer passes
 

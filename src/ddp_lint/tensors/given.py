@@ -18,10 +18,8 @@ from ddp_lint.project import Project
 from ddp_lint.project.bound import bound_in
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.uses import calls_through, uses
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import (
     FunctionNode,
     argument_at,
@@ -33,8 +31,10 @@ from ddp_lint.source.syntax import (
     walk,
 )
 from ddp_lint.source.tree import descendants, dotted, parameters_of, positional_of
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import calls_in_file, sites_of
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 #: Functions that hand a parameter on which are gone through, one in the other.
 _DEPTH = 5
@@ -157,7 +157,7 @@ def _is_switched_off(module: Module, name: cst.Name, test: cst.BaseExpression, t
     if _outcome(test, name.value, known.value) is not (not taken):
         return False
     sets = re.compile(rf"\.{name.value}\s*=(?!=)|\bglobal\b[^\n]*\b{name.value}\b|[\"']{name.value}[\"']")
-    return not any(sets.search(project.text(path) or "") for path in project.holding(name.value))
+    return not any(sets.search(project.contents.text(path) or "") for path in project.contents.holding(name.value))
 
 
 def _needs_option(module: Module, node: cst.CSTNode, depth: int) -> bool:
@@ -339,7 +339,7 @@ def _of_attribute(module: Module, node: cst.Attribute, depth: int) -> _Values:
     if not _is_made_here(module, project, owner):
         return None
     given = re.compile(rf"(?<!self)\.{word}\s*(?:=(?!=)|[-+*/|&]=|:\s*\w[\w.\[\]]* =|,[\w., ]+ =(?!=))")
-    if any(given.search(project.text(path) or "") for path in project.holding(f".{word}")):
+    if any(given.search(project.contents.text(path) or "") for path in project.contents.holding(f".{word}")):
         return None
     bound = module.bindings(node)
     if any(module.class_of(each.node) is not owner for each in bound):
@@ -382,10 +382,10 @@ def _is_never_given(project: Project, name: str, default: _Constant) -> bool:
 
 def _given_apart(project: Project, name: str, default: _Constant) -> Iterator[bool]:
     """Whether each place of the project that gives something by a name gives another value than the default."""
-    paths = project.holding(name)
+    paths = project.contents.holding(name)
     if len(paths) > _FILES:
         yield True
-    for facts in map(project.facts_of, paths if len(paths) <= _FILES else ()):
+    for facts in map(project.modules.facts_of, paths if len(paths) <= _FILES else ()):
         if facts is None or facts.source.is_test:
             continue
         given = [*_given_by_name(facts.tree, name)]
@@ -431,13 +431,13 @@ def _is_made_here(module: Module, project: Project, owner: cst.ClassDef) -> bool
     """Whether all that makes objects of a class are calls by its name: nothing inherits from it, hands it on or finds
     it by a text."""
     word, name = owner.name.value, module.name_of(owner)
-    paths = project.holding(word)
+    paths = project.contents.holding(word)
     if owner.decorators or is_installed(project) or len(paths) > _FILES:
         return False
     for path in paths:
-        facts = project.facts_of(path)
+        facts = project.modules.facts_of(path)
         for use in uses(facts, word) if facts is not None and not facts.source.is_test else ():
-            if facts is None or use.call is not None or project.meaning(facts, use.node) != name:
+            if facts is None or use.call is not None or project.meanings.of(facts, use.node) != name:
                 continue
             if calls_through(project, facts, use) is None:
                 return False
@@ -606,7 +606,7 @@ def _given_by_all(
     word = definition.name
     if facts.definitions.get(word) is not definition or definition.decorator_list or function.decorator_list:
         return None
-    paths, whole = project.holding(word), f"{facts.name}.{word}"
+    paths, whole = project.contents.holding(word), f"{facts.name}.{word}"
     if len(paths) > _FILES:
         return None
     places = [each.arg for each in positional(function)][owner is not None :]
@@ -615,11 +615,11 @@ def _given_by_all(
     given = _Given(project, name, _defaults_of(function).get(name, missing))
     found: list[_Values] = []
     for path in paths:
-        user = project.facts_of(path)
+        user = project.modules.facts_of(path)
         if user is None or user.source.is_test:
             continue
         for use in uses(user, word):
-            if project.meaning(user, use.node) != whole:
+            if project.meanings.of(user, use.node) != whole:
                 continue
             calls = [(user, use, use.call)] if use.call is not None else owner and calls_through(project, user, use)
             if not calls:

@@ -14,10 +14,10 @@ from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.uses import Use, uses
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, argument_at, function_at, positional, walk
+from ddp_lint.view import Module
 
 _SPAWNS: Final = frozenset({"spawn", "start_processes"})
 _FILES: Final = 25
@@ -87,7 +87,7 @@ def _is_given_something(project: Project, facts: ModuleFacts, function: Function
     word = function.name
     if name not in places or facts.definitions.get(word) is not function or function.decorator_list:
         return False
-    paths = project.holding(word)
+    paths = project.contents.holding(word)
     if len(paths) > _FILES or named_in_texts(project, word):
         return False
     found = list(_users(project, paths, f"{facts.name}.{word}", word))
@@ -97,8 +97,8 @@ def _is_given_something(project: Project, facts: ModuleFacts, function: Function
 
 
 def _users(project: Project, paths: Sequence[pathlib.Path], whole: str, word: str) -> list[tuple[ModuleFacts, Use]]:
-    files = [user for user in map(project.facts_of, paths) if user is not None and not user.source.is_test]
-    return [(user, use) for user in files for use in uses(user, word) if project.meaning(user, use.node) == whole]
+    files = [user for user in map(project.modules.facts_of, paths) if user is not None and not user.source.is_test]
+    return [(user, use) for user in files for use in uses(user, word) if project.meanings.of(user, use.node) == whole]
 
 
 def _gives_something(

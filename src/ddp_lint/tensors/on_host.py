@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -17,7 +18,7 @@ from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.bound import Bound, Path, Step, bound_in
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, statements_of
-from ddp_lint.source import Module
+from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     FunctionNode,
@@ -34,6 +35,7 @@ from ddp_lint.source.syntax import (
 from ddp_lint.source.tree import parameters_of
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_by_keyword, sites_in_project
 from ddp_lint.tensors.operations import is_factory, is_tensor_function, is_tensor_method, names
+from ddp_lint.view import Module
 
 #: Calls, returns and parameters that are gone through, one in the other.
 _DEPTH = 5
@@ -46,6 +48,8 @@ _FILES = 25
 _NUMBERS = frozenset({"len", "int", "float", "str", "bool", "range", "round", "isinstance", "hasattr", "id"})
 _HAND_ON = frozenset({"list", "tuple", "sorted", "reversed", "set", "iter"})
 _REDUCE = frozenset({"max", "min", "sum", "abs"})
+#: What gives the elements of what it gets.
+_SAME = frozenset({"zip", "enumerate", "list", "tuple", "reversed"})
 #: Fields of a batch that are moved one by one: from so many on, what is not moved is left on purpose.
 _MOVED = 2
 #: Functions and methods that give the same again, or a copy.
@@ -119,6 +123,8 @@ class _Reading:
         self._left -= 1
         if self._left < 0 or depth < 0 or len(path) > _STEPS:
             return False
+        if _is_moved_below(node, at.function):
+            return True
         read = getattr(self, f"_{type(node).__name__}", None)
         return read is not None and bool(read(node, path, at, depth))
 
@@ -282,7 +288,7 @@ class _Reading:
         found = at.facts.method_at(at.function.lineno) if at.function is not None else None
         if found is None or found[1] is not at.function:
             return None, None
-        return self._project.class_of(at.facts, found[0]), found[1]
+        return self._project.classes.of(at.facts, found[0]), found[1]
 
     def _is_kept_on_host(self, owner: ClassFacts, attribute: str, path: Path, depth: int) -> bool:
         """Whether all methods of a class set an attribute to what is made on the host: a tensor that is no buffer stays
@@ -306,7 +312,7 @@ class _Reading:
             return self.lies(node.args[0], path, at, depth)
         if name in ("zip", "enumerate", "next", "dict") or name in _REDUCE:
             return self._built_in(name, node, path, at, depth)
-        qualified = self._project.meaning(at.facts, node.func)
+        qualified = self._project.meanings.of(at.facts, node.func)
         if qualified.partition(".")[0] in names("python_values", "packages"):
             return True
         if is_factory(qualified):
@@ -382,7 +388,10 @@ class _Reading:
 
     def _answering(self, node: ast.Call, at: _Scope) -> list[tuple[ModuleFacts, FunctionNode]]:
         """The functions and methods that may answer a call, as far as they are known."""
-        facts, function = self._project.definition(self._project.meaning(at.facts, node.func)) or (None, None)
+        facts, function = self._project.meanings.definition(self._project.meanings.of(at.facts, node.func)) or (
+            None,
+            None,
+        )
         if facts is not None and isinstance(function, FunctionNode):
             return [(facts, function)]
         owner, method = self._method(at)
@@ -398,7 +407,7 @@ class _Reading:
         return self._methods(kind, (node.func.attr,)) if kind else []
 
     def _methods(self, kind: str, words: Sequence[str]) -> list[tuple[ModuleFacts, FunctionNode]]:
-        found = (self._project.method(kind, word) for word in words)
+        found = (self._project.classes.method(kind, word) for word in words)
         return [(cls.module, function) for cls, function in filter(None, found)][:1]
 
     def _named(self, owner: ClassFacts, attribute: str) -> list[tuple[ModuleFacts, FunctionNode]]:
@@ -409,12 +418,12 @@ class _Reading:
         given = {each.arg for each in parameters(constructor)} if constructor is not None else set()
         if not set_to or not all(isinstance(value, ast.Name) and value.id in given for value, _ in set_to):
             return []
-        paths = self._project.holding(f"{last.capitalize()}(") if len(last) > 1 else ()
+        paths = self._project.contents.holding(f"{last.capitalize()}(") if len(last) > 1 else ()
         found: list[tuple[ModuleFacts, FunctionNode]] = []
-        for facts in filter(None, map(self._project.facts_of, paths if len(paths) <= _FILES else ())):
+        for facts in filter(None, map(self._project.modules.facts_of, paths if len(paths) <= _FILES else ())):
             for node in facts.definitions.values():
                 if isinstance(node, ast.ClassDef) and node.name.endswith(last.capitalize()):
-                    found += self._methods(self._project.class_of(facts, node).name, _CALLED)
+                    found += self._methods(self._project.classes.of(facts, node).name, _CALLED)
         return found
 
 
@@ -459,6 +468,77 @@ def _is_left_by_moves(name: str, bound: Sequence[Bound], function: FunctionNode)
     }
     named = {each for each in moved if each in fields or any(each.startswith(f"{of}[") for of in batches)}
     return len(named) >= _MOVED and name not in moved and not batches & moved
+
+
+def _is_moved_below(node: ast.expr, function: FunctionNode | None) -> bool:
+    """Whether a function moves a field of what it is given to a GPU further down than where it reads it: ``ids =
+    batch["ids"]``, ``count = ids.max().item()``, ``ids = ids.to(device)``."""
+    if function is None or not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+        return False
+    moves = _moves_in(function)
+    if not moves or moves[-1][1].lineno <= node.lineno:
+        return False
+    wholes = {ast.unparse(whole) for whole in _wholes(node)}
+    lines = [call.lineno for moved, call in moves if not wholes.isdisjoint(moved)]
+    return bool(lines) and min(lines) > node.lineno and _is_field(node, function)
+
+
+def _wholes(node: ast.expr) -> Iterator[ast.expr]:
+    """A dotted name with its subscripts, and what it is a part of: ``batch.ids[0]``, ``batch.ids``, ``batch``."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        yield node
+        node = node.value
+    yield node
+
+
+def _is_field(node: ast.expr, function: FunctionNode, above: frozenset[str] = frozenset(), field: bool = False) -> bool:
+    """Whether an expression is a field of what a function is given, or an element of one: ``batch["ids"]``,
+    ``target[0].ids``. What a helper is given as a whole lies where its callers have it, and it may move that only to
+    be sure; what an object has is its own."""
+    *parts, node = _wholes(node)
+    field = field or any(not _is_element(part) for part in parts)
+    if isinstance(node, ast.Call):
+        same = dotted_ast(node.func) in _SAME
+        handed = node.args if same else [node.func] if _is_lookup(node) else []
+        return bool(handed) and all(_is_field(each, function, above, field or not same) for each in handed)
+    if not isinstance(node, ast.Name) or node.id == "self":
+        return False
+    bound = _bound_before(function, node) if node.id not in above else []
+    if not bound:
+        return field and any(each.arg == node.id for each in parameters(function))
+    above |= {node.id}
+    return all(each.value is not None and _is_field(each.value, function, above, field) for each in bound)
+
+
+@kept_by_node(64)
+def _moves_in(function: FunctionNode) -> list[tuple[frozenset[str], ast.Call]]:
+    """The calls of a function that move something to a device, in their order, with the texts of what is moved and of
+    what that is an element of: ``ids[0]`` and ``ids``."""
+    found = []
+    for call in calls_below(function):
+        if isinstance(call.func, ast.Attribute) and _goes_to_device(call, call.func.attr):
+            of = itertools.takewhile(_is_element, _wholes(call.func.value))
+            texts = (ast.unparse(each.value) for each in of if isinstance(each, ast.Subscript))
+            found.append((frozenset((ast.unparse(call.func.value), *texts)), call))
+    return sorted(found, key=lambda each: each[1].lineno)
+
+
+def _is_element(node: ast.expr) -> bool:
+    """Whether an expression is an element of a list or of a tensor: not ``batch["ids"]``."""
+    return isinstance(node, ast.Subscript) and not isinstance(_step(node.slice), str)
+
+
+def _goes_to_device(call: ast.Call, method: str) -> bool:
+    """``x.cuda()``, ``x.to(y.device)``, ``x.to(device=rank)``"""
+    if method == "cuda":
+        return True
+    given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "device")]
+    return method == "to" and any("device" in ast.unparse(value) and not _is_cpu(value) for value in given)
+
+
+def _is_lookup(call: ast.Call) -> bool:
+    """``batch.get("ids")``, ``batch.items()``"""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("get", "items", "values", "pop")
 
 
 def _batch_of(value: ast.expr | None, steps: Path) -> str:

@@ -66,6 +66,11 @@ def is_tensor_method(method: str) -> bool:
     ) or method in names("evidence", "reductions") | names("views", "maybe")
 
 
+def is_discrete(operation: str) -> bool:
+    """Whether no gradient flows out of an operation (canonical function, or method name with a leading dot)."""
+    return _keeps("discrete", operation)
+
+
 def keeps_output(operation: str) -> bool:
     """Whether backward of an operation (canonical function, or method name with a leading dot) reads its output."""
     return _keeps("saves_output", operation)

@@ -21,7 +21,8 @@ class Kind(enum.Enum):
 @dataclasses.dataclass(unsafe_hash=True, slots=True)  # never changed: a frozen one takes three times as long to make
 class Value:
     """`storages`: which storages it may be (empty: unknown); `inputs`: computed from arguments of the function;
-    `learned`: computed from parameters or layers with gradients on; `on_host`: made on the CPU;
+    `learned`: computed from parameters or layers with gradients on; `cut`: computed from them by way of indices or
+    truth values, which no gradient flows out of; `on_host`: made on the CPU;
     `argument`: the argument that it is, or is a view of; `name`: the attribute that a parameter or layer is (also of
     a view of the parameter); `detached`: a view that autograd does not see, through `.data` or `detach()`;
     `maker`: canonical name of a layer's class; `items`: elements of a tuple, or values of a
@@ -33,6 +34,7 @@ class Value:
     storages: frozenset[int] = frozenset()
     inputs: bool = False
     learned: bool = False
+    cut: bool = False
     on_host: bool = False
     argument: str = ""
     name: str = ""
@@ -51,6 +53,11 @@ class Value:
     @property
     def tensorish(self) -> bool:
         return self.tensor or self.kind is Kind.LIKELY
+
+    @property
+    def carries_gradient(self) -> bool:
+        """Whether a gradient flows out of it."""
+        return (self.learned and not self.cut) or self.kind is Kind.PARAMETER
 
     @property
     def computed(self) -> bool:
@@ -73,6 +80,14 @@ class Value:
     def without_gradient(self) -> Value:
         """The same as a result that no gradient flows out of."""
         return dataclasses.replace(self, learned=False)
+
+    def with_parameters(self) -> Value:
+        """The same as a result that parameters took part in."""
+        return dataclasses.replace(self, learned=True, cut=False)
+
+    def discrete(self) -> Value:
+        """The same as an index, a count or a truth value: computed as before, and no gradient flows out of it."""
+        return dataclasses.replace(self, cut=self.learned)
 
     def view(self, *, detached: bool = False) -> Value:
         """A view of it; `detached` for `.data` and `detach()`."""
@@ -113,12 +128,19 @@ def join(values: Iterable[Value]) -> Value:
         storages=frozenset().union(*(v.storages for v in several)),
         inputs=any(v.inputs for v in several),
         learned=any(v.learned for v in several),
+        cut=is_cut(several),
         on_host=all(v.on_host for v in several),
         detached=all(v.detached for v in several),
         argument=arguments.pop() if len(arguments) == 1 else "",
         maker=makers.pop() if len(makers) == 1 else "",
         name=called.pop() if len(called) == 1 else "",
     )
+
+
+def is_cut(operands: Iterable[Value]) -> bool:
+    """Whether what is computed from parameters among them is so by indices or truth values alone."""
+    known = list(operands)
+    return any(v.learned for v in known) and not any(v.carries_gradient for v in known)
 
 
 def computed_from(operands: Iterable[Value], kind: Kind, storage: int) -> Value:
@@ -130,6 +152,7 @@ def computed_from(operands: Iterable[Value], kind: Kind, storage: int) -> Value:
         storages=frozenset({storage}),
         inputs=any(v.inputs for v in known),
         learned=any(v.learned or v.kind is Kind.PARAMETER for v in known),
+        cut=is_cut(known),
         on_host=bool(tensors) and all(v.on_host for v in tensors),
     )
 
@@ -148,6 +171,7 @@ def group(items: Iterable[Value]) -> Value:
         Kind.GROUP,
         inputs=any(v.inputs for v in elements),
         learned=any(v.learned for v in elements),
+        cut=is_cut(elements),
         on_host=bool(elements) and all(v.on_host or v.kind is Kind.PYTHON for v in elements),
         storages=frozenset().union(*(v.storages for v in elements)),
         items=elements if depth <= _DEEPEST else (),

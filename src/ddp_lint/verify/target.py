@@ -167,7 +167,7 @@ def _known(name: str, names: set[str], what: str, path: pathlib.Path) -> str:
 def modules(target: Target) -> tuple[ModuleFacts, ...]:
     """The target and the files of its project that it imports, directly or not."""
     project = _project(target.path)
-    facts = map(project.facts_of, imported_files(target.path, project))
+    facts = map(project.modules.facts_of, imported_files(target.path, project))
     return tuple(module for module in facts if module is not None)
 
 
@@ -183,14 +183,14 @@ def _project(path: pathlib.Path) -> Project:
 def _module_classes(path: pathlib.Path) -> Iterator[ast.ClassDef]:
     """Top-level classes that are modules. Where a base is from elsewhere and unknown, a `forward` decides."""
     project = _project(path)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     if facts is None:
         return
     classes = ModuleClasses(facts, project)
     for node in facts.tree.body:
         if isinstance(node, ast.ClassDef):
-            lineage = project.lineage(project.class_of(facts, node).name)
-            foreign = any(name and project.class_facts(name) is None for name in lineage)
+            lineage = project.classes.lineage(project.classes.of(facts, node).name)
+            foreign = any(name and project.classes.find(name) is None for name in lineage)
             unknown = foreign and not names("layers", "not_modules").intersection(lineage)
             if classes.named(node.name) or "torch.nn.Module" in lineage or (unknown and _has_own_forward(node)):
                 yield node

@@ -250,16 +250,14 @@ class Write(Event):
     """An operation that mutates its argument hit the storage of a parameter or buffer of the model.
 
     Writes of optimizers, DDP and FSDP themselves are left out. `role` is parameter or buffer, or gradient (that of the
-    parameter `name`, which a line of the user's edits between backward and step); `through_data`: the
-    write did not change the version counter of the parameter (`.data`), so that autograd cannot know; `sharded`:
-    the write hit a shard; `wrap`: that of the model (as in Hashes), "" where it is not known.
+    parameter `name`, which a line of the user's edits between backward and step); `sharded`: the write hit a shard;
+    `wrap`: that of the model (as in Hashes), "" where it is not known.
     """
 
     op: str = ""
     name: str = ""
     role: str = "parameter"
     wrap: str = ""
-    through_data: bool = False
     sharded: bool = False
     #: The numbers that the operation was given, such as a learning rate.
     numbers: tuple[float, ...] = ()

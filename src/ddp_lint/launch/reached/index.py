@@ -87,8 +87,8 @@ class Bodies:
                 self.methods[family].setdefault(body.rpartition(".")[2], []).append((inside, body))
 
     def _module(self, inside: str, names: FileNames) -> Module:
-        path = pathlib.Path(self._project.absolute(inside))
-        return Module(inside, path, *self._project.module_name(path), names)
+        path = pathlib.Path(self._project.paths.absolute(inside))
+        return Module(inside, path, *self._project.modules.name_of(path), names)
 
     # ---- what is started
 
@@ -274,13 +274,13 @@ class Bodies:
         else:
             started = PROGRAM in module.names.bodies or module.names.acts
             below = module.names.on_path
-            names = {self._project.locate(target, module.path, script, below) for script in (started, False)}
+            names = {self._project.modules.locate(target, module.path, script, below) for script in (started, False)}
         known = False
         for name in names:
             head, behind = name, ""
             while head:
-                path = self._project.find(head)
-                file = self._project.inside(path) if path is not None else ""
+                path = self._project.modules.find(head)
+                file = self._project.paths.inside(path) if path is not None else ""
                 if file in self.modules:
                     known = True
                     yield file, behind

@@ -81,10 +81,10 @@ def is_never_reached_from_programs(project: Project, facts: ModuleFacts, line: i
 
 
 def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
-    path = project.find(facts.name)
+    path = project.modules.find(facts.name)
     if path is None or is_installed(project):
         return False
-    inside, found = project.inside(path), reached(project)
+    inside, found = project.paths.inside(path), reached(project)
     # Of a module that no program imports, the users are not seen.
     return found.has((inside, MODULE)) and not found.has((inside, body))
 
@@ -92,10 +92,10 @@ def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
 def is_reached_from(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
     """Whether one program, a file that is started, may come to what a line of a file is in. True where that is not
     seen."""
-    start, path = project.find(program.name), project.find(facts.name)
+    start, path = project.modules.find(program.name), project.modules.find(facts.name)
     if start is None or path is None:
         return True
-    file, body = project.inside(start), (project.inside(path), body_at(facts.tree, line))
+    file, body = project.paths.inside(start), (project.paths.inside(path), body_at(facts.tree, line))
     found = reached(project)
     if file not in found.programs:  # nothing else shows that it is started
         found = project.remember(("reached bodies", file), lambda: _walked(project, file))
@@ -129,7 +129,7 @@ def _bodies(project: Project) -> Bodies | None:
 
 
 def _bodies_of(project: Project) -> Bodies | None:
-    files = [inside for inside in project.named("*.py") if place_kind(inside) != "test"]
+    files = [inside for inside in project.contents.named("*.py") if place_kind(inside) != "test"]
     if len(files) > _FILES:
         return None
     tables = {inside: found for inside in files if (found := _names_in(project, inside)) is not None}
@@ -143,11 +143,11 @@ def _names_in(project: Project, inside: str) -> FileNames | None:
 
 
 def _names(project: Project, inside: str) -> FileNames | None:
-    path = project.absolute(inside)
-    if not project.tested(path, "names"):
+    path = project.paths.absolute(inside)
+    if not project.texts.tested(path, "names"):
         return None
     with project.recording(apart=True):  # it depends on no more of the text
-        return names_of(project.text(pathlib.Path(path)) or "")
+        return names_of(project.contents.text(pathlib.Path(path)) or "")
 
 
 def _added(found: _Bits[_T], key: _T, bits: int) -> int:

@@ -21,9 +21,9 @@ from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, last_name
 from ddp_lint.source.syntax import defaults, walk
 from ddp_lint.source.tree import descendants, method_of, names_in, parameters_of, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.operations import names
+from ddp_lint.view.wraps import argument
 
 #: Reading these of a tensor does not read its elements.
 _METADATA = frozenset(
@@ -424,8 +424,8 @@ def _stores(statement: cst.CSTNode) -> Iterator[tuple[set[str], set[str]]]:
 
 def _hands_work_on(project: Project, name: str) -> Iterator[bool]:
     """For each function of that name that can run in the background: does it return the work?"""
-    for path in project.holding(f"def {name}("):
-        facts = project.facts_of(path)
+    for path in project.contents.holding(f"def {name}("):
+        facts = project.modules.facts_of(path)
         for node in walk(facts.tree) if facts is not None else ():
             if isinstance(node, ast.FunctionDef) and node.name == name and _takes_flag(node):
                 returned = (n.value for n in walk(node) if isinstance(n, ast.Return))

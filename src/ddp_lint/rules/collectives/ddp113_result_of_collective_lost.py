@@ -8,7 +8,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants, names_in, subtree
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 #: Parameters that take a list of the tensors that a collective fills.
 _FILLED = ("tensor_list", "gather_list", "output_tensor_list")

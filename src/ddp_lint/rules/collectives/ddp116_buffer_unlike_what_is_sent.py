@@ -13,10 +13,10 @@ from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import argument_at
 from ddp_lint.source.tree import called, descendants, names_in
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 
 class BufferUnlikeWhatIsSent(Rule):

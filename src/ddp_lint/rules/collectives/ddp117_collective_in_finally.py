@@ -14,6 +14,7 @@ from ddp_lint.launch.communicating import (
     Code,
     asks_for_group,
     communicating,
+    has_backward,
     is_collective,
     leaving,
     shows_or_takes,
@@ -27,7 +28,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import last_name
-from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements
+from ddp_lint.source.syntax import function_at, statements
 from ddp_lint.source.tree import called, descendants
 
 #: How many functions of the project are followed from the `try`.
@@ -178,7 +179,7 @@ class CollectiveInFinally(Rule):
         if facts is None or project is None or attempt is None or shows_or_takes(attempt):
             return
         method = facts.method_at(line)
-        owner = project.class_of(facts, method[0]) if method is not None else None
+        owner = project.classes.of(facts, method[0]) if method is not None else None
         within = Code(facts, attempt.finalbody, function_at(facts.tree, line), owner)
         call = self._same(next(leaving(project, within), None), block.body)
         if call is None or self._exits(block) or for_hosts_alone(project, facts):
@@ -248,22 +249,10 @@ class CollectiveInFinally(Rule):
                 yield call
                 continue
             helper, project = helper_of(self.module, call), self.module.project
-            if helper is not None and _trains(helper.facts, helper.function, _DEPTH):
+            if helper is not None and has_backward(helper.facts, helper.function, _DEPTH):
                 yield call
             owner, _, method = self.module.callee(call).rpartition(".")
-            cls = project.method(owner, method) if helper is None and owner and project is not None else None
+            cls = project.classes.method(owner, method) if helper is None and owner and project is not None else None
             # Of an object that trains, it does not matter here which of its methods does.
-            if cls is not None and any(_trains(cls[0].module, each, 0) for each in cls[0].methods.values()):
+            if cls is not None and any(has_backward(cls[0].module, each) for each in cls[0].methods.values()):
                 yield call
-
-
-def _trains(facts: ModuleFacts, function: FunctionNode, depth: int) -> bool:
-    """Whether a function has a backward, itself or in what it calls of its own file."""
-    for call in calls_below(function):
-        last = last_part(call.func)
-        if last == "backward":
-            return True
-        other = facts.definitions.get(last) if depth and isinstance(call.func, ast.Name) else None
-        if isinstance(other, FunctionNode) and other is not function and _trains(facts, other, depth - 1):
-            return True
-    return False

@@ -174,14 +174,14 @@ def _passed(value: ast.expr) -> ast.expr:
 
 def _summing(facts: ModuleFacts, project: Project, call: ast.Call) -> tuple[ast.expr | None, bool, bool] | None:
     """What a call sums over the ranks: the argument, whether it changes that, and whether it returns the sum."""
-    name = project.meaning(facts, dotted_ast(call.func))
+    name = project.meanings.of(facts, dotted_ast(call.func))
     entry = load().collectives.get(name)
     if entry is not None:
         if entry.op != "all_reduce" or not entry.takes or not _adds(entry, call):
             return None
         in_place = not entry.out_of_place and "uniform" not in (entry.returns,)
         return argument_at(call, 0, entry.takes[0]), in_place, not in_place
-    found = project.definition(name)
+    found = project.meanings.definition(name)
     if found is None or not isinstance(found[1], FunctionNode):
         return None
     helper = project.remember(("sums over ranks", name), lambda: _of_helper(found[0], project, found[1]))
@@ -207,7 +207,7 @@ def _of_helper(facts: ModuleFacts, project: Project, function: ast.AST) -> tuple
     assert isinstance(function, FunctionNode)
     names = [parameter.arg for parameter in positional(function)]
     for call in calls_below(function):
-        entry = load().collectives.get(project.meaning(facts, dotted_ast(call.func)))
+        entry = load().collectives.get(project.meanings.of(facts, dotted_ast(call.func)))
         if entry is None or entry.op != "all_reduce" or entry.out_of_place or not entry.takes or not _adds(entry, call):
             continue
         name = dotted_ast(argument_at(call, 0, entry.takes[0]))

@@ -11,8 +11,8 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts, holding
 from ddp_lint.source.queries import line_around
 from ddp_lint.source.tree import subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import half_precision_only
+from ddp_lint.view.wraps import argument
 
 
 class TensorReadOnHost(HostRule):

@@ -13,7 +13,6 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.compile.host import CONVERSIONS, read_by
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import loop_of
 from ddp_lint.source.control_flow import holding, raises
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below, walk
@@ -23,6 +22,7 @@ from ddp_lint.tensors.callers import calls_in_file
 from ddp_lint.tensors.contexts import SELDOM, evaluation_only, logging_only, once_in
 from ddp_lint.tensors.operations import words_of
 from ddp_lint.tensors.values import Value
+from ddp_lint.view.accumulation import loop_of
 
 #: A test that holds in an optimizer's first step.
 _FIRST = re.compile(r"""^["']\w+["'] not in \w+|^len\(\w+\) == 0$|^not state$""")
@@ -34,6 +34,8 @@ _STEPS = frozenset({"step", "steps", "iter", "iters", "iteration", "batch", "itr
 _OTHERS = frozenset({"micro", "accum", "accumulation", "sub", "inner", "epoch", "epochs", "size"})
 #: How many first steps are few.
 _FEW = 10
+_MANY_READS = "stack the values and read them once after the loop, or keep them as tensors (torch.where)"
+_ONE_READ = "keep the value as a tensor: torch.where, torch.clamp and arithmetic take one"
 
 
 class ReadPerParameter(Rule):
@@ -136,7 +138,7 @@ class ReadPerParameter(Rule):
             self.report(
                 node,
                 f"{self.module.quoted(node)} waits for the GPU {why}, in every step",
-                help="stack the values and read them once after the loop, or keep them as tensors (torch.where)",
+                help=_ONE_READ if self._steps(function) and not self._loops(node) else _MANY_READS,
                 confidence=Confidence.LOW if self._is_in_no_step(node, function) else None,
             )
 
@@ -145,7 +147,7 @@ class ReadPerParameter(Rule):
         return "" if often and self._value(read, function).on_host and not self._is_moved(read) else often
 
     def _how_often(self, node: cst.Call, read: cst.BaseExpression, function: cst.FunctionDef) -> str:
-        loops = [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
+        loops = self._loops(node)
         mentions_gradient = any(_is_gradient_of_parameter(n) for n in subtree(read)) and (
             self._over_parameters(loops) or self._changes(read, loops)
         )
@@ -163,6 +165,9 @@ class ReadPerParameter(Rule):
             if is_tensor and (value.argument or value.inputs):
                 return f"for every gradient that `{function.name.value}` is called with"
         return ""
+
+    def _loops(self, node: cst.Call) -> list[cst.CSTNode]:
+        return [a for a in self.module.ancestors(node) if isinstance(a, (cst.For, cst.CompFor, cst.ListComp))]
 
     def _value(self, read: cst.BaseExpression, function: cst.FunctionDef) -> Value:
         return TensorFile.of(self.module).flow(function).value(read)

@@ -9,7 +9,7 @@ from ddp_lint.rules.compile.host import HostRule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import is_int, walk
 from ddp_lint.tensors import TensorFile
 
 _GROWING = {"append", "extend", "add"}
@@ -18,7 +18,7 @@ _GROWING = {"append", "extend", "add"}
 def _counts_on(node: ast.Assign) -> bool:
     """``self.calls = self.calls + 1``."""
     value, target = node.value, node.targets[0]
-    if not isinstance(target, ast.Attribute) or not isinstance(value, ast.BinOp) or not _is_number(value.right):
+    if not isinstance(target, ast.Attribute) or not isinstance(value, ast.BinOp) or not is_int(value.right):
         return False
     return isinstance(value.op, (ast.Add, ast.Sub)) and ast.dump(value.left) == ast.dump(_read(target))
 
@@ -171,14 +171,10 @@ class CounterInCompiledCode(HostRule):
             for n in walk(cls.node)
             if isinstance(n, ast.Assign) and not _counts_on(n) and any(ast.unparse(t) == attribute for t in n.targets)
         ]
-        kinds = [_is_number(v) if kind is ast.Constant else isinstance(v, kind) for v in values]
+        kinds = [is_int(v) if kind is ast.Constant else isinstance(v, kind) for v in values]
         return bool(kinds) and all(kinds)
 
     def _is_emptied(self, node: cst.CSTNode, attribute: str) -> bool:
         function = self.module.function_of(node)
         text = self.module.code(function.body) if function is not None else ""
         return any(f"{attribute}{what}" in text for what in (" =", ".clear(", ".pop("))
-
-
-def _is_number(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and type(value.value) is int

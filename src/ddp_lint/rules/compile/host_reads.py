@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.project import Project
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below
 from ddp_lint.source.tree import descendants
@@ -23,6 +23,7 @@ from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.contexts import inside_graphs
 from ddp_lint.tensors.operations import is_log
+from ddp_lint.view import Module
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 #: Files that hold the name of a class; where more do, the search for a loop that makes it ends.
@@ -110,8 +111,8 @@ def _used_in_loops(tree: ast.AST) -> frozenset[str]:
 
 
 def _is_made_in_loop(project: Project, name: str) -> bool:
-    for path in project.holding(f"{name}(")[:_FILES]:
-        facts = project.facts_of(path)
+    for path in project.contents.holding(f"{name}(")[:_FILES]:
+        facts = project.modules.facts_of(path)
         if facts is None or facts.source.is_test:
             continue
         if name in project.remember(("in loops of file", path), functools.partial(_used_in_loops, facts.tree)):

@@ -24,7 +24,7 @@ from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.queries import calls_in, is_false, returned_values
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.view.wraps import argument, assigned_name
 
 
 class SamplerNeverSetEpoch(Rule):
@@ -233,7 +233,11 @@ class SamplerNeverSetEpoch(Rule):
     def _imports_setter(self) -> bool:
         """Whether something that the file imports sets an epoch, perhaps that of the loader which it is handed."""
         project = self.module.project
-        targets = (project.split(project.canonical(t)) for t in self.module.imports.names.values()) if project else ()
+        targets = (
+            (project.meanings.split(project.meanings.canonical(t)) for t in self.module.imports.names.values())
+            if project
+            else ()
+        )
         return any(found is not None and found[0].file.holds("set_epoch") for found in targets)
 
     def _set_elsewhere(self, sampler: cst.Call) -> bool:
@@ -248,7 +252,7 @@ class SamplerNeverSetEpoch(Rule):
             part is sampler or (bool(name) and dotted(part) == name) for value in values for part in subtree(value)
         )
         used_here = any(use.call is not None for use in uses(self.module.facts, function.name.value))
-        return handed_out and not used_here and any(self.module.project.holding("set_epoch"))
+        return handed_out and not used_here and any(self.module.project.contents.holding("set_epoch"))
 
     def _set_as_attribute(self, sampler: cst.Call) -> bool:
         """The object keeps the sampler, and a file of the project sets the epoch of an attribute of that name:
@@ -266,8 +270,8 @@ class SamplerNeverSetEpoch(Rule):
         target = assigned_name(self.module, self._whole(sampler))
         loaders = {self._loader_around(sampler), *self._loaders(target, function)} - {""}
         takers = (call for call in calls_in(function.body) if any(dotted(arg.value) in loaders for arg in call.args))
-        owners = (project.canonical(self.module.callee(call)) for call in takers)
-        return any(project.class_facts(owner) is not None and not is_plain(project, owner) for owner in owners)
+        owners = (project.meanings.canonical(self.module.callee(call)) for call in takers)
+        return any(project.classes.find(owner) is not None and not is_plain(project, owner) for owner in owners)
 
     def _several_passes(self) -> bool:
         """The data is read more than once: here, in a program of several ranks that imports this helper, maybe
@@ -282,12 +286,12 @@ class SamplerNeverSetEpoch(Rule):
         if any(re.search(pattern, user.file.code) for user in users):
             return True
         # What a program imports besides is another part of it, perhaps the one that sets the epoch.
-        beside = [user.imports for user in users] if not project.holding("set_epoch") else []
+        beside = [user.imports for user in users] if not project.contents.holding("set_epoch") else []
         return any(self._trains(pattern, project, table) for table in (self.module.imports, *beside))
 
     def _trains(self, pattern: str, project: Project, imports: ImportTable) -> bool:
         """Whether a file of the project that is imported trains for several epochs: it is handed the loader."""
-        targets = (project.split(project.canonical(target)) for target in imports.names.values())
+        targets = (project.meanings.split(project.meanings.canonical(target)) for target in imports.names.values())
         files = {found[0].name: found[0].file for found in targets if found is not None}
         return any("backward(" in file.code and re.search(pattern, file.code) for file in files.values())
 
@@ -335,7 +339,7 @@ def _attributes_with_epoch(project: Project) -> frozenset[str]:
     """The attributes whose epoch the files of a project set."""
 
     def found() -> frozenset[str]:
-        files = filter(None, map(project.facts_of, project.holding("set_epoch")))
+        files = filter(None, map(project.modules.facts_of, project.contents.holding("set_epoch")))
         calls = (call.func for facts in files for call in calls_below(facts.tree))
         set_of = (func.value for func in calls if isinstance(func, ast.Attribute) and func.attr == "set_epoch")
         return frozenset(of.attr for of in set_of if isinstance(of, ast.Attribute))

@@ -11,7 +11,7 @@ from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 
 class SamplerBeforeProcessGroup(Rule):
@@ -141,5 +141,5 @@ class SamplerBeforeProcessGroup(Rule):
         return ""
 
     def _definition(self, name: str) -> ast.AST | None:
-        found = self.module.project.definition(name) if self.module.project is not None else None
+        found = self.module.project.meanings.definition(name) if self.module.project is not None else None
         return found[1] if found is not None else None

@@ -8,7 +8,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_true, literal_text, options
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 
 class SamplerInWrongPlace(Rule):

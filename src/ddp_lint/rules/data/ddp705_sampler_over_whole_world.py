@@ -10,8 +10,8 @@ from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import CallSite, call_sites, constructions
+from ddp_lint.view.wraps import argument, assigned_name
 
 
 class SamplerOverWholeWorld(Rule):

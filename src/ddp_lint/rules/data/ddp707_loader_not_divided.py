@@ -17,8 +17,8 @@ from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, descendants, parameters_of, subtree
-from ddp_lint.source.wraps import Wrap, argument, assigned_name
 from ddp_lint.tensors.callers import CallSite, call_sites
+from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
 #: What a function says that gives each rank its part.
 _BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")
@@ -246,7 +246,7 @@ class LoaderNotDivided(Rule):
             if framework_loads(site.facts) or not _is_run_always(around, site.node) or self._is_ordered(node, site):
                 continue
             for call in calls_below(around):
-                if project.meaning(site.facts, call.func) in wrappers():
+                if project.meanings.of(site.facts, call.func) in wrappers():
                     return site.facts.file.span_of(call)
         return None
 
@@ -303,7 +303,7 @@ class LoaderNotDivided(Rule):
 
     def _mentions_rank(self, name: str) -> bool:
         project = self.module.project
-        found = project.definition(project.canonical(name)) if project is not None else None
+        found = project.meanings.definition(project.meanings.canonical(name)) if project is not None else None
         if found is None:
             return False
         facts, definition = found

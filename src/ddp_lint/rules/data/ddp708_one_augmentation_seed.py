@@ -29,7 +29,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, options
 from ddp_lint.source.syntax import calls_below, parameters, walk
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.view.wraps import argument, assigned_name
 
 #: The generators that augmentation draws from. Weights are initialised by torch's, for which one seed is right.
 _SEEDERS = ("random.seed", "numpy.random.seed")
@@ -289,7 +289,7 @@ class OneAugmentationSeed(Rule):
 
     def _is_of_framework(self, call: cst.Call) -> bool:
         name, project = self.module.callee(call), self.module.project
-        return (project.canonical(name) if project is not None else name) in table("data")["framework_seeds"]
+        return (project.meanings.canonical(name) if project is not None else name) in table("data")["framework_seeds"]
 
     def _is_known_helper(self, name: str) -> bool:
         if name not in self._helpers:
@@ -301,7 +301,7 @@ class OneAugmentationSeed(Rule):
         project = self.module.project
         if project is None or not name:
             return False
-        facts, function = project.definition(project.canonical(name)) or (None, None)
+        facts, function = project.meanings.definition(project.meanings.canonical(name)) or (None, None)
         if facts is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
             return False
         first = parameters(function)[0].arg
@@ -384,6 +384,6 @@ class OneAugmentationSeed(Rule):
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None or not any(dotted(arg.value) in facts.definitions for arg in call.args):
             return False
-        found = project.definition(project.canonical(self.module.callee(call)))
+        found = project.meanings.definition(project.meanings.canonical(self.module.callee(call)))
         inside = walk(found[1]) if found is not None else ()
         return any(isinstance(n, ast.Call) and last_part(n.func) in _STARTS_RANKS for n in inside)

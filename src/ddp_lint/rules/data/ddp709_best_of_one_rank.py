@@ -19,11 +19,11 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 #: Functions of torch.distributed that bring nothing together.
 _ASKING = (
@@ -288,11 +288,11 @@ def _returns_divided(project: Project, helper: Helper, index: tuple[int, ...]) -
 
 def _is_divided(project: Project, helper: Helper, value: ast.expr) -> bool:
     made = _given_to(helper, value)
-    if not isinstance(made, ast.Call) or project.meaning(helper.facts, made.func) not in LOADERS:
+    if not isinstance(made, ast.Call) or project.meanings.of(helper.facts, made.func) not in LOADERS:
         return False
     given = [k.value for k in made.keywords if k.arg == "sampler"] or made.args[3:4]
     sampler = _given_to(helper, given[0]) if given else None
-    return isinstance(sampler, ast.Call) and project.meaning(helper.facts, sampler.func) == SAMPLER
+    return isinstance(sampler, ast.Call) and project.meanings.of(helper.facts, sampler.func) == SAMPLER
 
 
 def _given_to(helper: Helper, value: ast.expr) -> ast.expr:
@@ -330,7 +330,7 @@ class _Evaluation:
 
     def _is_joining(self, call: ast.Call, depth: int) -> bool:
         written = dotted_ast(call.func)
-        name = self.project.meaning(self.facts, call.func)
+        name = self.project.meanings.of(self.facts, call.func)
         if name.startswith("torch.distributed."):
             return not name.endswith(_ASKING) and not name.rpartition(".")[2][:1].isupper()
         word = last_part(call.func)
@@ -344,11 +344,11 @@ class _Evaluation:
 
 def _named(project: Project, name: str) -> _Evaluation | None:
     """A function of the project, or a method of a class of it, by its canonical name."""
-    facts, function = project.definition(project.canonical(name)) or (None, None)
+    facts, function = project.meanings.definition(project.meanings.canonical(name)) or (None, None)
     if facts is not None and isinstance(function, FunctionNode):
         return _Evaluation(project, facts, None, function)
     owner, _, last = name.rpartition(".")
-    method = project.method(owner, last) if owner and project.class_facts(owner) is not None else None
+    method = project.classes.method(owner, last) if owner and project.classes.find(owner) is not None else None
     if method is None or not isinstance(method[1], FunctionNode):
         return None
     return _Evaluation(project, method[0].module, method[0], method[1])

@@ -15,12 +15,12 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_evaluation, ranks_share, reads_alike
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import constructions
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument, assigned_name
 
 _SAMPLES = ("__getitem__", "__getitems__")
 #: How many methods of the dataset are followed from the one that makes samples.
@@ -221,8 +221,8 @@ class GeneratorKeptByDataset(Rule):
                 if isinstance(node, cst.Call) and called(node) in _SEEDS and dotted(node.func).startswith(f"{name}."):
                     return True
         project, attribute = self.module.project, name.removeprefix("self.")
-        paths = project.holding("worker_init_fn") if project is not None else ()
-        files = (project.facts_of(path) for path in paths) if project is not None else ()
+        paths = project.contents.holding("worker_init_fn") if project is not None else ()
+        files = (project.modules.facts_of(path) for path in paths) if project is not None else ()
         return any(f is not None and f.file.holds(f"dataset.{attribute}") for f in files)
 
     def _is_alike(self, owner: cst.ClassDef, constructor: cst.FunctionDef, seed: cst.BaseExpression) -> bool:

@@ -21,7 +21,7 @@ def places_of_samplers(project: Project, name: str, depth: int = _DEPTH) -> froz
 
     `name` is its canonical dotted name; empty for what is no function of the project, or returns no tuple.
     """
-    found = project.definition(name) if depth and name else None
+    found = project.meanings.definition(name) if depth and name else None
     if found is None or not isinstance(found[1], FunctionNode):
         return frozenset()
     facts, function = found
@@ -36,7 +36,7 @@ def _places(project: Project, facts: ModuleFacts, function: ast.AST, depth: int)
     for node in nodes:
         value = node.value if isinstance(node, ast.Return) else None
         if isinstance(value, ast.Call):
-            yield from places_of_samplers(project, project.meaning(facts, dotted_ast(value.func)), depth - 1)
+            yield from places_of_samplers(project, project.meanings.of(facts, dotted_ast(value.func)), depth - 1)
         for place, each in enumerate(value.elts if isinstance(value, ast.Tuple) else ()):
             if dotted_ast(each) in samplers:
                 yield place
@@ -52,11 +52,11 @@ def _samplers(project: Project, facts: ModuleFacts, nodes: list[ast.AST], depth:
         if isinstance(target, ast.Name) and any(_is_sampler(project, facts, call) for call in calls):
             yield target.id
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Call):
-            handed = places_of_samplers(project, project.meaning(facts, dotted_ast(value.func)), depth - 1)
+            handed = places_of_samplers(project, project.meanings.of(facts, dotted_ast(value.func)), depth - 1)
             yield from (dotted_ast(each) for place, each in enumerate(target.elts) if place in handed)
 
 
 def _is_sampler(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
     shuffle = argument_at(call, 3, "shuffle")
     ordered = isinstance(shuffle, ast.Constant) and shuffle.value is False
-    return not ordered and project.meaning(facts, dotted_ast(call.func)) == SAMPLER
+    return not ordered and project.meanings.of(facts, dotted_ast(call.func)) == SAMPLER

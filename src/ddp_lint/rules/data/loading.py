@@ -18,12 +18,13 @@ from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.requirements import requires_older
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, parameters, walk
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument, assigned_name
 
 SAMPLER = "torch.utils.data.DistributedSampler"
 _RANDOM = "torch.utils.data.RandomSampler"
@@ -93,7 +94,7 @@ def sets_epoch_nearby(module: Module) -> bool:
     if module.project is None or module.path is None:
         return "set_epoch" in module.file.code
     project = module.project
-    near = (project.facts_of(path) for path in _together(module, project, module.path, "set_epoch"))
+    near = (project.modules.facts_of(path) for path in _together(module, project, module.path, "set_epoch"))
     return any(facts is None or _sets_epoch(project, facts) for facts in near)
 
 
@@ -129,7 +130,7 @@ def mentioned_in_run(module: Module, word: str) -> bool:
 
 def _writes(project: Project, path: pathlib.Path, word: str) -> bool:
     """Whether a file that holds a word has it outside of comments, as far as it can be read."""
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     return facts is None or word in facts.file.code
 
 
@@ -143,7 +144,7 @@ def done_nearby(module: Module, word: str) -> Span | None:
     # ``sample_augment(`` may draw more items of a list: a small word counts as the name, not as the end of one.
     begins = re.compile(rf"(?<![^\W_])(?<!\w_){re.escape(word)}" if word[0].islower() else re.escape(word))
     for path in _together(module, module.project, module.path, word):
-        facts = module.project.facts_of(path)
+        facts = module.project.modules.facts_of(path)
         for number, line in enumerate(facts.file.lines if facts is not None else (), 1):
             if facts is None or word not in line or number in facts.prose:
                 continue
@@ -161,7 +162,11 @@ def _is_defined_otherwise(project: Project, name: str) -> bool:
     columns):`` adds columns."""
 
     def found() -> bool:
-        files = (facts for path in project.holding(f"def {name}(") if (facts := project.facts_of(path)) is not None)
+        files = (
+            facts
+            for path in project.contents.holding(f"def {name}(")
+            if (facts := project.modules.facts_of(path)) is not None
+        )
         nodes = (node for facts in files for node in walk(facts.tree) if isinstance(node, FunctionNode))
         defined = [node for node in nodes if node.name == name]
         return bool(defined) and not any(map(_is_of_chance, defined))
@@ -207,7 +212,7 @@ def _is_run(module: Module, project: Project, facts: ModuleFacts, line: int) -> 
 def _imports_each_module(project: Project, package: str, among: frozenset[str]) -> bool:
     """Whether a package among these imports its modules by names that it computes: ``import_module(f"data.{name}")``.
     What is in them is found by a name in the configuration, too."""
-    facts = project.facts(package) if package in among else None
+    facts = project.modules.facts(package) if package in among else None
     calls = calls_below(facts.tree) if facts is not None and facts.file.holds("import_module") else ()
     names = (call.args[0] for call in calls if last_part(call.func) == "import_module" and call.args)
     return any(not isinstance(name, ast.Constant) for name in names)
@@ -225,7 +230,7 @@ def ranks_share(module: Module) -> bool:
 
 def _shares(project: Project, facts: ModuleFacts, how: re.Pattern[str] = _SHARES) -> bool:
     sharing = frameworks.packages(lambda each: each.launch != frameworks.Launch() and "torch" not in each.packages)
-    if not sharing.isdisjoint(facts.imports.packages) or project.shows(facts, "wraps"):
+    if not sharing.isdisjoint(facts.imports.packages) or project.texts.shows(facts, "wraps"):
         return True
     return facts.file.shows(how)
 
@@ -268,7 +273,9 @@ def _shuffles_itself(module: Module, loader: cst.Call) -> bool:
 def _files_of_programs(module: Module) -> Iterator[ModuleFacts]:
     project = module.project
     names = _of_programs(module, project) if project is not None else ()
-    yield from (facts for name in sorted(names) if project is not None and (facts := project.facts(name)) is not None)
+    yield from (
+        facts for name in sorted(names) if project is not None and (facts := project.modules.facts(name)) is not None
+    )
 
 
 def _of_programs(module: Module, project: Project) -> frozenset[str]:
@@ -297,7 +304,7 @@ def reads_alike(module: Module) -> bool:
     samples, and may have to draw the same, as the stages of a pipeline do."""
     if module.project is None or module.path is None:
         return False
-    files = map(module.project.facts_of, _together(module, module.project, module.path, "num_replicas"))
+    files = map(module.project.modules.facts_of, _together(module, module.project, module.path, "num_replicas"))
     calls = (n for facts in files if facts is not None for n in calls_below(facts.tree))
     given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "num_replicas"]
     return bool(given) and all(isinstance(value, ast.Constant) and value.value == 1 for value in given)
@@ -343,7 +350,7 @@ def drawn_in_samples(module: Module) -> tuple[str, Span] | None:
     if module.project is None or module.path is None:
         return None
     for path in _together(module, module.project, module.path, "def __getitem__"):
-        facts = module.project.facts_of(path)
+        facts = module.project.modules.facts_of(path)
         if facts is None or facts.source.is_test:
             continue
         for draw in _draws_of_samples(facts):
@@ -393,13 +400,13 @@ def seeds_each_sample(module: Module) -> bool:
 
 def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> Iterator[pathlib.Path]:
     """The files that hold `word` and run together with the file, itself first."""
-    holding = project.holding(word)
+    holding = project.contents.holding(word)
     if path in holding:
         yield path
     homes = [_home(path), *(_home(p) for p in _imported_files(module, project))]
     yield from (other for other in holding if other != path and any(lies_in(other, home) for home in homes))
     for facts in importers(project, module.name, holding=(word,)):
-        importing = project.find(facts.name)
+        importing = project.modules.find(facts.name)
         if importing is not None:
             yield importing
 
@@ -407,15 +414,15 @@ def _nearby(module: Module, project: Project, path: pathlib.Path, word: str) -> 
 def _together(module: Module, project: Project, path: pathlib.Path, word: str) -> Iterator[pathlib.Path]:
     """The same without other programs: files that are started by themselves, whose names no other file has, and that do
     not import this one."""
-    importing = {project.find(facts.name) for facts in importers(project, module.name, holding=(word,))}
+    importing = {project.modules.find(facts.name) for facts in importers(project, module.name, holding=(word,))}
     for near in _nearby(module, project, path, word):
-        facts = project.facts_of(near) if near != path and near not in importing else None
+        facts = project.modules.facts_of(near) if near != path and near not in importing else None
         if facts is None or not _is_program(project, near, facts):
             yield near
 
 
 def _is_program(project: Project, path: pathlib.Path, facts: ModuleFacts) -> bool:
-    return bool(main_guards(facts.tree)) and all(other == path for other in project.holding(path.stem))
+    return bool(main_guards(facts.tree)) and all(other == path for other in project.contents.holding(path.stem))
 
 
 def _home(path: pathlib.Path) -> pathlib.Path:
@@ -427,5 +434,5 @@ def _home(path: pathlib.Path) -> pathlib.Path:
 
 
 def _imported_files(module: Module, project: Project) -> list[pathlib.Path]:
-    found = {project.find(target.partition(".")[0]) for target in module.imports.names.values()}
+    found = {project.modules.find(target.partition(".")[0]) for target in module.imports.names.values()}
     return [path for path in found if path is not None]

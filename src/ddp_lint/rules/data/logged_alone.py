@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.project import Project
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 MODULE = "lightning.pytorch.LightningModule"
 #: The hooks whose metrics are those of the validation.
@@ -30,10 +31,10 @@ def watched(project: Project) -> frozenset[str]:
     """The names of the metrics that code or settings of a project watch; none where there is too much to read."""
 
     def found() -> frozenset[str]:
-        settings = project.named("*.yaml *.yml")
-        paths = [path for path in project.holding("monitor") if _is_program(project, path)]
+        settings = project.contents.named("*.yaml *.yml")
+        paths = [path for path in project.contents.holding("monitor") if _is_program(project, path)]
         paths += [project.root / path for path in settings]
-        texts = (project.text(path) or "" for path in paths if len(settings) <= _SETTINGS)
+        texts = (project.contents.text(path) or "" for path in paths if len(settings) <= _SETTINGS)
         return frozenset(name for text in texts for name in _MONITOR.findall(text))
 
     return project.remember(("watched metrics",), found)
@@ -41,7 +42,7 @@ def watched(project: Project) -> frozenset[str]:
 
 def _is_program(project: Project, path: pathlib.Path) -> bool:
     """Whether a file is code of the project that is no test."""
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     return facts is not None and not facts.source.is_test
 
 

@@ -41,8 +41,8 @@ def _is_returned_from_cpu(project: Project, value: ast.expr, among: frozenset[st
         return False
     if name in among:
         return True
-    paths = project.holding(f"def {name}(")
-    found = [facts for path in paths[:_FILES] if (facts := project.facts_of(path)) is not None]
+    paths = project.contents.holding(f"def {name}(")
+    found = [facts for path in paths[:_FILES] if (facts := project.modules.facts_of(path)) is not None]
     returned = [
         (facts, given)
         for facts in found
@@ -74,8 +74,8 @@ def _calls_with_arguments(scope: ast.AST) -> tuple[ast.Call, ...]:
 def saved_elsewhere(project: Project, file: str) -> bool:
     """Whether the project saves files of that name, and none of them with the state of a model or an optimizer."""
     states = []
-    for path in project.holding(file):
-        facts = project.facts_of(path)
+    for path in project.contents.holding(file):
+        facts = project.modules.facts_of(path)
         if facts is not None:
             saves = project.remember(("saves by place",), functools.partial(_saves, facts), facts.kept)
             states += [holds_states(call.args[0], function) for call, function in saves.get(file, ())]
@@ -101,8 +101,8 @@ def models_saved_from_cpu(project: Project) -> bool:
 def _moves_models(project: Project) -> bool:
     plain = frozenset((*table("checkpoints")["plain_receivers"], *table("checkpoints")["optimizers"]))
     moved: list[bool] = []
-    for path in project.holding("torch.save("):
-        facts = project.facts_of(path)
+    for path in project.contents.holding("torch.save("):
+        facts = project.modules.facts_of(path)
         functions = [n for n in walk(facts.tree) if isinstance(n, FunctionNode)] if facts is not None else []
         for function in functions:
             calls = (n for n in calls_below(function) if n.args)

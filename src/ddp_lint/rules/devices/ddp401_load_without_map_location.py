@@ -29,14 +29,14 @@ from ddp_lint.rules.devices.checkpoint_devices import models_saved_from_cpu, sav
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import asks_for_none, conditions
-from ddp_lint.source.edits import add_argument, set_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
 from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view.edits import add_argument, set_argument
+from ddp_lint.view.wraps import argument, assigned_name
 
 _LOAD = "torch.load"
 #: Calls that load what was saved, and where each takes its `map_location`.
@@ -338,7 +338,7 @@ class LoadWithoutMapLocation(Rule):
 
     def _sets_device(self) -> bool:
         return self.module.file.holds("set_device") or bool(
-            self.module.project and self.module.project.holding("set_device(")
+            self.module.project and self.module.project.contents.holding("set_device(")
         )
 
     def _is_own_file(self, call: cst.Call) -> bool:

@@ -17,14 +17,14 @@ from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.edits import add_argument
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, constructions
+from ddp_lint.view.edits import add_argument
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument
 
 _DEVICES = re.compile(r"cuda|device", re.IGNORECASE)
 

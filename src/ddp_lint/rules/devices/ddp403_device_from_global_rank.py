@@ -15,9 +15,9 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conjuncts, holding
-from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import literal_text
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.edits import replace
+from ddp_lint.view.wraps import argument
 
 _DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -131,12 +131,6 @@ class DeviceFromGlobalRank(Rule):
         local = project is not None and project.remember("local ranks", lambda: gives_local_ranks(project))
         return local or self.module.file.is_test or on_one_node(self.module) or counts_one_node(self.module)
 
-    @functools.cached_property
-    def _started_on_one_node(self) -> bool:
-        """Whether the project shows only how to start it on one node, where the index is right."""
-        project, facts = self.module.project, self.module.facts
-        return project is not None and facts is not None and started_on_one_node(project, facts)
-
     def visit_Call(self, node: cst.Call) -> None:
         name = self.module.qualified(node.func)
         for sink in _sinks().get(name, ()):
@@ -199,7 +193,9 @@ class DeviceFromGlobalRank(Rule):
             else f"the global rank is the GPU index in {where}: on the second node no GPU has that number",
             notes=["on two nodes with 8 GPUs, rank 8 selects GPU 8: invalid device ordinal"] if not picks else [],
             labels=labels,
-            confidence=Confidence.LOW if is_benchmark(self.module) or self._started_on_one_node else None,
+            confidence=Confidence.LOW
+            if is_benchmark(self.module) or started_on_one_node(self.module.project, self.module.facts)
+            else None,
             help='use the local rank: int(os.environ["LOCAL_RANK"])',
             fix=self._fix(value) if not picks and where != _VISIBLE else None,  # to count the GPUs there is too early
             cause=Cause(self.module.span(call)) if call is not None else None,

@@ -26,7 +26,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, parameters, statements
 from ddp_lint.source.tree import asks_for_program
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
 #: Collectives that pick the current device, or guess one, when no call before them has set this rank's GPU.
@@ -359,7 +359,7 @@ class CudaBeforeSetDevice(Rule):
             return False
         return any(
             is_reached_from(project, program, facts, call.lineno)
-            for facts in map(project.facts_of, project.holding("set_device("))
+            for facts in map(project.modules.facts_of, project.contents.holding("set_device("))
             if facts is not None
             for call in calls_below(facts.tree)
             if last_part(call.func) == "set_device"
@@ -370,9 +370,9 @@ class CudaBeforeSetDevice(Rule):
         project = self.module.project
         if project is None:
             return False
-        holders = set(project.holding("set_device("))
-        found = (project.split(target) for target in self.module.imports.names.values())
-        return any(f is not None and project.find(f[0].name) in holders for f in found)
+        holders = set(project.contents.holding("set_device("))
+        found = (project.meanings.split(target) for target in self.module.imports.names.values())
+        return any(f is not None and project.modules.find(f[0].name) in holders for f in found)
 
     def _setter_imports(self) -> bool:
         """Whether a module that imports the file calls set_device: the caller may do it before it calls."""

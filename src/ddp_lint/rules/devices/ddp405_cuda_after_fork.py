@@ -12,13 +12,13 @@ from ddp_lint.launch.search import importers, leads_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.edits import replace
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import appends, receiver
 from ddp_lint.source.syntax import function_at
 from ddp_lint.source.tree import called, descendants, names_in, subtree
-from ddp_lint.source.wraps import argument, assigned_name
 from ddp_lint.tensors.callers import call_sites
+from ddp_lint.view.edits import replace
+from ddp_lint.view.wraps import argument, assigned_name
 
 #: Calls of the function that starts a worker which are looked at.
 _CALLERS = 8
@@ -160,7 +160,7 @@ class CudaAfterFork(Rule):
         project, name = self.module.project, self.module.name
         if project is None or not name or self.module.file.holds("__main__"):
             return False
-        setting = (project.facts_of(path) for path in project.holding("set_start_method("))
+        setting = (project.modules.facts_of(path) for path in project.contents.holding("set_start_method("))
         spawning = [each for each in setting if each is not None and each.file.shows(_SETS_SPAWN)]
         spawning = [each for each in spawning if not each.file.is_test and each.name]
         programs = {each.name for setter in spawning for each in importers(project, setter.name, holding=("__main__",))}
@@ -168,7 +168,7 @@ class CudaAfterFork(Rule):
         direct = importers(project, name, holding=("__main__",)) if programs else ()
         if any(not user.file.is_test and user.name not in programs for user in direct):
             return False
-        found = (project.facts(each) for each in sorted(programs))
+        found = (project.modules.facts(each) for each in sorted(programs))
         return any(each is not None and leads_to(project, each, name) for each in found)
 
     # ---- targets
@@ -202,10 +202,10 @@ class CudaAfterFork(Rule):
         if not name or facts is None or project is None:
             return ""
         cls, own = self.module.class_of(at), of_self(name)
-        method = project.method(self.module.name_of(cls), own) if cls is not None and own else None
+        method = project.classes.method(self.module.name_of(cls), own) if cls is not None and own else None
         owner, node = (method[0].module, method[1]) if method is not None else (facts, facts.definitions.get(name))
         if node is None:
-            owner, node = project.definition(self.module.meaning(name)) or (owner, None)
+            owner, node = project.meanings.definition(self.module.meaning(name)) or (owner, None)
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             return ""
         place = uses_cuda(project, owner, node)

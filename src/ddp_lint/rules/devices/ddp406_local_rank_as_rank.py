@@ -8,8 +8,8 @@ from ddp_lint.launch.single_process import on_one_node
 from ddp_lint.launch.started import started_on_one_node
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.edits import replace
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.edits import replace
+from ddp_lint.view.wraps import argument
 
 
 class LocalRankAsRank(Rule):
@@ -95,20 +95,16 @@ class LocalRankAsRank(Rule):
         count = self._device_count(size) if size is not None else None
         if count is not None:
             labels.append((count, "the GPUs of this node, used as the number of ranks of the job"))
+        alike = started_on_one_node(self.module.project, self.module.facts)  # both ranks are the same there
         self.report(
             given,
             "the local rank is passed as the job's rank: two nodes have two ranks 0, and the job hangs",
             notes=["the ranks above the number of GPUs of a node never register"],
             labels=labels,
-            confidence=Confidence.LOW if self._is_started_on_one_node() else None,
+            confidence=Confidence.LOW if alike else None,
             help="omit rank and world_size: torchrun sets RANK and WORLD_SIZE",
             fix=self._fix(given),
         )
-
-    def _is_started_on_one_node(self) -> bool:
-        """Whether the project shows only how to start it on one node, where both ranks are the same."""
-        project, facts = self.module.project, self.module.facts
-        return project is not None and facts is not None and started_on_one_node(project, facts)
 
     def _device_count(self, size: cst.BaseExpression) -> cst.CSTNode | None:
         for value in (size, *self.module.assignments(size)):

@@ -11,10 +11,10 @@ from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import holding
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import Code, TensorFile
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.on_host import gives_host
+from ddp_lint.view.wraps import argument
 
 _PACKAGE = "torch.distributed."
 #: Functions that make a tensor of something: of a tensor they make one on its device.

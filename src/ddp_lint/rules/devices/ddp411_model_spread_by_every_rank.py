@@ -13,8 +13,8 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.tree import called
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import TensorFile
+from ddp_lint.view.wraps import argument
 
 
 class ModelSpreadByEveryRank(Rule):

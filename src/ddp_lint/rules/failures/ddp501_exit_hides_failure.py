@@ -24,13 +24,14 @@ from ddp_lint.rules.failures.failure_handling import (
     speaks_of_failure,
 )
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.edits import replace
 from ddp_lint.source.queries import enclosing
 from ddp_lint.source.tree import descendants
+from ddp_lint.view import Module
+from ddp_lint.view.edits import replace
 
 _ASKS = re.compile(r"exc|succe|ok|fail|err|status|code|done|finish|clean", re.IGNORECASE)
+_HIDDEN = "torchrun sees a success, and ranks that did not fail hang"
 
 
 class ExitHidesFailure(Rule):
@@ -182,7 +183,7 @@ class ExitHidesFailure(Rule):
             written = self.module.quoted(node)
             self.report(
                 node,
-                f"{written} in `finally` exits 0 after an exception: torchrun reports success while other ranks hang",
+                f"{written} in `finally` exits 0 after an exception: {_HIDDEN}",
                 notes=["an exception on rank 1 is dropped here; rank 0 waits for it in the next collective"],
                 labels=[(attempt.body.body[0], "an exception raised here is lost in the `finally`")],
                 help="remove it, or exit with 0 only after success and with 1 in `except`",
@@ -225,8 +226,7 @@ class ExitHidesFailure(Rule):
             return
         what = " or ".join(k or "any exception" for k in kinds)
         alone = self._is_alone(node) or self._asks_for_launcher(handler)
-        hidden = "torchrun reports success while the other ranks hang"
-        harm = "whoever started the training sees success" if alone else hidden
+        harm = "whoever started the training sees success" if alone else _HIDDEN
         self.report(
             node,
             f"this handler exits 0 after {'an exception' if broad else what}: {harm}",

@@ -192,11 +192,11 @@ class SwallowedFailure(Rule):
         if manager is None or project is None:
             return False
         name, word = self.module.name_of(manager), manager.name.value
-        for path in project.holding(word):
-            facts = project.facts_of(path)
+        for path in project.contents.holding(word):
+            facts = project.modules.facts_of(path)
             if facts is None or facts.source.is_test:
                 continue
-            meant = {use.call for use in uses(facts, word) if project.meaning(facts, use.node) == name}
+            meant = {use.call for use in uses(facts, word) if project.meanings.of(facts, use.node) == name}
             if meant and not meant <= _around_imports(facts.tree):
                 return False
             found = found or bool(meant)

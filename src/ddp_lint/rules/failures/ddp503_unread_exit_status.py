@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, only_logs, starts_ranks
+from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, is_log, only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions, holding, raises
-from ddp_lint.source.edits import add_argument
+from ddp_lint.source.control_flow import conditions, exits, holding, raises
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
 from ddp_lint.source.tree import called, descendants, method_of, names_in, subtree
-from ddp_lint.source.wraps import argument, assigned_name
+from ddp_lint.view import Module
+from ddp_lint.view.edits import add_argument
+from ddp_lint.view.wraps import argument, assigned_name
 
 _PROCESSES = ("multiprocessing.Process", "torch.multiprocessing.Process", "multiprocessing.context.Process")
 _CONTEXTS = ("multiprocessing.get_context", "torch.multiprocessing.get_context")
@@ -30,6 +31,10 @@ _BACKGROUND = re.compile(r"[^&]&\s*[\"')]*\s*$")
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
+#: What asks whether a file is there, what it holds, or which files there are.
+_ASKS_FOR_FILES = frozenset(
+    {"exists", "isfile", "isdir", "is_file", "is_dir", "getsize", "stat", "listdir", "iterdir", "glob", "rglob"}
+)
 _REPORTS_STATUS = re.compile(
     r"\bput(_nowait)?\([^\n]*(exc|err|traceback|fail)|\bset_exception\b|\.send\([^\n]*(exc|err)", re.IGNORECASE
 )
@@ -96,7 +101,8 @@ class UnreadExitStatus(Rule):
     queue, or their results through a queue in whose `get()` the parent waits, or whose `get_nowait()` raises where none
     is; a `Process()` without a target, which runs nothing; daemon processes; commands other than launchers, background
     commands of a shell, and `check=False`; statuses that are returned, raised or used as exit status; a parent that
-    checks after the join whether the results have arrived, reads them by index from a shared dictionary or array, or
+    checks right behind a join or a command whether the files that it leaves are there; a parent that checks after the
+    join whether the results have arrived, reads them by index from a shared dictionary or array, or
     reads a shared number (`result.value`); a parent that communicates with its workers through pipes and waits for each
     answer.
 
@@ -184,6 +190,8 @@ class UnreadExitStatus(Rule):
 
     def _is_looked_at(self, node: cst.Call, joined: cst.Call) -> bool:
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
+        if self._is_product_checked(joined):
+            return True
         line = self.module.span(joined).line
         scope = self.module.scope_of(joined)
         if any(self._is_ended(call, joined) for name in ("kill", "terminate") for call in methods(scope, name)):
@@ -206,6 +214,23 @@ class UnreadExitStatus(Rule):
         if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
         return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
+
+    def _is_product_checked(self, node: cst.CSTNode) -> bool:
+        """Whether the files that a worker or a command leaves are checked right behind it, and a missing one raises:
+        ``assert path.exists()``, ``if len(files) != n: raise``."""
+        for statement in _behind(self.module, node):
+            tests = list(_raising_tests(statement))
+            if any(self._asks_for_files(test) for test in tests):
+                return True
+            if not tests and not isinstance(statement, (cst.Assign, cst.AnnAssign)) and not is_log(statement):
+                return False
+        return False
+
+    def _asks_for_files(self, test: cst.BaseExpression) -> bool:
+        names = [n for n in subtree(test) if isinstance(n, cst.Name)]
+        values = [test, *(value for name in names for value in self.module.assignments(name))]
+        calls = (n for value in values for n in subtree(value) if isinstance(n, cst.Call))
+        return any(called(call) in _ASKS_FOR_FILES for call in calls)
 
     def _waits_for_kept_queue(self, node: cst.Call) -> bool:
         """Whether the worker gets a queue that its object keeps, and a method of the object other than the worker's
@@ -349,7 +374,7 @@ class UnreadExitStatus(Rule):
         if name == "subprocess.Popen":
             self._visit_started(node)
             return
-        if not self._is_dropped(node) or self._in_background(node):
+        if not self._is_dropped(node) or self._in_background(node) or self._is_product_checked(node):
             return
         if argument(node, None, "check") is not None:  # `check=False` says that the status is not wanted
             return
@@ -487,6 +512,39 @@ class UnreadExitStatus(Rule):
             if isinstance(other, cst.Return) and other.value is not None:
                 return True
         return False
+
+
+def _behind(module: Module, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The statements that run behind the one of a node in its function, in their order; of blocks of `with` those
+    inside."""
+    below: cst.CSTNode = node
+    for up in module.ancestors(node):
+        if isinstance(up, cst.FunctionDef):
+            return
+        if isinstance(up, (cst.IndentedBlock, cst.Module)):
+            place = next(i for i, statement in enumerate(up.body) if statement is below)
+            yield from _run_in_turn(up.body[place + 1 :])
+        below = up
+
+
+def _run_in_turn(lines: Iterable[cst.BaseStatement | cst.BaseSmallStatement]) -> Iterator[cst.CSTNode]:
+    for line in lines:
+        if isinstance(line, cst.With):
+            yield from _run_in_turn(line.body.body)
+        elif isinstance(line, cst.SimpleStatementLine):
+            yield from line.body
+        else:
+            yield line
+
+
+def _raising_tests(statement: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """What raises, or ends the program, where it does not hold: what is asserted, the test of ``if missing: raise``."""
+    if isinstance(statement, cst.Assert) or (
+        isinstance(statement, cst.If) and (raises(statement.body) or exits(statement.body))
+    ):
+        yield statement.test
+    elif isinstance(statement, cst.Expr) and method_of(statement.value).startswith("assert"):
+        yield from (arg.value for arg in cst.ensure_type(statement.value, cst.Call).args)
 
 
 def _reads_value(test: cst.BaseExpression) -> bool:

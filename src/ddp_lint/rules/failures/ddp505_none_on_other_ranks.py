@@ -166,7 +166,11 @@ class NoneOnOtherRanks(Rule):
     def _look_at_hooks(self) -> None:
         """Report the first call in a hook of Lightning, whose logger has a run on the first rank alone."""
         project = self.module.project
-        loggers = [project.text(path) or "" for path in project.holding(_LOGGER)] if project is not None else []
+        loggers = (
+            [project.contents.text(path) or "" for path in project.contents.holding(_LOGGER)]
+            if project is not None
+            else []
+        )
         if not loggers or any("wandb.init" in text for text in loggers):
             return
         for log in self._logs:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.communicating import starts_work
+from ddp_lint.launch.communicating import failure_words, has_backward, starts_work
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import several_ranks
-from ddp_lint.source import Module, dotted
-from ddp_lint.source.imports import last_part
+from ddp_lint.source import dotted
 from ddp_lint.source.queries import last_name, literal_text, statements
-from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 Exit = cst.Call | cst.Raise
 
@@ -63,10 +61,11 @@ def caught(handler: cst.ExceptHandler) -> list[str]:
 
 def only_logs(body: cst.BaseSuite) -> bool:
     """Whether a body does nothing but print, log, or pass."""
-    return all(_is_log(statement) for statement in statements(body))
+    return all(is_log(statement) for statement in statements(body))
 
 
-def _is_log(statement: cst.CSTNode) -> bool:
+def is_log(statement: cst.CSTNode) -> bool:
+    """Whether a statement prints, logs or makes a text, or does nothing."""
     if isinstance(statement, (cst.Pass, cst.Continue, cst.Import, cst.ImportFrom)):
         return True
     if isinstance(statement, cst.If):
@@ -77,27 +76,21 @@ def _is_log(statement: cst.CSTNode) -> bool:
         return False
     value = statement.value
     if isinstance(value, cst.Call):
-        return last_name(value.func) in _words("logging")
+        return last_name(value.func) in failure_words("logging")
     return isinstance(value, (cst.SimpleString, cst.ConcatenatedString, cst.Ellipsis))
-
-
-@functools.cache
-def _words(kind: str) -> frozenset[str]:
-    return frozenset(table("failures")[kind])
 
 
 def does_work(module: Module, call: cst.Call) -> bool:
     """Whether a call does the job's work or starts it: by its name (`train`, or a `main` that several ranks run), or
     because it is of a function of the project with a backward pass."""
     name = last_name(call.func)
-    if name in _words("work"):
+    if name in failure_words("work"):
         receiver = last_name(call.func.value) if isinstance(call.func, cst.Attribute) else None
         return starts_work(name, receiver, bool(call.args))
-    if name in _words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text)):
+    if name in failure_words("entries") and (several_ranks(module) is not None or starts_ranks(module.file.text)):
         return True
     helper = helper_of(module, call)
-    inside = walk(helper.function) if helper is not None and helper.facts.file.holds("backward") else ()
-    return any(isinstance(n, ast.Call) and last_part(n.func) == "backward" for n in inside)
+    return helper is not None and has_backward(helper.facts, helper.function)
 
 
 @functools.cache

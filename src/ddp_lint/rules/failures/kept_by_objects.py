@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.launch.helpers import Helper, helper_of
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import parameters, statements, walk
 from ddp_lint.source.tree import called, descendants
+from ddp_lint.view import Module
 
 #: What a helper asks that may keep it to one rank.
 _ASKS = re.compile(r"rank|main|master|primary|zero|NoneType", re.IGNORECASE)

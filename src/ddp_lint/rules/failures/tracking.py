@@ -8,9 +8,9 @@ import re
 from ddp_lint.launch.ranks import calls_of, is_on_first
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import calls_below, function_at, statements, walk
+from ddp_lint.view import Module
 
 _STARTS = "wandb.init"
 #: The other ranks have no run on purpose, or one that does nothing.
@@ -26,8 +26,8 @@ def started_on_first(module: Module) -> tuple[ModuleFacts, ast.Call, frozenset[s
     if project is None:
         return None
     found: list[tuple[ModuleFacts, ast.Call]] = []
-    for path in project.holding("wandb"):
-        facts = project.facts_of(path) if _STARTS in (project.text(path) or "") else None
+    for path in project.contents.holding("wandb"):
+        facts = project.modules.facts_of(path) if _STARTS in (project.contents.text(path) or "") else None
         if facts is None or facts.file.is_test:
             continue
         starts = [call for call in calls_below(facts.tree) if dotted_ast(call.func) == _STARTS]
@@ -54,10 +54,10 @@ def is_kept_above(module: Module, project: Project, name: str) -> bool:
     for _ in range(_ABOVE):
         above: list[str] = []
         for each in names:
-            paths = project.holding(each) if not each.startswith("__") else ()
+            paths = project.contents.holding(each) if not each.startswith("__") else ()
             if len(paths) > _FILES:
                 return True
-            for facts in filter(None, map(project.facts_of, paths)):
+            for facts in filter(None, map(project.modules.facts_of, paths)):
                 if any(calls_of(module, facts, each)):
                     return True
                 lines = (c.lineno for c in calls_below(facts.tree) if last_part(c.func) == each)

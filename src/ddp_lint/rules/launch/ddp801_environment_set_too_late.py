@@ -38,7 +38,6 @@ def _starts(text: str) -> bool:
 _ON_GPU = {"driver": asks_driver, "cuda": makes_context, "allocation": makes_context}
 
 #: The statement that uses a GPU, and where that is: its file and node.
-_Use = tuple[ast.stmt, ModuleFacts, ast.AST]
 
 
 class EnvironmentSetTooLate(WriteRule):

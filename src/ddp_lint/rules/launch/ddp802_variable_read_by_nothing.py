@@ -97,7 +97,7 @@ class VariableReadByNothing(NameRule):
             return False
         if self._is_set_by_argument(write.name) or _has_own_prefix(write.name, found, self.module.file.text):
             return True
-        texts = (project.text(path) or "" for path in project.holding(write.name))
+        texts = (project.contents.text(path) or "" for path in project.contents.holding(write.name))
         return any(_read(write.name).search(text) for text in texts)
 
     def _is_set_by_argument(self, name: str) -> bool:

@@ -16,7 +16,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import literal_text
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _STARTERS = (
     "subprocess.run",
@@ -212,5 +212,5 @@ class ChildInheritsRank(Rule):
             return False
         path = project.root / script
         words = ("init_process_group", "Accelerator(", "Trainer(", "Fabric(", "init_distributed", "setup_distributed")
-        text = project.text(path) if path.is_file() else None
+        text = project.contents.text(path) if path.is_file() else None
         return text is not None and any(word in text for word in words)

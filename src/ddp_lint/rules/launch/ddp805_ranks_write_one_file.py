@@ -37,8 +37,8 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import called, names_in, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
+from ddp_lint.view.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
 _EVERY_RANK = (
@@ -330,8 +330,9 @@ class RanksWriteOneFile(Rule):
             return all_ranks_call(site, project)
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = calls_below(around)
-        joins = any(project.meaning(site.facts, n.func) in every for n in made)
-        return joins and self.module.class_of(function) is None and not is_kept_to_one_rank(site.node, around)
+        joins = any(project.meanings.of(site.facts, n.func) in every for n in made)
+        kept = is_kept_to_one_rank(project, site.facts, site.node, around)
+        return joins and self.module.class_of(function) is None and not kept
 
     def _is_run_by_every_rank(self, call: cst.Call) -> bool:
         size = argument(call, None, "world_size")

@@ -23,6 +23,7 @@ from ddp_lint.launch.ranks import (
     several_ranks,
 )
 from ddp_lint.launch.single_process import on_one_node
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_folders import folders_of, made_on_one_rank
 from ddp_lint.rules.launch.temporary_folders import MAKERS, shared_folder
@@ -33,8 +34,8 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, constructions
+from ddp_lint.view.wraps import argument
 
 _WRITES = Accesses(
     functions={
@@ -318,7 +319,7 @@ class FileReadBeforeWritten(Rule):
     def _waits(self, call: cst.Call) -> bool:
         """Whether ranks wait for each other in a call, or in what a function of the project calls itself."""
         name, project = self.module.callee(call), self.module.project
-        found = project.definition(project.canonical(name)) if name and project is not None else None
+        found = project.meanings.definition(project.meanings.canonical(name)) if name and project is not None else None
         inside = calls_below(found[1]) if found is not None else ()
         names = (self.module.code(call.func), *(dotted_ast(n.func) for n in inside))
         return any(map(IN_TURN.search, names))
@@ -346,7 +347,7 @@ class FileReadBeforeWritten(Rule):
             if dotted_ast(on) != "self":
                 if self._is_of(on, site, owner):
                     yield site
-            elif above and site.facts is self.module.facts and not _in_turns(site.node, site.around):
+            elif above and site.facts is self.module.facts and not _in_turns(self.module.project, site, site.around):
                 methods = (f for f in self.module.of_type(cst.FunctionDef) if self.module.class_of(f) is owner)
                 by = next((f for f in methods if f.name.value == site.around.name), None)
                 yield from self._sites_of_method(by, owner, above - 1) if by is not None else ()
@@ -361,7 +362,7 @@ class FileReadBeforeWritten(Rule):
             return True
         made = ((n.targets[0], n.value) for n in facts.tree.body if isinstance(n, ast.Assign))
         own = (t for t, v in made if isinstance(v, ast.Call) and dotted_ast(v.func) == owner.name.value)
-        return project.meaning(site.facts, on) in {f"{facts.name}.{dotted_ast(target)}" for target in own}
+        return project.meanings.of(site.facts, on) in {f"{facts.name}.{dotted_ast(target)}" for target in own}
 
     def _constructs(self, function: cst.FunctionDef, owner: cst.ClassDef) -> bool:
         return function.name.value == "__init__" and self.module.class_of(function) is owner
@@ -384,7 +385,8 @@ class FileReadBeforeWritten(Rule):
             if place is None or dotted_ast(given) != helper.function.args.vararg.arg:
                 continue
             path = argument(call, *place)
-            return plain_path(self.module.code(path)) if path and is_kept_to_one_rank(inner, helper.function) else ""
+            kept = is_kept_to_one_rank(self.module.project, helper.facts, inner, helper.function)
+            return plain_path(self.module.code(path)) if path and kept else ""
         return ""
 
     def _read(self, call: cst.Call) -> set[str]:
@@ -418,10 +420,10 @@ class FileReadBeforeWritten(Rule):
         return not any(_WAITS.search(self.module.code(test)) for test in tests)
 
 
-def _in_turns(call: ast.Call, around: FunctionNode) -> bool:
+def _in_turns(project: Project | None, site: CallSite, around: FunctionNode) -> bool:
     """Whether one rank alone makes a call, or a function that has ranks wait for each other."""
     waits = any(last_part(each.func) in BARRIERS for each in calls_below(around))
-    return waits or is_kept_to_one_rank(call, around)
+    return waits or is_kept_to_one_rank(project, site.facts, site.node, around)
 
 
 def _prepares(site: CallSite) -> bool:

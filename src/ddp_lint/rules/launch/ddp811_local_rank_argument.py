@@ -12,7 +12,7 @@ from ddp_lint.project.requirements import requires_older
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import called
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _OLD, _NEW = "--local_rank", "--local-rank"
 #: torch.distributed.launch passes the new spelling from this release on.
@@ -152,7 +152,9 @@ class LocalRankArgument(Rule):
 
     def _relies_on_it(self, project: Project) -> bool:
         """Whether the argument is the only way by which the program learns its local rank, and is used."""
-        if any(map(project.holding, ("LOCAL_RANK", "get_local_rank", "local_process_index", "TrainingArguments"))):
+        if any(
+            map(project.contents.holding, ("LOCAL_RANK", "get_local_rank", "local_process_index", "TrainingArguments"))
+        ):
             return False
-        texts = [project.text(path) or "" for path in project.holding("local_rank")]
+        texts = [project.contents.text(path) or "" for path in project.contents.holding("local_rank")]
         return any(".local_rank" in text for text in texts) and not any(map(_SETS.search, texts))

@@ -9,12 +9,13 @@ import libcst as cst
 
 from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.project import Project
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, holds_line
 from ddp_lint.source.tree import called
 from ddp_lint.tensors.callers import CallSite, sites_of
+from ddp_lint.view import Module
 
 #: Methods of the path of a file that leave its folder.
 _CUTTING = frozenset({"replace", "removesuffix"})
@@ -65,11 +66,7 @@ def _before(scope: ast.AST, line: int) -> Iterator[ast.stmt]:
         inside = next((each for each in block if each.lineno <= line <= (each.end_lineno or each.lineno)), None)
         yield from (each for each in block if (each.end_lineno or each.lineno) < line and each is not inside)
         bodies = (getattr(inside, name, None) for name in ("body", "orelse", "finalbody"))
-        block = next((b for b in bodies if isinstance(b, list) and b and _holds(b, line)), ())
-
-
-def _holds(block: Sequence[ast.stmt], line: int) -> bool:
-    return block[0].lineno <= line <= (block[-1].end_lineno or block[-1].lineno)
+        block = next((b for b in bodies if isinstance(b, list) and b and holds_line(b, line)), ())
 
 
 def _is_of_loaded(module: Module, around: FunctionNode, folder: cst.BaseExpression, line: int) -> bool:
@@ -150,7 +147,7 @@ def _by_object(module: Module, project: Project, value: cst.BaseExpression, text
         return False
     owner = module.class_of(value) if text.startswith("self.") and text.count(".") == 1 else None
     kind = module.name_of(owner) if owner is not None else module.constructed_by(value.value)
-    start = project.method(kind, "__init__") if kind else None
+    start = project.classes.method(kind, "__init__") if kind else None
     if start is None or not isinstance(start[1], ast.FunctionDef):
         return False
     own = f"self.{value.attr.value}"
@@ -158,7 +155,9 @@ def _by_object(module: Module, project: Project, value: cst.BaseExpression, text
         return True
     for each in start[1].body:
         asked = dotted_ast(each.value.func) if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) else ""
-        method = project.method(kind, asked[5:]) if asked.startswith("self.") and asked.count(".") == 1 else None
+        method = (
+            project.classes.method(kind, asked[5:]) if asked.startswith("self.") and asked.count(".") == 1 else None
+        )
         if method is not None and _is_among(method[1].body, own):
             return True
     return False

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.launch.ranks import on_one_rank
-from ddp_lint.source import Module
 from ddp_lint.source.tree import called
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 #: Functions that make a folder; the method of that name makes the one that it is called on.
 MAKING = frozenset({"os.makedirs", "os.mkdir"})

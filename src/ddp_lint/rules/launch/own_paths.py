@@ -31,5 +31,5 @@ def _made(project: Project, facts: ModuleFacts) -> Iterator[str]:
 
 
 def _is_own(project: Project, facts: ModuleFacts, call: ast.Call) -> bool:
-    found = project.definition(project.meaning(facts, call.func))
+    found = project.meanings.definition(project.meanings.of(facts, call.func))
     return found is not None and isinstance(found[1], FunctionNode) and _OWN.search(text_of(found[1])) is not None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.launch.ranks import on_one_rank
-from ddp_lint.source import Module
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import path_of
 from ddp_lint.source.tree import called, descendants, names_in
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 #: Calls that make a folder below the node's ``/tmp``, unless they are told where.
 MAKERS = frozenset({"tempfile.mkdtemp", "tempfile.TemporaryDirectory"})

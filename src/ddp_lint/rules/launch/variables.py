@@ -10,8 +10,9 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Finding, Fix, Span
 from ddp_lint.launch.environment import TEXT_FILES, Write, in_text, writes
 from ddp_lint.rules.base import Rule
-from ddp_lint.source import Module, SourceFile
-from ddp_lint.source.edits import replace
+from ddp_lint.source import SourceFile
+from ddp_lint.view import Module
+from ddp_lint.view.edits import replace
 
 
 def default_instead(module: Module, write: Write, title: str) -> Fix | None:

@@ -23,11 +23,11 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, is_false, receiver
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import comes_untrained, evaluation_only, may_train, without_gradient
 from ddp_lint.tensors.evaluated import called_without_gradient
 from ddp_lint.tensors.operations import is_factory, names, words_of
+from ddp_lint.view.wraps import argument
 
 #: Where small constants become 0; not in bfloat16, whose exponents are those of single precision: what may be either
 #: says nothing beside it.
@@ -483,10 +483,10 @@ class LogOfSaturated(Rule):
         """The modules of the programs that come to a place; where these are not seen, this one and what imports it, of
         those that hold one of the words."""
         project, facts = self.module.project, self.module.facts
-        if project is None or facts is None or not any(map(project.holding, words)):
+        if project is None or facts is None or not any(map(project.contents.holding, words)):
             return []
         around = modules_around(facts, project, self.module.span(node).line)
-        seen = [each for each in map(project.facts, around) if each is not None]
+        seen = [each for each in map(project.modules.facts, around) if each is not None]
         users = seen or (facts, *(programs(project, self.module.name, holding=words) if self.module.name else ()))
         return [each for each in users if not _only_tries_out(each)]
 

@@ -9,9 +9,9 @@ from ddp_lint.findings import Confidence
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import calls_of_round, guards, is_backward, is_step, loop_of
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
+from ddp_lint.view.accumulation import calls_of_round, guards, is_backward, is_step, loop_of
 
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 #: What a loop reads or makes that keeps its gradients from round to round, or needs none of them for a step.

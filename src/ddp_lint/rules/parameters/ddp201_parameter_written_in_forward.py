@@ -152,7 +152,7 @@ class ParameterWrittenInForward(InPlaceRule):
         A model whose project wraps nothing may come under either.
         """
         project, known = self.module.project, table("wrappers")
-        if project is None or any(project.holding(word) for word in known["sharding"]):
+        if project is None or any(project.contents.holding(word) for word in known["sharding"]):
             return False
         replicating = (*known["replicating"], *project.own.names.beside(known["replicating"]))
-        return any(project.holding(word) for word in replicating)
+        return any(project.contents.holding(word) for word in replicating)

@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _LAYERS = {"torch.nn.Embedding": 3, "torch.nn.EmbeddingBag": 2}
 _FUNCTIONS = {"torch.nn.functional.embedding": 3, "torch.nn.functional.embedding_bag": 4}

@@ -229,7 +229,7 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
         method = isinstance(made.func, cst.Attribute) and self.module.qualified(made.func) == ""
         base = made.func.value if method and isinstance(made.func, cst.Attribute) else made.args[0].value
         value = self.flow(function).value(base)
-        return made if value.tensor and value.learned and not value.detached else None
+        return made if value.tensor and value.carries_gradient and not value.detached else None
 
     def _report_view(self, write: Write, views: cst.Call) -> None:
         self.report(

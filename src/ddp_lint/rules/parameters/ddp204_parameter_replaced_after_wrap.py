@@ -5,9 +5,9 @@ import libcst as cst
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source.queries import path_of
-from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors import Code, Reached, Write
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
+from ddp_lint.view.wraps import Wrap
 
 
 class ParameterReplacedAfterWrap(InPlaceRule):

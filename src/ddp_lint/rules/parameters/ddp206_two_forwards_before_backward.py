@@ -13,15 +13,15 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import chosen_apart, exclusive
 from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.syntax import calls_below
-from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import without_gradient
 from ddp_lint.tensors.operations import layer_kind, names
+from ddp_lint.view.accumulation import is_backward
+from ddp_lint.view.wraps import Wrap, argument
 
 #: What an expression that ends with it has no gradients of.
 _DETACHING = frozenset({"detach", "data", "item"})
@@ -247,7 +247,7 @@ class TwoForwardsBeforeBackward(Rule):
         if made is not None:
             return TensorFile.of(self.module).classes.has_buffers(made)
         project = self.module.project
-        return project is None or any(project.holding(word) for word in names("buffers", "words"))
+        return project is None or any(project.contents.holding(word) for word in names("buffers", "words"))
 
     def _class_of(self, wrap: Wrap) -> ModuleClass | None:
         model = argument(wrap.call, 0, "module")
@@ -271,8 +271,8 @@ class TwoForwardsBeforeBackward(Rule):
         if owner is None or project is None:
             return False
         below = self.module.name_of(owner)
-        for name in project.lineage(below):
-            facts = project.class_facts(name)
+        for name in project.classes.lineage(below):
+            facts = project.classes.find(name)
             for value, _ in facts.attribute(attribute) if facts is not None else ():
                 if isinstance(value, ast.Call) and self._makes_ddp(value, name, below):
                     return True
@@ -282,26 +282,26 @@ class TwoForwardsBeforeBackward(Rule):
         """Whether a call in a class is DDP itself, or a method whose body wraps with DDP and returns: the one that
         objects of the class `below` have, which may override it."""
         project = self.module.project
-        facts = project.class_facts(class_name) if project is not None else None
+        facts = project.classes.find(class_name) if project is not None else None
         if project is None or facts is None:
             return False
         called = dotted_ast(call.func)
-        if canonical(project.canonical(facts.module.imports.resolve(called) or "")) == _DDP:
+        if canonical(project.meanings.canonical(facts.module.imports.resolve(called) or "")) == _DDP:
             return _broadcasts_ast(call)
-        name = project.meaning(facts.module, call.func)
+        name = project.meanings.of(facts.module, call.func)
         if project.own.wrappers.find(called, name):
             own = project.own.wrapping(name)
             return own.kind == "ddp" and own.given is not None and "broadcast_buffers" not in own.given
         if not called.startswith("self.") or called.count(".") != 1:
             return False
-        found = project.method(below, called[5:])
+        found = project.classes.method(below, called[5:])
         if found is None:
             return False
         imports = found[0].module.imports
         wraps = [
             inner
             for inner in calls_below(found[1])
-            if canonical(project.canonical(imports.resolve(dotted_ast(inner.func)) or "")) == _DDP
+            if canonical(project.meanings.canonical(imports.resolve(dotted_ast(inner.func)) or "")) == _DDP
         ]
         return bool(wraps) and all(_broadcasts_ast(inner) for inner in wraps)
 

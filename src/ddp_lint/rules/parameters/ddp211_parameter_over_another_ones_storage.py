@@ -7,8 +7,8 @@ from ddp_lint.rules.parameters.in_place import makes_parameter
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import assigned_name
 from ddp_lint.tensors import TensorFile, Value
+from ddp_lint.view.wraps import assigned_name
 
 
 class ParameterOverAnotherOnesStorage(Rule):

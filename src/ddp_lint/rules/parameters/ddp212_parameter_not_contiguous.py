@@ -11,8 +11,8 @@ from ddp_lint.rules.parameters.in_place import makes_parameter
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.source.wraps import assigned_name
 from ddp_lint.tensors.operations import names
+from ddp_lint.view.wraps import assigned_name
 
 _EXPANDED = {"expand", "expand_as", "broadcast_to"}
 _TURNED = {"t", "transpose", "permute", "swapaxes", "movedim"}
@@ -122,7 +122,7 @@ class ParameterNotContiguous(Rule):
     def _may_be_sharded(self) -> bool:
         """Whether the project uses `fully_shard`, or settings of it ask a framework for that."""
         project = self.module.project
-        if self.module.file.shows(_SHARDS) or project is None or any(map(project.holding, _SHARDING)):
+        if self.module.file.shows(_SHARDS) or project is None or any(map(project.contents.holding, _SHARDING)):
             return True
         return is_worded_in_texts(project, _SHARDS)
 

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import is_false, path_of
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 
 class WeightsTiedAfterWrap(Rule):

@@ -223,7 +223,7 @@ class ParametersInPlainList(Rule):
     def _is_sharded(self) -> bool:
         """Whether the project shards any model: nothing else minds a second reference."""
         project = self.module.project
-        return project is None or any(project.holding(word) for word in SHARDING)
+        return project is None or any(project.contents.holding(word) for word in SHARDING)
 
 
 def _elements(value: cst.BaseExpression) -> Iterator[cst.CSTNode]:

@@ -168,7 +168,7 @@ class ToEmptyUntiesWeights(Rule):
     def _is_said(self, pattern: re.Pattern[str], word: str) -> bool:
         """Whether a pattern is in this file, or in another one of the project that holds a word."""
         project = self.module.project
-        others = (project.text(path) for path in project.holding(word)) if project is not None else ()
+        others = (project.contents.text(path) for path in project.contents.holding(word)) if project is not None else ()
         return any(text is not None and pattern.search(text) for text in (self.module.file.code, *others))
 
     def _wraps_a_model_without_ties(self) -> bool:
@@ -176,7 +176,7 @@ class ToEmptyUntiesWeights(Rule):
         project = self.module.project
         for wrap in self.module.wraps.all if project is not None else ():
             made = self.module.constructed_by(wrap.call.args[0].value) if wrap.call.args else ""
-            home = project.split(made) if made and project is not None else None
+            home = project.meanings.split(made) if made and project is not None else None
             if home is not None and not _TIES.search(home[0].file.code):
                 return True
         return False

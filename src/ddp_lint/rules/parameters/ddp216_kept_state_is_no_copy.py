@@ -13,8 +13,8 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive, leaves
 from ddp_lint.source.queries import calls_in, receiver
 from ddp_lint.source.tree import called, descendants, method_of, names_in, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view.wraps import argument
 
 #: Calls that return a new dictionary with the same tensors.
 _SHALLOW = ("dict", "collections.OrderedDict", "copy.copy")

@@ -11,14 +11,15 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import holding
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.contexts import evaluation_only, only_infers
 from ddp_lint.tensors.operations import words_of
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 _SIGNS = {cst.AddAssign: "+", cst.SubtractAssign: "-", cst.MultiplyAssign: "*", cst.DivideAssign: "/"}
 _COMPLEMENT = re.compile(r"\b1(\.0?)? - |\* 0?\.\d+ \+ .* \* 0?\.\d+")

@@ -6,7 +6,7 @@ import ast
 
 import libcst as cst
 
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
@@ -14,6 +14,7 @@ from ddp_lint.source.tree import children, method_of
 from ddp_lint.tensors import Flow, Write
 from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.tensors.values import Kind
+from ddp_lint.view import Module
 
 
 class Replicas:
@@ -68,7 +69,7 @@ class Replicas:
         """Whether a function of the project is called that works with its arguments alone: it draws nothing at random,
         reads no rank, and no object of its own."""
         name, project = self._module.callee(call), self._module.project
-        found = project.definition(project.canonical(name)) if name and project is not None else None
+        found = project.meanings.definition(project.meanings.canonical(name)) if name and project is not None else None
         function = found[1] if found is not None else None
         if not isinstance(function, ast.FunctionDef):
             return False

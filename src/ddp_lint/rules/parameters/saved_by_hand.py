@@ -10,13 +10,14 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.tensors.operations import names, writes
+from ddp_lint.view import Module
 
 
 class Overwritten(NamedTuple):
@@ -82,7 +83,9 @@ def _place(module: Module, write: cst.CSTNode) -> cst.CSTNode | Span:
 def _written_by(module: Module, call: cst.Call) -> tuple[ModuleFacts, ast.Call] | None:
     """Where the function of the project that is called writes what it is given first."""
     project = module.project
-    found = project.definition(project.canonical(module.callee(call))) if project is not None else None
+    found = (
+        project.meanings.definition(project.meanings.canonical(module.callee(call))) if project is not None else None
+    )
     function = found[1] if found is not None else None
     if found is None or not isinstance(function, ast.FunctionDef) or not parameters(function):
         return None

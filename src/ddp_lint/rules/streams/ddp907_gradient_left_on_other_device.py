@@ -6,7 +6,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import argument, root_name
+from ddp_lint.view.wraps import argument, root_name
 
 _SIDES = ("cpu", "cuda", "npu", "xpu")
 

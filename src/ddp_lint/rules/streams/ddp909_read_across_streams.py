@@ -13,8 +13,8 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import chosen_apart, opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors import TensorFile
+from ddp_lint.view.wraps import argument
 
 #: Calls after which the order is not known: events, and the host waiting.
 _ORDER_ALL = frozenset({"synchronize", "wait_event", "wait", "stream_synchronize", "block", "record_event"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.queries import options
+from ddp_lint.view import Module
 
 
 def stream_of(module: Module, context: cst.BaseExpression) -> str:

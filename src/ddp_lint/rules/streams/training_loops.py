@@ -26,8 +26,10 @@ def all_wait(project: Project) -> bool:
 
 
 def _all_wait(project: Project) -> bool:
-    paths = project.holding("backward(")
-    held = [facts for path in paths if (facts := project.facts_of(path)) is not None and not facts.source.is_test]
+    paths = project.contents.holding("backward(")
+    held = [
+        facts for path in paths if (facts := project.modules.facts_of(path)) is not None and not facts.source.is_test
+    ]
     loops = [(facts, loop) for facts in held[: _FILES + 1] for loop in _training(facts)]
     return (
         bool(loops)
@@ -94,9 +96,9 @@ def _called(project: Project, facts: ModuleFacts, call: ast.Call) -> tuple[Modul
     owner, _, name = dotted_ast(call.func).rpartition(".")
     if owner == "self":
         around = facts.method_at(call.lineno)
-        found = project.method(f"{facts.name}.{around[0].name}", name) if around is not None else None
+        found = project.classes.method(f"{facts.name}.{around[0].name}", name) if around is not None else None
         return (found[0].module, found[1]) if found is not None else None
-    definition = project.definition(project.meaning(facts, call.func))
+    definition = project.meanings.definition(project.meanings.of(facts, call.func))
     if definition is None or not isinstance(definition[1], FunctionNode):
         return None
     return definition[0], definition[1]

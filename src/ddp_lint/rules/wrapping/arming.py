@@ -11,11 +11,12 @@ import libcst as cst
 from ddp_lint.findings import Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import argument_at, below, parameters, walk
-from ddp_lint.source.wraps import argument
 from ddp_lint.tensors.contexts import body_without_gradient
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 #: Functions that hand a model on to each other before one calls it.
 _DEPTH = 3
@@ -28,7 +29,7 @@ def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
         return True
     if module.project is None or not any(dotted(arg.value) == wrapper for arg in call.args):
         return False
-    found = module.project.definition(module.project.canonical(module.callee(call)))
+    found = module.project.meanings.definition(module.project.meanings.canonical(module.callee(call)))
     if found is None or not isinstance(found[1], ast.FunctionDef) or any(arg.star for arg in call.args):
         return False
     names = [parameter.arg for parameter in parameters(found[1])]
@@ -39,7 +40,7 @@ def runs_forward(module: Module, call: cst.Call, wrapper: str) -> bool:
 def trained_by(project: Project, facts: ModuleFacts, call: ast.Call, model: str) -> Span | None:
     """The backward of a function of the project that a call gives a model, and that runs the forward of this one with
     gradients: ``train_epoch(model, loader)``. None where the function handles gradients itself."""
-    found = project.definition(project.meaning(facts, call.func)) if model in _given(call) else None
+    found = project.meanings.definition(project.meanings.of(facts, call.func)) if model in _given(call) else None
     if found is None or not isinstance(found[1], ast.FunctionDef):
         return None
     of, function = found[0], found[1]
@@ -59,7 +60,7 @@ def _method_calls(module: Module, call: cst.Call, wrapper: str) -> bool:
     owner = module.class_of(call) if own == "self" and wrapper.startswith("self.") else None
     if owner is None or module.project is None:
         return False
-    found = module.project.method(module.name_of(owner), name)
+    found = module.project.classes.method(module.name_of(owner), name)
     if found is None or not isinstance(found[1], ast.FunctionDef):
         return False
     facts, method = found[0].module, found[1]
@@ -75,7 +76,11 @@ def _calls(project: Project, facts: ModuleFacts, function: ast.FunctionDef, para
     for call in _with_gradient(function, facts):
         if dotted_ast(call.func) == parameter:
             return True
-        found = project.definition(project.meaning(facts, call.func)) if depth and parameter in _given(call) else None
+        found = (
+            project.meanings.definition(project.meanings.of(facts, call.func))
+            if depth and parameter in _given(call)
+            else None
+        )
         if found is not None and isinstance(found[1], ast.FunctionDef):
             for place, taken in enumerate(parameters(found[1])):
                 given = argument_at(call, place, taken.arg)

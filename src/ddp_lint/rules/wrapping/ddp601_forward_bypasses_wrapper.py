@@ -18,15 +18,15 @@ from ddp_lint.rules.wrapping.arming import runs_forward, trained_by
 from ddp_lint.rules.wrapping.training import backward_of, loss_of
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import last_name
 from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import subtree
-from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.contexts import without_gradient
 from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.view.accumulation import is_backward
+from ddp_lint.view.wraps import Wrap
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
@@ -444,7 +444,9 @@ class ForwardBypassesWrapper(Rule):
         if path is None or project is None:
             return None
         block = re.compile(rf"^{entry.yaml_block}:\s*\n((?:[ \t]+.*\n|\s*\n)+)", re.MULTILINE)
-        matches = [block.search((project.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry.yaml))]
+        matches = [
+            block.search((project.contents.text(file) or "") + "\n") for file in sorted(path.parent.glob(entry.yaml))
+        ]
         found = [match[1] for match in matches if match]
         return {raw: name for text in found for name, raw in _REFERENCE.findall(text)} if found else None
 

@@ -14,8 +14,8 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import path_of
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.classes import is_module_class, makes_module
+from ddp_lint.view.wraps import Wrap, argument
 
 #: The kinds of wrapper that register parameters when they are made.
 _REGISTERING = ("ddp", "fsdp1")
@@ -159,7 +159,7 @@ class LayersChangeAfterWrap(Rule):
         made = next(self.module.scopes.last_before(bound, wrap.call), None)
         if made is None or project is None or made.kind != "assign" or not isinstance(made.value, cst.Call):
             return False
-        definition = project.definition(self.module.callee(made.value))
+        definition = project.meanings.definition(self.module.callee(made.value))
         if definition is None or not isinstance(definition[1], ast.ClassDef) or _GPU.search(ast.unparse(definition[1])):
             return False
         moved = (f"{wrap.inner}.{way}" for way in ("to", "cuda"))
@@ -172,7 +172,7 @@ class LayersChangeAfterWrap(Rule):
         inner = argument(wrap.call, 0, "module")
         if project is None or inner is None or name not in (f"{wrap.outer}.module", wrap.inner):
             return False
-        found = project.method(self.module.constructed_by(inner), method)
+        found = project.classes.method(self.module.constructed_by(inner), method)
         return found is not None and any(_adds_layer(project, found[0].module, part) for part in walk(found[1]))
 
     def _wrapped_again(self, node: cst.CSTNode, wrap: Wrap) -> bool:
@@ -226,4 +226,4 @@ def _adds_layer(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
 def _is_layer(project: Project, facts: ModuleFacts, value: ast.expr) -> bool:
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda"):
         value = value.func.value
-    return isinstance(value, ast.Call) and is_module_class(project, project.meaning(facts, value.func))
+    return isinstance(value, ast.Call) and is_module_class(project, project.meanings.of(facts, value.func))

@@ -8,8 +8,8 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, model_path
-from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.never_none import needs_none
+from ddp_lint.view.wraps import Wrap, argument
 
 
 def _model_and_part(name: str) -> tuple[str, str]:

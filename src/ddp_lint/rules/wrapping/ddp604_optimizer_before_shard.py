@@ -8,10 +8,10 @@ from ddp_lint.findings import Applicability, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.optimizers import makes_optimizer, models_of
-from ddp_lint.source.edits import move_below
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wrap, argument, assigned_name
+from ddp_lint.view.edits import move_below
+from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
 _NAMES = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "fully_shard"}
 

@@ -4,9 +4,9 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.accumulation import is_backward, is_step, no_sync_of, under_no_sync
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants
+from ddp_lint.view.accumulation import is_backward, is_step, no_sync_of, under_no_sync
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "reduce")
 

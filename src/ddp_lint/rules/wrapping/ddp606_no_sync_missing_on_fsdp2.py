@@ -8,7 +8,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import literal_text
-from ddp_lint.source.wraps import Wrap
+from ddp_lint.view.wraps import Wrap
 
 
 class NoSyncMissingOnFsdp2(CallOnSharded):

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
-from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.view.wraps import Wrap, argument
 
 
 class ClipGradNormPerShard(CallOnSharded):

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, first_argument
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wrap
+from ddp_lint.view.wraps import Wrap
 
 
 class SyncBatchnormAfterShard(CallOnSharded):

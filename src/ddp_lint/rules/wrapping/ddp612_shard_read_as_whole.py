@@ -8,7 +8,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import Wrap, root_name
+from ddp_lint.view.wraps import Wrap, root_name
 
 _READS = ("item", "tolist")
 _CASTS = ("float", "bool", "int")

@@ -11,7 +11,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.wrapped_classes import SEARCHES, ddp_calls, wrapped_classes
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_true
-from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.view.wraps import Wrap, argument
 
 _TWICE = "its gradients are not averaged: rank 0 and rank 1 drift apart, or backward fails on every rank"
 _UNUSED = "backward fails on every rank"

@@ -9,7 +9,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, method_of, names_in, subtree
-from ddp_lint.source.wraps import Wrap
+from ddp_lint.view.wraps import Wrap
 
 #: What writes one value into a tensor, regardless of the generator.
 _FILLS = frozenset({"fill_", "zero_"})

@@ -6,7 +6,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 
 class AutogradGradOfParameters(Rule):

@@ -5,7 +5,7 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.source.wraps import root_name
+from ddp_lint.view.wraps import root_name
 
 
 class StepInGradientHook(Rule):

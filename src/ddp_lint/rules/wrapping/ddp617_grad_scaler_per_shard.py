@@ -5,9 +5,9 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import chosen_apart, exclusive
+from ddp_lint.source.control_flow import chosen_apart, opposed
 from ddp_lint.source.queries import calls_in, is_false
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.wraps import argument
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cuda.amp.grad_scaler.GradScaler")
 _SHARDED = "sharded_grad_scaler.ShardedGradScaler"
@@ -84,7 +84,8 @@ class GradScalerPerShard(Rule):
     ## When it is silent
 
     `ShardedGradScaler`, DDP and FSDP2 models, a scaler created with `enabled=False`, functions that create the kind of
-    scaler that the wrapper needs, and a scaler in an object that is created again after the model is sharded.
+    scaler that the wrapper needs, a scaler that the same test sends a run to which does not shard, and a scaler in an
+    object that is created again after the model is sharded.
 
     ## How to confirm
 
@@ -111,7 +112,7 @@ class GradScalerPerShard(Rule):
         for wrap in self.module.wraps.all:
             same_function = self.module.function_of(wrap.call) is here
             same_class = owner is not None and self.module.class_of(wrap.call) is owner
-            together = (same_function or same_class) and not exclusive(self.module, node, wrap.call)
+            together = (same_function or same_class) and not opposed(self.module, node, wrap.call)
             together = together and not chosen_apart(self.module, node, wrap.call)
             if wrap.kind == "fsdp1" and together and not self._is_replaced(node, wrap.call):
                 self.report(
@@ -128,5 +129,9 @@ class GradScalerPerShard(Rule):
         ``stepper = Stepper(GradScaler())``, then ``model = FSDP(model)`` and ``stepper = ShardedStepper()``."""
         around = next((up for up in self.module.ancestors(node) if isinstance(up, cst.Assign)), None)
         name = dotted(around.targets[0].target) if around is not None and around.value is not node else ""
-        later = self.module.bindings(name, wrap) if name else []
-        return any(b.value is not None and self.module.span(b.node).line > self.module.span(wrap).line for b in later)
+        bound = (
+            [b for b in self.module.bindings(name, wrap) if b.value is not None and b.node is not around]
+            if name
+            else []
+        )
+        return any(self.module.span(b.node).line > self.module.span(wrap).line for b in bound)

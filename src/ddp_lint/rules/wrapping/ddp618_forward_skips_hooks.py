@@ -6,7 +6,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wrap
+from ddp_lint.view.wraps import Wrap
 
 
 class ForwardSkipsHooks(CallOnSharded):

@@ -19,12 +19,12 @@ from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms, conditions, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, children, descendants
-from ddp_lint.source.wraps import argument, is_init
 from ddp_lint.tensors.callers import comes_first
 from ddp_lint.tensors.operations import is_average
+from ddp_lint.view.scopes import Binding
+from ddp_lint.view.wraps import argument, is_init
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
@@ -269,7 +269,7 @@ class AttributeBehindWrapper(Rule):
         if project is None:
             return frozenset()
         if (owner, name) not in self._set_by_bases:
-            bases = map(project.class_facts, project.lineage(self.module.name_of(owner))[1:])
+            bases = map(project.classes.find, project.classes.lineage(self.module.name_of(owner))[1:])
             methods = (m for facts in bases if facts is not None for n, m in facts.methods.items() if n != "__init__")
             self._set_by_bases[owner, name] = frozenset(a for m in methods for h, a in _set_in(m) if h == name)
         return self._set_by_bases[owner, name]

@@ -6,9 +6,9 @@ from ddp_lint.findings import Applicability, Edit, Fix
 from ddp_lint.knowledge import frameworks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.source.edits import remove_argument, set_argument
 from ddp_lint.source.queries import is_true, literal_text
-from ddp_lint.source.wraps import argument
+from ddp_lint.view.edits import remove_argument, set_argument
+from ddp_lint.view.wraps import argument
 
 _SEARCHING = {name: entry for entry in frameworks.every(lambda each: each.searching) for name in entry.names}
 

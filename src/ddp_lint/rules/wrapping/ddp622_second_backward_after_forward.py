@@ -12,14 +12,14 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.training import backwards_of
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import is_backward
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, parameters, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.source.wraps import Wrap, argument
 from ddp_lint.tensors.contexts import without_gradient
+from ddp_lint.view.accumulation import is_backward
+from ddp_lint.view.wraps import Wrap, argument
 
 _CONDITIONAL = (cst.If, cst.Else, cst.ExceptHandler, cst.MatchCase, cst.IfExp, cst.Lambda, cst.While)
 _LEAVES = (cst.Return, cst.Raise, cst.Continue, cst.Break)
@@ -155,7 +155,7 @@ class SecondBackwardAfterForward(Rule):
         """The arguments of a forward of which the model inside uses nothing but what it detaches."""
         model, project = argument(wrap.call, 0, "module"), self.module.project
         kind = self.module.constructed_by(model) if model is not None else ""
-        found = project.method(kind, "forward") if project is not None and kind else None
+        found = project.classes.method(kind, "forward") if project is not None and kind else None
         if found is None:
             return
         taken = [p.arg for p in parameters(found[1])][1:]

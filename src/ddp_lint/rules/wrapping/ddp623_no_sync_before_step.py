@@ -8,8 +8,8 @@ import libcst as cst
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.accumulation import is_step
 from ddp_lint.source.tree import descendants, subtree
+from ddp_lint.view.accumulation import is_step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,7 +142,7 @@ class ParametersNeverUsed(Rule):
         # Whether a name is read takes a search through the project: tested last.
         name_of_class = self.module.name_of(owner)
         if (
-            project.holding(_TOLD_LATER)
+            project.contents.holding(_TOLD_LATER)
             or name_of_class not in wrapped_classes(project) - searched_classes(project)
             or not _is_whole(project, name_of_class)
         ):
@@ -224,7 +224,11 @@ class ParametersNeverUsed(Rule):
     def _is_asked_for(self, owner: cst.ClassDef, name: str) -> bool:
         """Whether another class may use the layer, or set its switch: one that inherits from this one, or has it."""
         project = self.module.project
-        texts = (project.text(path) or "" for path in project.holding(owner.name.value)) if project is not None else ()
+        texts = (
+            (project.contents.text(path) or "" for path in project.contents.holding(owner.name.value))
+            if project is not None
+            else ()
+        )
         inherits = re.compile(rf"^class \w+\([^)]*\b{re.escape(owner.name.value)}\b", re.MULTILINE)
         other = re.compile(rf"(?<!\bself)\.{re.escape(name)}\b")
         return any(inherits.search(text) or other.search(text) for text in texts)
@@ -252,7 +256,7 @@ class ParametersNeverUsed(Rule):
         if name in self._read_here:  # as most are: known for all of them at once
             return True
         use = re.compile(rf"\b{re.escape(name)}\b{_NOT_ASSIGNED}")
-        texts = (project.text(path) or "" for path in project.holding(name))
+        texts = (project.contents.text(path) or "" for path in project.contents.holding(name))
         return any(_occurs(use, text) for text in texts)
 
     @functools.cached_property
@@ -278,15 +282,15 @@ def _occurs(use: re.Pattern[str], text: str) -> bool:
 def _is_whole(project: Project, name: str) -> bool:
     """Whether a class and all that it inherits from are in the project, down to `torch.nn.Module`, and none of it
     uses parameters but by their names."""
-    for ancestor in project.lineage(name):
-        facts = project.class_facts(ancestor)
+    for ancestor in project.classes.lineage(name):
+        facts = project.classes.find(ancestor)
         if facts is None:
             if ancestor not in ("torch.nn.Module", "object"):
                 return False
             continue
         if "" in facts.bases or _BY_OTHER_NAMES.search(_text_of(facts)):
             return False
-    found = project.method(name, "forward")
+    found = project.classes.method(name, "forward")
     return found is not None
 
 

@@ -17,9 +17,9 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.wraps import Wrap, argument, assigned_name
 from ddp_lint.tensors.callers import CallSite, call_sites, comes_first
 from ddp_lint.tensors.classes import is_module_class
+from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
 _DEPTH = 5  # steps from a value to the call that makes it
 #: Code that takes the prefix off, or puts it on.

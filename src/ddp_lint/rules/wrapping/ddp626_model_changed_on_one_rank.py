@@ -10,8 +10,8 @@ from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in, model_path
 from ddp_lint.source.tree import descendants
-from ddp_lint.source.wraps import Wrap
 from ddp_lint.tensors.classes import makes_module
+from ddp_lint.view.wraps import Wrap
 
 _GROWS = ("append", "insert", "add_module", "register_module", "register_parameter")
 

@@ -162,7 +162,10 @@ class AttributeOfGivenWrapper(Rule):
         project = self.module.project
         if read.attr in _ANSWERED or read.attr.startswith("_") or project is None:
             return False
-        return not any(read.attr in _set_in(project.text(path) or "") for path in project.holding(f".{read.attr}"))
+        return not any(
+            read.attr in _set_in(project.contents.text(path) or "")
+            for path in project.contents.holding(f".{read.attr}")
+        )
 
     def _report(self, facts: ModuleFacts, reads: list[ast.Attribute], parameter: str, handed: Handed) -> None:
         """One function, one finding: the first attribute raises, the others wait behind it."""

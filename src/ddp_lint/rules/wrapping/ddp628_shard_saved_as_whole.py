@@ -11,7 +11,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import owner_of
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.source.wraps import Wrap, argument
+from ddp_lint.view.wraps import Wrap, argument
 
 #: What makes whole tensors of shards, or takes the shards for what they are.
 _GATHERS = frozenset({"full_tensor", "get_model_state_dict", "get_state_dict", "unshard", "to_local"})

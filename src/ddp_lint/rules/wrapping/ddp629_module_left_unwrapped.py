@@ -16,8 +16,8 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.source.wraps import Wrap, unmoved
 from ddp_lint.tensors.classes import makes_module
+from ddp_lint.view.wraps import Wrap, unmoved
 
 #: What averages gradients, or broadcasts parameters, by hand.
 _BY_HAND = re.compile(

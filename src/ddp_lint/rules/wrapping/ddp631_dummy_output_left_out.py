@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 import collections
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ddp_lint.findings import Confidence
@@ -13,8 +13,8 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, names_in, walk
 
-#: A file without it has no dummies.
-#: By its first character, for which Python looks quickly; it may not be the last one of a longer number.
+#: A file without it has no dummies. By its first character, for which Python looks quickly; it may not be the last
+#: one of a longer number.
 _ZERO = re.compile(r"0(?<=\b0)(\.0*)? *\*|\* *0(\.0*)?\b")
 
 
@@ -130,7 +130,8 @@ class DummyOutputLeftOut(Rule):
     ## When it is silent
 
     Dummies of which no output is used: with frozen layers it is their forward alone that keeps the ranks in step;
-    outputs that the call for real data drops, too; modules that return one output.
+    outputs that the call for real data drops, too; modules that return one output; calls whose other outputs are used
+    for more than the product with zero.
 
     ## How to confirm
 
@@ -177,8 +178,9 @@ def _left_out(function: ast.AST) -> Iterator[tuple[_Unpacked, int, _Unpacked]]:
     several = {name: each for name, each in calls.items() if name and len(each) > 1}
     if not several:
         return
-    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    read = {name for node in nodes for name in _read(node)}
     zeroed = {name for node in nodes for name in _times_zero(node)}
+    behind = {unpacked.statement: rest for unpacked, rest in _with_rest(function, several.values())}
     for each in several.values():
         takers: dict[tuple[int, int], _Unpacked] = {}
         for call in each:
@@ -186,10 +188,44 @@ def _left_out(function: ast.AST) -> Iterator[tuple[_Unpacked, int, _Unpacked]]:
                 if name in read and name != "_":
                     takers.setdefault((place, len(call.names)), call)
         for dummy in each:
+            used = zeroed.intersection(dummy.names)
+            if not used or any(_is_used(name, behind.get(dummy.statement, ())) for name in used):
+                continue
             for place, name in enumerate(dummy.names):
                 real = takers.get((place, len(dummy.names)))
-                if name not in read and real is not None and not zeroed.isdisjoint(dummy.names):
+                if name not in read and real is not None:
                     yield dummy, place, real
+
+
+def _with_rest(
+    function: ast.AST, calls: Iterable[Iterable[_Unpacked]]
+) -> Iterator[tuple[_Unpacked, Sequence[ast.stmt]]]:
+    """The calls with the statements that follow them in their block."""
+    wanted = {unpacked.statement: unpacked for each in calls for unpacked in each}
+    for node in (function, *inside(function)):
+        blocks = [
+            block for name in ("body", "orelse", "finalbody") if isinstance(block := getattr(node, name, None), list)
+        ]
+        for block in blocks:
+            for place, statement in enumerate(block):
+                if statement in wanted:
+                    yield wanted[statement], block[place + 1 :]
+
+
+def _is_used(name: str, statements: Iterable[ast.stmt]) -> bool:
+    """Whether statements read a name otherwise than times zero before one binds it again: it is no dummy's output."""
+    for statement in statements:
+        nodes = list(walk(statement))
+        nothing = {id(each) for node in nodes for side in _zero_sides(node) for each in walk(side)}
+        if any(name in _read(node) and id(node) not in nothing for node in nodes):
+            return True
+        if any(isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) for node in nodes):
+            return False
+    return False
+
+
+def _read(node: ast.AST) -> Sequence[str]:
+    return (node.id,) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else ()
 
 
 def _unpacked(node: ast.AST) -> _Unpacked | None:
@@ -201,8 +237,12 @@ def _unpacked(node: ast.AST) -> _Unpacked | None:
 
 def _times_zero(node: ast.AST) -> frozenset[str]:
     """The names in what is multiplied by zero: ``0.0 * x.mean()``."""
+    return frozenset().union(*map(names_in, _zero_sides(node)))
+
+
+def _zero_sides(node: ast.AST) -> Sequence[ast.expr]:
+    """What is multiplied by zero."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
-        return frozenset()
+        return ()
     sides = (node.left, node.right), (node.right, node.left)
-    zero = (other for one, other in sides if isinstance(one, ast.Constant) and one.value == 0)
-    return frozenset().union(*map(names_in, zero))
+    return [other for one, other in sides if isinstance(one, ast.Constant) and one.value == 0]

@@ -15,13 +15,13 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import model_path
 from ddp_lint.source.tree import descendants, subtree
-from ddp_lint.source.wraps import Wrap, unmoved
+from ddp_lint.view.wraps import Wrap, unmoved
 
 #: apex's wrapper of that name does not raise.
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 #: Methods that leave it at what the parameters require, whatever they return.
 _KEEP = frozenset(
-    {*table("tensors")["layers"]["returning_module"], "load_state_dict", "state_dict"} - {"requires_grad_"}
+    {*table("tensors")["layers"]["returning_module"], "load_state_dict", "state_dict"} - {"requires_grad_", "apply"}
 )
 _EVERY = ("parameters", "named_parameters")
 

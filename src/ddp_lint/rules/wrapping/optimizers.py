@@ -11,11 +11,12 @@ from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import given_for
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, statements
 from ddp_lint.source.tree import subtree
-from ddp_lint.source.wraps import argument
+from ddp_lint.view import Module
+from ddp_lint.view.wraps import argument
 
 _TAKES = ("parameters", "named_parameters")
 
@@ -83,7 +84,7 @@ def _taken(project: Project, facts: ModuleFacts, function: FunctionNode, depth: 
         given = {dotted_ast(a) for a in (*call.args, *(k.value for k in call.keywords))} & names
         if method in _TAKES and owner in names:
             found.add(owner)
-        inner = project.definition(project.meaning(facts, call.func)) if given and depth else None
+        inner = project.meanings.definition(project.meanings.of(facts, call.func)) if given and depth else None
         if inner is not None and isinstance(inner[1], ast.FunctionDef):
             taken = _taken(project, inner[0], inner[1], depth - 1)
             places = [p.arg for p in parameters(inner[1])]

@@ -10,7 +10,8 @@ from ddp_lint.knowledge import communication, frameworks
 from ddp_lint.launch.started import launched_under
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
+from ddp_lint.view import Module
 
 #: The names of such methods, each with what is known of it.
 PREPARING = {name: entry for entry in frameworks.every(lambda each: each.wrapping_method) for name in entry.names}

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import dotted
-from ddp_lint.source.wraps import Wrap
+from ddp_lint.view.wraps import Wrap
 
 
 class CallOnSharded(Rule):

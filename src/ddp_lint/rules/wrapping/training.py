@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from ddp_lint.source import Module, dotted
-from ddp_lint.source.accumulation import is_backward
+from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, children, descendants
 from ddp_lint.tensors.contexts import without_gradient
+from ddp_lint.view import Module
+from ddp_lint.view.accumulation import is_backward
 
 #: Names of which a statement may mention one that are looked up one by one; with more, all statements are gone through.
 _FEW = 8

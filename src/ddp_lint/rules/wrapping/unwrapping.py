@@ -9,11 +9,12 @@ import libcst as cst
 
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.project.facts import ClassFacts
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.scopes import Binding
 from ddp_lint.source.syntax import FunctionNode
+from ddp_lint.view import Module
+from ddp_lint.view.scopes import Binding
 
 #: Names of functions and methods that return the module inside a wrapper.
 UNWRAPPING = frozenset((*table("wrappers")["unwrapping"], *frameworks.every(lambda each: each.unwrapping)))
@@ -78,7 +79,7 @@ class Unwrapping:
         if owner is None or project is None:
             return ""
         if (owner, name) not in self._properties:
-            bases = map(project.class_facts, project.lineage(self._module.name_of(owner)))
+            bases = map(project.classes.find, project.classes.lineage(self._module.name_of(owner)))
             found = ((facts, facts.methods[name]) for facts in bases if facts is not None and name in facts.methods)
             facts, method = next(found, (None, None))
             given = _property_of(method) if method is not None else None
@@ -94,7 +95,7 @@ class Unwrapping:
             return _own(value.value)
         if isinstance(value, ast.Call) and value.args:
             project = self._module.project
-            helper = project.meaning(facts.module, value.func) if project is not None else ""
+            helper = project.meanings.of(facts.module, value.func) if project is not None else ""
             strips = last_part(value.func) in UNWRAPPING or self._takes_off(helper)
             return _own(value.args[0]) if strips else ""
         return ""
@@ -129,7 +130,7 @@ class Unwrapping:
     def _takes_off(self, name: str) -> bool:
         if name and name not in self._strips:
             project = self._module.project
-            found = project.definition(project.canonical(name)) if project is not None else None
+            found = project.meanings.definition(project.meanings.canonical(name)) if project is not None else None
             definition = found[1] if found is not None else None
             self._strips[name] = isinstance(definition, ast.FunctionDef) and _takes_wrapper_off(definition)
         return bool(name) and self._strips[name]

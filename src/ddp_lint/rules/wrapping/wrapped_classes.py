@@ -47,10 +47,10 @@ def ddp_calls(project: Project) -> tuple[tuple[ModuleFacts, ast.Call], ...]:
 
 
 def _ddp_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
-    for path in project.holding(_DDP.rpartition(".")[2]):
-        facts = project.facts_of(path)
+    for path in project.contents.holding(_DDP.rpartition(".")[2]):
+        facts = project.modules.facts_of(path)
         for node in walk(facts.tree) if facts is not None and not facts.source.is_test else ():
-            if facts is not None and isinstance(node, ast.Call) and project.meaning(facts, node.func) == _DDP:
+            if facts is not None and isinstance(node, ast.Call) and project.meanings.of(facts, node.func) == _DDP:
                 yield facts, node
 
 
@@ -83,15 +83,15 @@ def _given_to_ddp(project: Project) -> Iterator[tuple[str, bool]]:
     for facts, call in _preparing_calls(project):
         for given in call.args:
             for kind in _kinds(project, facts, call, given):
-                yield kind, bool(project.holding(_SETTINGS))
+                yield kind, bool(project.contents.holding(_SETTINGS))
 
 
 def _preparing_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
     """The calls by which a framework wraps what they get in plain DDP: ``accelerator.prepare(model, optimizer)``."""
     for name, entry in PREPARING.items():
         of, _, method = name.rpartition(".")
-        for path in project.holding(f"{method}("):
-            facts = project.facts_of(path)
+        for path in project.contents.holding(f"{method}("):
+            facts = project.modules.facts_of(path)
             if facts is None or facts.source.is_test or any(word in facts.file.code for word in entry.unless):
                 continue
             calls = (call for call in calls_below(facts.tree) if last_part(call.func) == method)
@@ -138,12 +138,12 @@ def _prepared_attributes(project: Project) -> Iterator[tuple[str, str]]:
             targets = target.elts if isinstance(target, ast.Tuple) else [target]
             for to, given in zip(targets, call.args, strict=False):
                 if owner is not None and of_self(dotted_ast(to)) and dotted_ast(to) == dotted_ast(given):
-                    yield from ((base, dotted_ast(to)) for base in project.lineage(owner.name)[1:])
+                    yield from ((base, dotted_ast(to)) for base in project.classes.lineage(owner.name)[1:])
 
 
 def _around(project: Project, facts: ModuleFacts, call: ast.Call) -> tuple[FunctionNode | None, ClassFacts | None]:
     classes = [block for block in blocks_at(facts.tree, call.lineno) if isinstance(block, ast.ClassDef)]
-    owner = project.class_of(facts, classes[-1]) if classes else None
+    owner = project.classes.of(facts, classes[-1]) if classes else None
     return function_at(facts.tree, call.lineno), owner
 
 
@@ -161,8 +161,8 @@ def _kinds(project: Project, facts: ModuleFacts, call: ast.Call, wrapped: ast.ex
 def _parts(project: Project, name: str) -> Iterator[str]:
     """The classes of the modules that a class makes in its constructor, or by its methods and the functions that this
     one calls."""
-    for ancestor in project.lineage(name):
-        facts = project.class_facts(ancestor)
+    for ancestor in project.classes.lineage(name):
+        facts = project.classes.find(ancestor)
         for method in facts.methods.values() if facts is not None else ():
             if facts is not None and (method.name == "__init__" or _BUILDS.match(method.name)):
                 yield from _made_in(project, facts.module, method, _DEPTH)
@@ -173,8 +173,8 @@ def _made_in(project: Project, facts: ModuleFacts, function: ast.AST, depth: int
     gives the class: ``self._make_layer(Bottleneck, 64)``."""
     for call in calls_below(function):
         for part in (call.func, *call.args):
-            made = project.meaning(facts, part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
-            found = project.definition(made) if made else None
+            made = project.meanings.of(facts, part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
+            found = project.meanings.definition(made) if made else None
             if found is not None and isinstance(found[1], ast.ClassDef) and is_module_class(project, made):
                 yield made
             elif found is not None and part is call.func and depth and found[1] is not function:

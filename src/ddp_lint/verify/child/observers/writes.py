@@ -84,7 +84,7 @@ class Writes(Observer):
         if self.recorder.phase != "forward":
             self.recorder.parameters_written = True
         for place, version in zip(places, versions, strict=True):
-            through_data = place.tensor._version == version
+            through_data = place.tensor._version == version  # autograd cannot know of it
             if place.role == "buffer":
                 self._own.add(pointer(place.tensor))
             elif through_data and pointer(place.tensor) in self._used and self.recorder.phase != "after_backward":
@@ -97,7 +97,6 @@ class Writes(Observer):
                 role=place.role,
                 wrap=place.wrap,
                 numbers=numbers,
-                through_data=through_data,
                 sharded=place.sharded and not self._gathered(place),
                 computed_with=pointer(place.tensor) in self._computed_with,
             )

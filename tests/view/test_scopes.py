@@ -8,8 +8,9 @@ import libcst as cst
 import pytest
 
 from ddp_lint.project import Project
-from ddp_lint.source import Module, SourceFile
+from ddp_lint.source import SourceFile
 from ddp_lint.source.tree import descendants
+from ddp_lint.view import Module
 
 TEXT = """\
 import torch
@@ -84,7 +85,7 @@ def module(tmp_path: pathlib.Path) -> Module:
     path = tmp_path / "a.py"
     path.write_text(TEXT)
     project = Project(tmp_path)
-    facts = project.facts_of(path)
+    facts = project.modules.facts_of(path)
     assert facts is not None
     file = SourceFile("a.py", TEXT)
     return Module(file, cst.parse_module(TEXT), facts.imports, name="a", project=project, path=path)

@@ -8,7 +8,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Edit, Span
-from ddp_lint.source.module import Module
+from ddp_lint.view.module import Module
 
 
 def replace(module: Module, node: cst.CSTNode, text: str) -> Edit:

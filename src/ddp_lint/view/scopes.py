@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from ddp_lint.project.types import is_class_name, named
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.tree import children, dotted, parameters_of, positional_of
 
 if TYPE_CHECKING:
-    from ddp_lint.source.module import Module
+    from ddp_lint.view.module import Module
 
-Scope = cst.Module | cst.ClassDef | cst.FunctionDef | cst.Lambda | cst.ListComp | cst.SetComp | cst.DictComp
 _SCOPES = (cst.Module, cst.FunctionDef, cst.Lambda, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _DEFINITIONS = {*_SCOPES, cst.ClassDef}
@@ -250,8 +250,6 @@ class Scopes:
 
     def annotated(self, annotation: cst.BaseExpression) -> str:
         """The canonical name of the class that an annotation names, through quotes, `Optional` and ``| None``."""
-        from ddp_lint.project.types import is_class_name, named
-
         parts = named(parse_expression(self._module.code(annotation)))
         names = (self._module.meaning(ast.unparse(part)) for part in parts)
         return next((name for name in names if is_class_name(name)), "")

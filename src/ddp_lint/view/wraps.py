@@ -6,21 +6,18 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.frameworks import Kind, wrappers
 from ddp_lint.project.handed_on import ASKING, ASKS, Given, Handed, given_wrapped, keywords_given, wrapping_functions
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
+from ddp_lint.project.project_names import Wrapping
 from ddp_lint.source.control_flow import arms, conditions, conjuncts, exclusive
-from ddp_lint.source.module import Module, dotted
-from ddp_lint.source.tree import descendants, names_in, positional_of, subtree
-
-if TYPE_CHECKING:
-    from ddp_lint.findings import Span
-    from ddp_lint.project.project_names import Wrapping
+from ddp_lint.source.tree import descendants, dotted, names_in, positional_of, subtree
+from ddp_lint.view.module import Module
 
 _KINDS: tuple[Kind, ...] = ("ddp", "fsdp1", "fsdp2")
 #: From so many wraps of one name on they are looked up by where they are.

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.source import Module, dotted
+from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called
+from ddp_lint.view import Module
 
 
 def is_backward(call: cst.Call) -> bool:

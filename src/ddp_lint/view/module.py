@@ -17,21 +17,19 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
-from ddp_lint.source.closures import Closures
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.project_names import Listed
+from ddp_lint.project.types import Types
+from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.positions import Place, Positions
-from ddp_lint.source.scopes import Binding, Scopes
 from ddp_lint.source.tree import called, calls_as_run, children, dotted, subtree
+from ddp_lint.view.closures import Closures
+from ddp_lint.view.scopes import Binding, Scopes
 
 if TYPE_CHECKING:
-    from ddp_lint.project import Project
-    from ddp_lint.project.facts import ModuleFacts
-    from ddp_lint.project.project_names import Listed
-    from ddp_lint.project.types import Types
-    from ddp_lint.source.file import SourceFile
-    from ddp_lint.source.wraps import Wraps
-
-__all__ = ["Module", "dotted"]
+    from ddp_lint.view.wraps import Wraps
 
 N = TypeVar("N", bound=cst.CSTNode)
 
@@ -243,7 +241,7 @@ class Module:
     @functools.cached_property
     def wraps(self) -> Wraps:
         """Where the file wraps modules for several ranks."""
-        from ddp_lint.source.wraps import Wraps
+        from ddp_lint.view.wraps import Wraps
 
         return Wraps(self)
 
@@ -258,7 +256,7 @@ class Module:
     @functools.cached_property
     def facts(self) -> ModuleFacts | None:
         """The whole file by its `ast`, elided definitions included; None when `ast` cannot parse it."""
-        return self.project.facts_of(self.path) if self.project is not None and self.path is not None else None
+        return self.project.modules.facts_of(self.path) if self.project is not None and self.path is not None else None
 
     @functools.cached_property
     def types(self) -> Types | None:
@@ -268,7 +266,7 @@ class Module:
         """The table of import statements as they are meant in this file."""
         if self.project is None or self.path is None:
             return ImportTable.of(tree, self.name, False)
-        return self.project.imports(tree, self.path, self.file.text)
+        return self.project.modules.imports(tree, self.path, self.file.text)
 
     def qualified(self, node: cst.CSTNode | None) -> str:
         """The canonical dotted name that an expression refers to through this file's imports.
@@ -302,20 +300,20 @@ class Module:
                 return ""
             target = f"{own}.{rest}" if rest else own
         if self.project is not None:
-            target = self.project.canonical(target)
+            target = self.project.meanings.canonical(target)
         return canonical(target)
 
     def _imported(self, name: str) -> str | None:
         target = self.imports.resolve(name)
         if target is None and self.imports.stars and self.project is not None:
             own = self.facts is not None and name.partition(".")[0] in self.facts.definitions
-            return None if own else self.project.star_target(self.imports, name)
+            return None if own else self.project.meanings.star_target(self.imports, name)
         return target
 
     def meaning(self, name: str) -> str:
         """The canonical name that a dotted name has at the top level of this file: imported, or defined here."""
         if self.project is not None and self.facts is not None:
-            return self.project.meaning(self.facts, name)
+            return self.project.meanings.of(self.facts, name)
         return canonical(self.imports.resolve(name) or "")
 
     def listed(self, key: Literal["ranks", "wrappers", "collectives"], node: cst.CSTNode) -> str:
@@ -337,7 +335,7 @@ class Module:
     def bindings(self, target: cst.BaseExpression | str, at: cst.CSTNode | None = None) -> list[Binding]:
         """Where a name, a dotted name or ``self.x`` is bound, as seen from `at` (default: from `target`).
 
-        All bindings of its scope in source order; ``self.x``: those of the class. See `source.scopes.Binding`.
+        All bindings of its scope in source order; ``self.x``: those of the class. See `view.scopes.Binding`.
         """
         if isinstance(target, str):
             return self.scopes.bindings(target, at or self.tree)
@@ -406,7 +404,7 @@ class Module:
                 local.append(here)
                 continue
             name = self.qualified(argument.value) or self.meaning(dotted(argument.value))
-            if name and (name == base or (self.project is not None and self.project.subclass_of(name, base))):
+            if name and (name == base or (self.project is not None and self.project.classes.subclass_of(name, base))):
                 return local, True
         return local, False
 

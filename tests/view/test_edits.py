@@ -6,10 +6,10 @@ import libcst as cst
 import pytest
 
 from ddp_lint.fixes import apply_edits
-from ddp_lint.source.edits import add_argument, remove_argument
 from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.module import Module
+from ddp_lint.view.edits import add_argument, remove_argument
+from ddp_lint.view.module import Module
 
 
 def parsed(text: str) -> tuple[Module, cst.Call]:

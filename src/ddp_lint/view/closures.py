@@ -14,13 +14,13 @@ from ddp_lint.source.tree import called
 
 
 class Scopes(Protocol):
-    """What says where a name is bound: `source.scopes.Scopes`."""
+    """What says where a name is bound: `view.scopes.Scopes`."""
 
     def scope_of(self, name: str, at: cst.CSTNode) -> cst.CSTNode | None: ...
 
 
 class Code(Protocol):
-    """What is asked of a file: `source.module.Module`."""
+    """What is asked of a file: `view.module.Module`."""
 
     @property
     def scopes(self) -> Scopes: ...
