@@ -157,13 +157,18 @@ _FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(p.name for p in _FIXTURES.iterdir() if p.is_dir()))
-def test_fixes_of_rules_parse_settle_and_mend(family: str) -> None:
-    """On every fixture: the fixed file parses, a second run changes nothing, and no fixed finding is found again."""
-    for path in sorted((_FIXTURES / family).rglob("*.py")):
-        codes = frozenset(all_rules())
-        settings = Settings(path.parent, codes)
-        text = path.read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    "case",
+    sorted(p for p in _FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == ".py"),
+    ids=lambda p: f"{p.parent.name}/{p.name}",
+)
+def test_fixes_of_rules_parse_settle_and_mend(case: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """On every fixture: the fixed file parses, a second run changes nothing, and no fixed finding is found again. A
+    file is a project of its own: all others of its family would be read again for each text."""
+    root = case if case.is_dir() else tmp_path
+    settings = Settings(root, frozenset(all_rules()))
+    for file in sorted(case.rglob("*.py")) if case.is_dir() else [case]:
+        path, text = root / file.relative_to(case if case.is_dir() else case.parent), file.read_text(encoding="utf-8")
 
         @functools.cache  # a text is asked for again and again
         def check(content: str, path: pathlib.Path = path, settings: Settings = settings) -> list[Finding]:
@@ -181,15 +186,15 @@ def test_fixes_of_rules_parse_settle_and_mend(family: str) -> None:
         assert all(after[code] < was[code] for code in mended), f"{path}: {was} -> {after} by {mended}"
 
 
-def test_reentrant_checkpoints_of_one_layer_change_together() -> None:
+def test_reentrant_checkpoints_of_one_layer_change_together(tmp_path: pathlib.Path) -> None:
     """One that stays reentrant still marks the parameter ready twice, though nothing repeats any more."""
     fixture = (_FIXTURES / "wrapping" / "DDP613.py").read_text(encoding="utf-8")
     twice = fixture[: fixture.index("class Once")] + "\n\ndef wraps(net):\n    return DDP(net)\n"
-    found = check_text(twice, pathlib.Path("t.py"), Settings(pathlib.Path.cwd(), frozenset({"DDP613"}))).findings
+    found = check_text(twice, tmp_path / "t.py", Settings(tmp_path, frozenset({"DDP613"}))).findings
     assert "use_reentrant=True" not in fixed(twice, found, unsafe=True).text
 
 
-def test_an_optimizer_is_shown_below_the_wrap_and_never_moved() -> None:
+def test_an_optimizer_is_shown_below_the_wrap_and_never_moved(tmp_path: pathlib.Path) -> None:
     text = "\n".join(
         [
             "import torch",
@@ -203,8 +208,8 @@ def test_an_optimizer_is_shown_below_the_wrap_and_never_moved() -> None:
             "",
         ]
     )
-    settings = Settings(pathlib.Path.cwd(), frozenset({"DDP604"}))
-    (found,) = check_text(text, pathlib.Path("t.py"), settings).findings
+    settings = Settings(tmp_path, frozenset({"DDP604"}))
+    (found,) = check_text(text, tmp_path / "t.py", settings).findings
     assert fixed(text, [found], unsafe=True).text == text
     assert found.fix is not None
     lines = apply_edits(text, found.fix.edits).splitlines()

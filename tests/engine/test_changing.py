@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pathlib
 import random
+import shutil
 from typing import Any
 
 import pytest
 
-from ddp_lint.config import Configuration, Overrides
+from ddp_lint.config import Configuration, Overrides, Settings
 from ddp_lint.divergence.frame import Frame, span_of
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.summaries import Summaries
@@ -41,8 +42,7 @@ LINES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", PROJECTS)
 def test_after_any_changes_the_findings_are_those_of_a_new_run(folder: str, tmp_path: pathlib.Path) -> None:
-    texts = {path: path.read_text() for path in sorted((FIXTURES / folder).rglob("*.py"))}
-    settings = Configuration(Overrides(select=("ALL",), preview=True)).of(FIXTURES / folder)
+    texts, settings = copied(folder, tmp_path)
     kept = Checker(settings, changing=True)
     chance = random.Random(folder)
     for path, text in texts.items():
@@ -61,8 +61,7 @@ def test_after_any_changes_the_findings_are_those_of_a_new_run(folder: str, tmp_
 @pytest.mark.parametrize("folder", PROJECTS)
 def test_after_edits_within_lines_the_findings_are_those_of_a_new_run(folder: str, tmp_path: pathlib.Path) -> None:
     """What rests on other functions of an edited file is kept."""
-    texts = {path: path.read_text() for path in sorted((FIXTURES / folder).rglob("*.py"))}
-    settings = Configuration(Overrides(select=("ALL",), preview=True)).of(FIXTURES / folder)
+    texts, settings = copied(folder, tmp_path)
     kept = Checker(settings, changing=True)
     chance = random.Random(folder)
     for path, text in texts.items():
@@ -83,6 +82,17 @@ def test_after_edits_within_lines_the_findings_are_those_of_a_new_run(folder: st
             new.change(other, file_of(new, other, text))
         assert {p: found(kept, p, t) for p, t in texts.items()} == {p: found(new, p, t) for p, t in texts.items()}
     assert grafted
+
+
+def copied(folder: str, place: pathlib.Path) -> tuple[dict[pathlib.Path, str], Settings]:
+    """The texts of a project of the fixtures, as a project of its own: not one of all files around the fixtures."""
+    root = place / "project"
+    shutil.copytree(FIXTURES / folder, root)
+    if not (root / "ddp-lint.toml").exists():
+        (root / "pyproject.toml").write_text("")
+    settings = Configuration(Overrides(select=("ALL",), preview=True)).of(root)
+    assert settings.root == root
+    return {path: path.read_text() for path in sorted(root.rglob("*.py"))}, settings
 
 
 def found(checker: Checker, path: pathlib.Path, text: str) -> tuple[Finding, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 from collections.abc import Iterator
 
@@ -27,12 +28,18 @@ FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 CASES = sorted(p for p in FIXTURES.glob("*/DDP*") if p.is_dir() or p.suffix == ".py")
 
 
+@functools.cache
+def project_at(root: pathlib.Path) -> Project:
+    """One for all files of a project, with and without focus: what does not depend on the focus is found once."""
+    return Project(root)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_focus_changes_no_finding(case: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = case if case.is_dir() else case.parent
     monkeypatch.chdir(root)
-    project = Project(root)  # one for both: what does not depend on the focus is found once
+    project = project_at(root)
     for path in sorted(case.rglob("*.py")) if case.is_dir() else [case]:
         assert found(path, focus=True, project=project) == found(path, focus=False, project=project)
 

@@ -149,9 +149,9 @@ def test_syntax_newer_than_the_running_python(tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(from_grammar())
-def test_generated_programs(text: str) -> None:
+def test_generated_programs(tmp_path: pathlib.Path, text: str) -> None:
     # The words of all rules in a comment: none of them passes the file by.
-    report = check_text(text + "\n#" + WORDS, pathlib.Path("generated.py"), Settings(pathlib.Path.cwd(), ALL))
+    report = check_text(text + "\n#" + WORDS, tmp_path / "generated.py", Settings(tmp_path, ALL))
     assert not report.errors
     assert not [f for f in report.findings if f.code == "DDP001"]
 

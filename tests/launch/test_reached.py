@@ -6,8 +6,12 @@ import pathlib
 
 import pytest
 
-from ddp_lint.launch.reached.walk import is_never_reached_from_programs, is_reached_from
+from ddp_lint.launch.reached import walk
+from ddp_lint.launch.reached.names import FileNames, names_of
+from ddp_lint.launch.reached.walk import is_never_reached_from_programs, is_reached_from, reached
 from ddp_lint.project import Project
+from ddp_lint.project.changing import change
+from ddp_lint.source import SourceFile
 
 #: The function that is asked about is in `parts/losses.py`, beside one that is called.
 LOSSES = """import torch
@@ -209,3 +213,30 @@ def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: b
         "show.py": f"{START}{program}\n",
     }
     assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left
+
+
+def test_an_edit_reads_and_walks_no_more_than_it_changes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"losses.py": LOSSES, "train.py": f"from losses import used{START}used(1)\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    project, read = Project(tmp_path, changing=True), list[str]()
+
+    def reading(text: str) -> FileNames | None:
+        read.append(text)
+        return names_of(text)
+
+    monkeypatch.setattr(walk, "names_of", reading)
+
+    def after(edited: str) -> tuple[bool, int]:
+        """Whether `total` is reached after an edit of the program, and how many files were read for that."""
+        read.clear()
+        change(project, tmp_path / "train.py", SourceFile.of_text("train.py", edited, "train.py"))
+        return reached(project).has(("losses.py", "total")), len(read)
+
+    assert after(files["train.py"]) == (False, 2)
+    known = reached(project)
+    assert after(f"# Said above.\n{files['train.py']}") == (False, 0)
+    assert reached(project) is known
+    assert after(files["train.py"].replace("used", "total")) == (True, 1)

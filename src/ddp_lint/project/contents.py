@@ -123,12 +123,14 @@ class Contents:
     def says(self, words: str, path: str) -> bool:
         """Whether the text of a file has the words."""
         inside = self._paths.relative(path)
-        self._results.note(f"{SAYS}:{words}:{inside}")
         is_known = f"file:{inside}" in self._results.known_answers
         if not self._results.is_changing and path not in self._held and is_known and words.isascii():
-            return self._words.holds(path, words)  # its digest is known, so that it need not be decoded again
-        file = self.read(path)
-        return file is not None and words in file.text
+            says = self._words.holds(path, words)  # its digest is known, so that it need not be decoded again
+        else:
+            file = self.read(path)
+            says = file is not None and words in file.text
+        self._results.ask(f"{SAYS}:{words}:{inside}", str(int(says)))
+        return says
 
     def searched(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The words that were searched for since the last call, each with the paths below the root that hold it."""

@@ -154,11 +154,15 @@ class KeptResults:
 
     # ---- files that change
 
-    def forget_answers_about(self, inside: str) -> list[str]:
-        """The questions about a file, by its path below the root, that kept results depend on; their answers are
-        forgotten."""
-        self.forget_answers(question for question in self.known_answers if question.endswith(f":{inside}"))
-        return [item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}")]
+    def forget_answers_about(self, inside: str) -> dict[str, str | None]:
+        """The questions about a file, by its path below the root, that kept results depend on, with the answers until
+        now, which are forgotten."""
+        before = {
+            question: answer for question, answer in self.known_answers.items() if question.endswith(f":{inside}")
+        }
+        self.forget_answers(before)
+        asked = (item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}"))
+        return {question: before.get(question) for question in asked}
 
     def forget_answers(self, questions: Iterable[str]) -> list[str]:
         """Questions that were answered are to be answered anew."""

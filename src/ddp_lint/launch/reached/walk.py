@@ -131,9 +131,14 @@ def _bodies_of(project: Project) -> Bodies | None:
     files = [inside for inside in project.contents.named("*.py") if place_kind(inside) != "test"]
     if len(files) > _FILES:
         return None
-    tables = {inside: found for inside in files if (found := _names(project, inside)) is not None}
+    tables = {inside: found for inside in files if (found := _names_in(project, inside)) is not None}
     with project.recording(apart=True):  # where modules lie follows from the names of the files
         return Bodies(project, tables)
+
+
+def _names_in(project: Project, inside: str) -> FileNames | None:
+    """What a file names: it is read again only after it has changed, not with each change of another one."""
+    return project.remember(("names of bodies", inside), lambda: _names(project, inside))
 
 
 def _names(project: Project, inside: str) -> FileNames | None:
