@@ -224,12 +224,14 @@ def _with_programs(project: Project, facts: ModuleFacts) -> Iterator[ModuleFacts
         yield from programs(project, facts.name, holding=("__main__", "parse_args"))
 
 
-def launched(project: Project, facts: ModuleFacts, local_rank: str) -> Launch | None:
+def launched(project: Project, facts: ModuleFacts, local_rank: str, *, several: bool = False) -> Launch | None:
     """The first command in a file itself, the scripts and the texts of the project that starts the file, or else a
-    program that imports it, by a launcher that passes the local rank in one way (`Start.local_rank`)."""
+    program that imports it, by a launcher that passes the local rank in one way (`Start.local_rank`); with `several`
+    one that may start more than one process."""
     own = facts.source.inside
     every = ((own, _starts_in(project, own)), *_scripts(project), *_texts(project))
     among = [(script, s) for script, found in every for s in found if s.local_rank == local_rank and not s.said]
+    among = [(script, start) for script, start in among if not several or start.how == "several"]
     for program in _with_importers(project, facts) if among else ():
         inside = program.source.inside
         same = frozenset(project.contents.named(posixpath.basename(inside).lower()))

@@ -43,14 +43,24 @@ def requires_older(project: Project, package: str, version: str) -> bool:
         python = _oldest_python(package, wanted)
         if python and any(number < python for text in texts for number in _pythons(text)):
             return True  # under which no such release can be installed
-        pages = _texts(project, _PAGES, _PAGE_FOLDERS)
-        made = [_numbers(each["number"]) for text in pages for each in _CREATED.finditer(text)]
-        if python and made and max(made) < python:
-            return True
-        named = [number for text in pages for number in _named_versions(text, package)]
-        return bool(named) and max(named) < wanted
+        return _name_older(_texts(project, _PAGES, _PAGE_FOLDERS), package, wanted)
 
     return project.remember(("requires older", package, version), found)
+
+
+def page_requires_older(project: Project, inside: str, package: str, version: str) -> bool:
+    """Whether a page of the project, by its path below the root, names versions of a package below one alone."""
+    text = project.contents.text(project.root / inside) or ""
+    return _name_older([text], package, _numbers(version))
+
+
+def _name_older(pages: list[str], package: str, version: tuple[int, ...]) -> bool:
+    python = _oldest_python(package, version)
+    made = [_numbers(each["number"]) for text in pages for each in _CREATED.finditer(text)]
+    if python and made and max(made) < python:
+        return True
+    named = [number for text in pages for number in _named_versions(text, package)]
+    return bool(named) and max(named) < version
 
 
 def _oldest_python(package: str, version: tuple[int, ...]) -> tuple[int, ...]:
