@@ -18,6 +18,7 @@ _LIST_FOLDERS = ("", "requirements")
 #: Pages that say by what the project was made or is installed: ``PyTorch 1.8.1``, ``pip install torch==1.8.1``.
 _PAGES = "readme* install*"
 _PAGE_FOLDERS = ("", "docs")
+_PAGE_ENDS = (".md", ".rst", ".txt")
 #: What a package is called elsewhere than in pip's files: in conda's, and in prose.
 _NAMES_OF = {"torch": "(?:py)?torch"}
 
@@ -50,8 +51,8 @@ def requires_older(project: Project, package: str, version: str) -> bool:
 
 def page_requires_older(project: Project, inside: str, package: str, version: str) -> bool:
     """Whether a page of the project, by its path below the root, names versions of a package below one alone."""
-    text = project.contents.text(project.root / inside) or ""
-    return _name_older([text], package, _numbers(version))
+    text = project.contents.text(project.root / inside) if inside.lower().endswith(_PAGE_ENDS) else None
+    return text is not None and _name_older([text], package, _numbers(version))
 
 
 def _name_older(pages: list[str], package: str, version: tuple[int, ...]) -> bool:
