@@ -231,11 +231,15 @@ def _with_programs(
         yield from find(project, facts.name, holding=("__main__", "parse_args"))
 
 
-def launched(project: Project, facts: ModuleFacts, local_rank: str) -> Launch | None:
+def launched(project: Project, facts: ModuleFacts, local_rank: str, *, several: bool = False) -> Launch | None:
     """The first command in a file itself, the scripts and the texts of the project that starts the file, or else a
-    program that imports it, by a launcher that passes the local rank in one way (`Start.local_rank`)."""
-    commands = _commands_of(project, facts, lambda start: start.local_rank == local_rank)
-    return next((Launch(start, script) for script, start in commands), None)
+    program that imports it, by a launcher that passes the local rank in one way (`Start.local_rank`); with `several`
+    one that may start more than one process."""
+
+    def counts(start: Start) -> bool:
+        return start.local_rank == local_rank and not (several and start.how != "several")
+
+    return next((Launch(start, script) for script, start in _commands_of(project, facts, counts)), None)
 
 
 def place_of(project: Project, launch: Launch) -> str:

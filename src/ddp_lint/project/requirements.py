@@ -18,6 +18,7 @@ _LIST_FOLDERS = ("", "requirements")
 #: Pages that say by what the project was made or is installed: ``PyTorch 1.8.1``, ``pip install torch==1.8.1``.
 _PAGES = "readme* install*"
 _PAGE_FOLDERS = ("", "docs")
+_PAGE_ENDS = (".md", ".rst", ".txt")
 #: What a package is called elsewhere than in pip's files: in conda's, and in prose.
 _NAMES_OF = {"torch": "(?:py)?torch"}
 
@@ -43,14 +44,24 @@ def requires_older(project: Project, package: str, version: str) -> bool:
         python = _oldest_python(package, wanted)
         if python and any(number < python for text in texts for number in _pythons(text)):
             return True  # under which no such release can be installed
-        pages = _texts(project, _PAGES, _PAGE_FOLDERS)
-        made = [_numbers(each["number"]) for text in pages for each in _CREATED.finditer(text)]
-        if python and made and max(made) < python:
-            return True
-        named = [number for text in pages for number in _named_versions(text, package)]
-        return bool(named) and max(named) < wanted
+        return _name_older(_texts(project, _PAGES, _PAGE_FOLDERS), package, wanted)
 
     return project.remember(("requires older", package, version), found)
+
+
+def page_requires_older(project: Project, inside: str, package: str, version: str) -> bool:
+    """Whether a page of the project, by its path below the root, names versions of a package below one alone."""
+    text = project.contents.text(project.root / inside) if inside.lower().endswith(_PAGE_ENDS) else None
+    return text is not None and _name_older([text], package, _numbers(version))
+
+
+def _name_older(pages: list[str], package: str, version: tuple[int, ...]) -> bool:
+    python = _oldest_python(package, version)
+    made = [_numbers(each["number"]) for text in pages for each in _CREATED.finditer(text)]
+    if python and made and max(made) < python:
+        return True
+    named = [number for text in pages for number in _named_versions(text, package)]
+    return bool(named) and max(named) < version
 
 
 def _oldest_python(package: str, version: tuple[int, ...]) -> tuple[int, ...]:
