@@ -17,8 +17,9 @@ from ddp_lint.engine.runner import check_paths, check_text
 from ddp_lint.engine.walk import walk
 from ddp_lint.findings import Finding
 from ddp_lint.knowledge.project_names import Names
-from ddp_lint.program import Reach, index, reach
+from ddp_lint.program import index, reach
 from ddp_lint.program.mentions import FileMentions
+from ddp_lint.project.communication import Reach
 from ddp_lint.rules.base import Rule
 from ddp_lint.source import ImportTable, SourceFile
 from ddp_lint.view import Module

@@ -10,8 +10,9 @@ import pytest
 from ddp_lint.divergence.analyse import graph_of, roots, summaries_of
 from ddp_lint.divergence.event_graph import EventNode
 from ddp_lint.knowledge.project_names import Names
-from ddp_lint.program import Place, Reach, index
+from ddp_lint.program import Place, index
 from ddp_lint.project import Project
+from ddp_lint.project.communication import Reach
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
 
