@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import hypothesis
@@ -20,3 +21,10 @@ def _interruptible() -> None:
     """In the background a shell starts programs with SIGINT ignored, and what the tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once() -> None:
+    """What the tests start keeps bytecode, also where the environment says that Python keeps none, as images of
+    containers do: each of hundreds of processes would compile the tool, and make the tables of its rules, again."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

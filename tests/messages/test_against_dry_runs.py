@@ -1,4 +1,4 @@
-"""What is found in the source of a program, against what its ranks call in dry runs of several sizes."""
+"""What is found in the source of a program, against what its ranks call in dry runs of two ranks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from ddp_lint.verify.target import resolve
 
 from .programs import ENDING, HANGING, HEAD
 
-#: What hangs in a job of three alone.
-OF_THREE: set[str] = set()
 #: What a dry run does not know: what is received, and where a rank waits for a work.
 NOT_IN_DRY_RUNS = {
     "a send that returns at once, waited for",
@@ -38,8 +36,7 @@ def examined(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Examined]:
     for number, name in enumerate(PROGRAMS):
         path = folder / f"program{number}.py"
         path.write_text(HEAD + PROGRAMS[name])
-        size = 3 if name in OF_THREE else 2
-        options = dataclasses.replace(Options(world=size, ranks=ranks_of("all", size)), timeout=10.0)
+        options = dataclasses.replace(Options(world=2, ranks=ranks_of("all", 2)), timeout=10.0)
         specs[name] = dry_run.specification(resolve(str(path), options), options, Watch(), folder / str(number))
     dry_run.zygote(list(specs.values()), folder)
     return {name: dry_run.examine(spec, 0.0, "") for name, spec in specs.items()}

@@ -10,6 +10,7 @@ import pytest
 from ddp_lint.config import Configuration, Overrides
 from ddp_lint.engine.checking import Checker
 from ddp_lint.project import Project
+from ddp_lint.project.changing import change
 from ddp_lint.source import SourceFile
 
 _MODULES, _NAMES = 6, 10
@@ -52,3 +53,13 @@ def test_questions_are_recorded_only_where_results_are_kept(tmp_path: pathlib.Pa
 
     assert asked(for_cache=True) and asked(changing=True)
     assert not asked()
+
+
+def test_a_file_may_change_whose_name_is_a_word_that_was_searched_for(tmp_path: pathlib.Path) -> None:
+    train, other = tmp_path / "train.py", tmp_path / "start.py"
+    train.write_text("x = 1\n")
+    other.write_text("command = 'torchrun train.py'\n")
+    project = Project(tmp_path, changing=True)
+    assert project.contents.holding("train.py") == (other,)
+    change(project, train, SourceFile.of_text("train.py", "x = 2  # train.py\n", "train.py"))
+    assert project.contents.holding("train.py") == (other, train)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Mut
 from typing import Any, Generic, TypeVar
 
 from ddp_lint.project.effort import Charges, Effort, Work
-from ddp_lint.project.parts import Asked, Basis, Recorder
+from ddp_lint.project.parts import Asked, Basis, Recorder, file_of
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -157,11 +157,9 @@ class KeptResults:
     def forget_answers_about(self, inside: str) -> dict[str, str | None]:
         """The questions about a file, by its path below the root, that kept results depend on, with the answers until
         now, which are forgotten."""
-        before = {
-            question: answer for question, answer in self.known_answers.items() if question.endswith(f":{inside}")
-        }
+        before = {question: answer for question, answer in self.known_answers.items() if file_of(question) == inside}
         self.forget_answers(before)
-        asked = (item for item in self._resting or () if isinstance(item, str) and item.endswith(f":{inside}"))
+        asked = (item for item in self._resting or () if isinstance(item, str) and file_of(item) == inside)
         return {question: before.get(question) for question in asked}
 
     def forget_answers(self, questions: Iterable[str]) -> list[str]:
