@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import functools
+import itertools
 from collections.abc import Iterator
 
 import libcst as cst
@@ -10,10 +12,14 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import called, descendants
 from ddp_lint.view.accumulation import calls_of_round, guards, is_backward, is_step, loop_of
 
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
+#: The arguments that tell accelerate how many micro-batches a step is for.
+_ROUNDS = frozenset({"gradient_accumulation_steps", "num_steps"})
+_PREPARING = frozenset({"prepare", "prepare_optimizer"})
 #: What a loop reads or makes that keeps its gradients from round to round, or needs none of them for a step.
 _KEEPS = frozenset({"grad", "register_hook", "autograd"})
 
@@ -24,8 +30,9 @@ class GradientsLostBeforeStep(Rule):
     ## What it does
 
     Finds `optimizer.zero_grad()` in each round of a loop that runs `backward()`, where the optimizer steps behind the
-    loop only, and a clipping of gradients right behind the step that uses them, in a loop that clears them before the
-    next one.
+    loop only; under `with accelerator.accumulate(model)` one that stands before the backward; a backward behind the
+    loop over the micro-batches, from the loss of the last one divided by their number; and a clipping of gradients
+    right behind the step that uses them, in a loop that clears them before the next one.
 
     ## Why it breaks
 
@@ -33,6 +40,10 @@ class GradientsLostBeforeStep(Rule):
     four, and three quarters of the batch take no part. Clipped behind the step, gradients are never clipped: the norm
     that the step took is whatever it was, on rank 0 and on rank 1. Neither raises. Measured on two ranks with gloo
     (torch 2.13): after four micro-batches the gradient is that of the last one.
+
+    The optimizer that `accelerator.prepare` returns skips `zero_grad()` as it skips `step()`, and does both in the
+    micro-batch that synchronizes: there, a `zero_grad()` before the backward clears what the other micro-batches have
+    left. Behind the step it is right. Measured with accelerate 1: of four, the gradient is a quarter of the last one's.
 
     ## Example
 
@@ -84,7 +95,9 @@ class GradientsLostBeforeStep(Rule):
     ## When it is silent
 
     Loops that read `.grad` or register hooks, with a backward between them and the step, or with one round; a
-    `zero_grad` under a condition; a clipping whose norm is used, or that another step follows.
+    `zero_grad` under a condition; `accumulate` of programs that nowhere give `gradient_accumulation_steps`, or give 1,
+    or whose optimizer nothing prepares; a loss that the loop itself reads, as where it adds it up; a clipping whose
+    norm is used, or that another step follows.
 
     ## How to confirm
 
@@ -97,10 +110,11 @@ class GradientsLostBeforeStep(Rule):
     ## References
 
     - https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
+    - https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation#the-finished-code
     """
 
     confidence = Confidence.MEDIUM
-    triggers = Triggers("zero_grad", *sorted(_CLIPS), file=("backward",), tests=False)
+    triggers = Triggers("zero_grad", "backward", *sorted(_CLIPS), file=("backward",), tests=False)
     oracles = ("cleared",)
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -113,6 +127,24 @@ class GradientsLostBeforeStep(Rule):
                     notes=["all ranks reduce those of the others, and clear them"],
                     labels=[(step, "steps once for all rounds")],
                     help="call zero_grad() once, before the loop",
+                )
+                return
+            backward = self._backward_of_synchronizing_round(node)
+            if backward is not None:
+                self.report(
+                    node,
+                    "accelerate clears in the micro-batch that steps, before its backward: the others' are lost",
+                    labels=[(backward, "adds the gradients of the last micro-batch alone")],
+                    help="call zero_grad() behind the step",
+                )
+        elif is_backward(node):
+            loop = self._loop_of_losses(node)
+            if loop is not None:
+                self.report(
+                    node,
+                    "the loss of the last micro-batch alone is used, divided by the number of all of them",
+                    labels=[(loop.iter, "the losses of the other rounds are lost")],
+                    help="run backward in each round of the loop",
                 )
         elif called(node) in _CLIPS:
             step = self._step_before(node)
@@ -183,6 +215,63 @@ class GradientsLostBeforeStep(Rule):
             name for name, calls in functions.items() if any(map(is_backward, calls)) and not any(map(is_step, calls))
         )
 
+    # ---- cleared by accelerate
+
+    def _backward_of_synchronizing_round(self, node: cst.Call) -> cst.Call | None:
+        """The backward before which a prepared optimizer is cleared in ``with accelerator.accumulate(model)``, where it
+        has made no step in the same round."""
+        optimizer, parent = dotted(node.func).rpartition(".")[0], self.module.parent(node)
+        if not optimizer or not isinstance(parent, cst.Expr) or not self.module.file.holds("accumulate"):
+            return None
+        loop = loop_of(self.module, node)
+        inside = itertools.takewhile(lambda up: up is not loop, self.module.ancestors(node))
+        around = next((up for up in inside if isinstance(up, cst.With) and _accumulates(up)), None)
+        if around is None or not self._accumulates_for(optimizer, node):
+            return None
+        if next(guards(self.module, node), None) is not None:
+            return None
+        calls = [call for call in calls_in(around.body) if loop_of(self.module, call) is loop]
+        before, behind = calls[: calls.index(node)], calls[calls.index(node) + 1 :]
+        if any(is_backward(call) or dotted(call.func) == f"{optimizer}.step" for call in before):
+            return None
+        steps = any(dotted(call.func) == f"{optimizer}.step" for call in behind)
+        return next((call for call in behind if is_backward(call)), None) if steps else None
+
+    def _accumulates_for(self, optimizer: str, at: cst.Call) -> bool:
+        """Whether the file lets accelerate accumulate over several rounds, and prepares an optimizer or gets it."""
+        facts = self.module.facts
+        if facts is None:
+            return False
+        calls = list(calls_below(facts.tree))
+        given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg in _ROUNDS]
+        if all(isinstance(value, ast.Constant) and value.value in (1, None) for value in given):
+            return False
+        bound = self.module.bindings(optimizer, at)
+        prepared = (each for each in bound if isinstance(each.value, cst.Call) and called(each.value) in _PREPARING)
+        return any(each.kind == "parameter" for each in bound) or next(prepared, None) is not None
+
+    # ---- computed for the last micro-batch alone
+
+    def _loop_of_losses(self, node: cst.Call) -> cst.For | None:
+        """The loop over micro-batches right above a backward from the loss that its last round has left, divided by
+        the number of its rounds: ``(loss / n).backward()`` behind ``for _ in range(n)``."""
+        given = node.args[0].value if node.args else node.func.value if isinstance(node.func, cst.Attribute) else None
+        if isinstance(given, cst.Call) and called(given) == "scale" and given.args:
+            given = given.args[0].value
+        if not isinstance(given, cst.BinaryOperation) or not isinstance(given.operator, cst.Divide):
+            return None
+        if not isinstance(given.left, cst.Name):
+            return None
+        loss, number = given.left, self.module.code(given.right)
+        bound = [each for each in self.module.bindings(loss) if self.module.wraps.follows(node, each.node)]
+        loop = loop_of(self.module, bound[-1].node) if bound and bound[-1].kind == "assign" else None
+        if not isinstance(loop, cst.For) or loop_of(self.module, node) is not loop_of(self.module, loop):
+            return None
+        if self.module.code(loop.iter) != f"range({number})" and number != f"len({self.module.code(loop.iter)})":
+            return None
+        inside = [part for part in descendants(loop.body) if isinstance(part, cst.Name) and part.value == loss.value]
+        return loop if len(inside) == 1 and not any(map(self._runs_backward, calls_in(loop))) else None
+
     # ---- clipped behind the step
 
     def _step_before(self, node: cst.Call) -> cst.Call | None:
@@ -203,6 +292,11 @@ class GradientsLostBeforeStep(Rule):
     @functools.cached_property
     def _rounds(self) -> dict[cst.CSTNode, _Round]:
         return {}
+
+
+def _accumulates(node: cst.With) -> bool:
+    """``with accelerator.accumulate(model):``"""
+    return any(isinstance(item.item, cst.Call) and called(item.item) == "accumulate" for item in node.items)
 
 
 class _Round:
