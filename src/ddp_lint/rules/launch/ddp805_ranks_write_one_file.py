@@ -81,6 +81,10 @@ _RANKED = re.compile(
 #: The time to the microsecond, which no two ranks share; a format may cut it to the second.
 _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
+#: How a name gets what a path is made of.
+_GIVES = ("assign", "augment", "for", "with")
+#: What is no file, though it is written to like one.
+_MEMORY = frozenset({"io.BytesIO", "io.StringIO"})
 #: What each process draws for itself, before it has seeded or whatever it has seeded.
 _SYSTEM = ("secrets.", "os.urandom")
 _DRAWS = re.compile(r"secrets\.|os\.urandom|random\.(?!Random|seed)|numpy\.random\.(?!default_rng|[A-Z]|seed)")
@@ -302,7 +306,9 @@ class RanksWriteOneFile(Rule):
 
     def _is_of_each(self, call: cst.Call, function: cst.FunctionDef, reached: Reached) -> bool:
         """Whether a path is one of a sample or batch, of which each rank has its own: it has what a loop over more than
-        numbers gives, here or where the function is called."""
+        numbers gives, here or where the function is called; or what a rank does when it has failed."""
+        if any(isinstance(up, cst.ExceptHandler) for up in self.module.ancestors(call)):
+            return True
         path = self._written(call)
         for value in self._values(path) if path is not None else ():
             for name in (part for part in subtree(value) if isinstance(part, (cst.Name, cst.Attribute))):
@@ -617,8 +623,10 @@ class RanksWriteOneFile(Rule):
         return asked and self._is_in_turn(call)
 
     def _own_path(self, path: cst.BaseExpression) -> bool:
-        """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""
+        """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or is no file."""
         if self.module.qualified(path) == "os.devnull":
+            return True
+        if any(isinstance(v, cst.Call) and self.module.qualified(v.func) in _MEMORY for v in self._values(path)):
             return True
         texts = list(self._texts(path))
         if any(map(_MOMENT.search, texts)) and not any(map(_CUT.search, texts)):
@@ -678,7 +686,12 @@ class RanksWriteOneFile(Rule):
             yield from values
             nodes = (node for value in values for node in subtree(value))
             names = [node for node in nodes if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node)]
-            bound = [b for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment", "for")]
+            bound = [
+                b
+                for name in names
+                for b in self.module.bindings(name)
+                if b.kind in ("assign", "augment", "for", "with")
+            ]
             values = [value for value in dict.fromkeys(b.value for b in bound) if value and value not in reached]
             reached.update(values)
 
