@@ -52,7 +52,7 @@ def asks_for_group(test: str) -> bool:
     return _GROUP.search(test) is not None
 
 
-def _is_collective(name: str) -> bool:
+def is_collective(name: str) -> bool:
     """Whether a canonical name is that of a collective that says so by its name."""
     entry = load().collectives.get(name)
     return entry is not None and entry.kind == "collective" and not entry.implicit and not entry.backends
@@ -61,7 +61,7 @@ def _is_collective(name: str) -> bool:
 def waits(name: str, last: str) -> bool:
     """Whether the ranks wait for each other in a call: by its canonical name, or where that is '', not known, by the
     last part of what is called."""
-    return _is_collective(name) or (not name and last in frameworks.distinctive())
+    return is_collective(name) or (not name and last in frameworks.distinctive())
 
 
 def starts_work(name: str, receiver: str | None, given: bool) -> bool:
@@ -81,7 +81,7 @@ def communicating(project: Project, code: Code) -> Iterator[ast.Call]:
         if _communicates(project, code, call):
             yield call
         else:
-            helper = _helper(project, code, call)
+            helper = called_helper(project, code, call)
             if helper is not None and _reaches_communication(project, helper):
                 yield call
 
@@ -104,11 +104,11 @@ def leaving(project: Project, code: Code, depth: int = _TO_THE_END) -> Iterator[
     for call, tests in _under_tests(code.statements):
         if not all(map(asks_for_group, tests)):
             continue
-        if _name(project, code, call) in _destroyers():
+        if called_name(project, code, call) in _destroyers():
             if not call.args + call.keywords or all(map(is_none, _values(call))):
                 yield call
             continue
-        helper = _helper(project, code, call) if depth else None
+        helper = called_helper(project, code, call) if depth else None
         if helper is not None and next(leaving(project, Code.of(helper), depth - 1), None) is not None:
             yield call
 
@@ -127,7 +127,7 @@ def _reaches_communication(project: Project, helper: Helper) -> bool:
                 for call in _unhandled(code.statements):
                     if _communicates(project, code, call):
                         return True
-                    inner = _helper(project, code, call)
+                    inner = called_helper(project, code, call)
                     if inner is not None and inner.function not in seen and len(seen) < _MOST:
                         seen.add(inner.function)
                         following.append(inner)
@@ -141,7 +141,7 @@ def _reaches_communication(project: Project, helper: Helper) -> bool:
 
 def _communicates(project: Project, code: Code, call: ast.Call) -> bool:
     """Whether a call communicates by its name."""
-    name, last = _name(project, code, call), last_part(call.func)
+    name, last = called_name(project, code, call), last_part(call.func)
     if last == "backward" or waits(name, last):
         return True
     if _is_own(project, name):
@@ -157,7 +157,7 @@ def _is_own(project: Project, name: str) -> bool:
     )
 
 
-def _name(project: Project, code: Code, call: ast.Call) -> str:
+def called_name(project: Project, code: Code, call: ast.Call) -> str:
     """The canonical name of what is called, of a method by the class of its object; '' where it is not known."""
     name = project.meanings.of(code.facts, call.func)
     if name or not isinstance(call.func, ast.Attribute):
@@ -166,13 +166,15 @@ def _name(project: Project, code: Code, call: ast.Call) -> str:
     return f"{kind}.{call.func.attr}" if kind else ""
 
 
-def _helper(project: Project, code: Code, call: ast.Call) -> Helper | None:
-    """The function or method of the project that is called."""
-    name = _name(project, code, call)
+def called_helper(project: Project, code: Code, call: ast.Call) -> Helper | None:
+    """The function or method of the project that is called; of a class its constructor."""
+    name = called_name(project, code, call)
     found = project.meanings.definition(name)
+    if found is not None and isinstance(found[1], FunctionNode):
+        return Helper(found[0], found[1])
     if found is not None:
-        facts, definition = found
-        return Helper(facts, definition) if isinstance(definition, FunctionNode) else None
+        made = project.classes.method(name, "__init__")
+        return Helper(made[0].module, made[1], made[0]) if made is not None else None
     owner, _, method = name.rpartition(".")
     of = project.classes.method(owner, method) if owner else None
     return Helper(of[0].module, of[1], of[0]) if of is not None else None

@@ -26,7 +26,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.project.project_names import written
 from ddp_lint.source import SourceFile, dotted
-from ddp_lint.source.control_flow import asked_for, asserted, conditions, conjuncts, exits_inside
+from ddp_lint.source.control_flow import asked_for, asserted, conditions, conditions_at, conjuncts, exits_inside
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.parsing import parse_expression
@@ -205,7 +205,7 @@ def is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
         sizes = _sizes_set(facts.tree)
     sizes += _sizes_exported(facts.tree)
     handed_on = [size for size in sizes if isinstance(size, ast.Attribute) and size.attr == "world_size"]
-    ones = [size for size in sizes if _is_one(size)]
+    ones = [size for size in sizes if is_one(size)]
     if len(ones) + len(handed_on) < len(sizes):
         return False
     return bool(ones) or any(_is_one_elsewhere(size.value, facts, project) for size in handed_on)
@@ -237,7 +237,7 @@ def _makes_for_one_device(facts: ModuleFacts, project: Project) -> bool:
     return bool(given) and all(
         "devices" in each
         and _is_one_device(each["devices"], call, facts, project)
-        and _is_one(each.get("num_nodes", _ONE))
+        and is_one(each.get("num_nodes", _ONE))
         for call, each in given
     )
 
@@ -249,10 +249,10 @@ def _is_one_device(count: ast.expr, call: ast.Call, facts: ModuleFacts, project:
         function = function_at(facts.tree, call.lineno)
         return function is not None and is_always(project, facts, function, count.id, (1, "1"))
     if not isinstance(count, ast.IfExp) or not isinstance(count.test, ast.Call):
-        return _is_one(count)
+        return is_one(count)
     on_cpu = count.orelse
     left_open = isinstance(on_cpu, ast.Constant) and on_cpu.value in (None, 1, "auto")
-    return left_open and _is_one(count.body) and facts.qualified(count.test.func) == "torch.cuda.is_available"
+    return left_open and is_one(count.body) and facts.qualified(count.test.func) == "torch.cuda.is_available"
 
 
 def _world_sizes(tree: ast.AST) -> list[ast.expr]:
@@ -284,7 +284,8 @@ def _is_exported_size(target: ast.expr) -> bool:
     return isinstance(target.slice, ast.Constant) and target.slice.value == "WORLD_SIZE"
 
 
-def _is_one(size: ast.expr) -> bool:
+def is_one(size: ast.expr) -> bool:
+    """Whether a size is given as the number 1."""
     return isinstance(size, ast.Constant) and size.value in (1, "1")
 
 
@@ -292,7 +293,7 @@ def _is_one_elsewhere(settings: ast.expr, facts: ModuleFacts, project: Project) 
     """Whether settings come from a file of the project that has a world size of 1 alone."""
     found = project.meanings.split(project.meanings.of(facts, settings))
     sizes = _world_sizes(found[0].tree) if found is not None and found[0] is not facts else []
-    return bool(sizes) and all(map(_is_one, sizes))
+    return bool(sizes) and all(map(is_one, sizes))
 
 
 def _place(facts: ModuleFacts, node: ast.AST, word: str) -> Span:
@@ -819,6 +820,12 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
             if _is_of_one(text, taken):
                 return True
     return _has_ranks_of_group(module) and is_joined_elsewhere(module, node)
+
+
+def is_kept_to_one_process(function: FunctionNode, node: ast.AST) -> bool:
+    """Whether a test around a node of a function says that there is one process, as far as its text shows."""
+    tests = ((part, taken) for test, taken in conditions_at(function, node) for part in conjuncts(test))
+    return any(_is_of_one(cst.Module(()).code_for_node(part), taken) for part, taken in tests)
 
 
 def _has_ranks_of_group(module: Module) -> bool:

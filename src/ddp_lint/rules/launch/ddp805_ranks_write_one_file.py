@@ -6,6 +6,7 @@ import enum
 import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import libcst as cst
 
@@ -14,6 +15,7 @@ from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.locks import is_machine_lock
+from ddp_lint.launch.on_all_ranks import Reached, reached_by_all
 from ddp_lint.launch.ranks import (
     BARRIERS,
     all_ranks_call,
@@ -25,6 +27,7 @@ from ddp_lint.launch.ranks import (
     several_ranks,
 )
 from ddp_lint.launch.waiting import ends_while_others_wait
+from ddp_lint.project.parts import assigned_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_before import is_made_before
 from ddp_lint.rules.launch.made_folders import MAKING
@@ -35,7 +38,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, raises
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import calls_below, function_at, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
 from ddp_lint.view.wraps import argument
@@ -78,6 +81,10 @@ _RANKED = re.compile(
 #: The time to the microsecond, which no two ranks share; a format may cut it to the second.
 _MOMENT = re.compile(r"\bnow\(\)|\btime_ns\(\)|(?<!int\()\btime\.time\(\)")
 _CUT = re.compile(r"strftime|timespec|%")
+#: How a name gets what a path is made of.
+_GIVES = ("assign", "augment", "for", "with")
+#: What is no file, though it is written to like one.
+_MEMORY = frozenset({"io.BytesIO", "io.StringIO"})
 #: What each process draws for itself, before it has seeded or whatever it has seeded.
 _SYSTEM = ("secrets.", "os.urandom")
 _DRAWS = re.compile(r"secrets\.|os\.urandom|random\.(?!Random|seed)|numpy\.random\.(?!default_rng|[A-Z]|seed)")
@@ -118,15 +125,20 @@ class RanksWriteOneFile(Rule):
     ## What it does
 
     Finds `torch.save` and `open(..., "w")` to a path without the rank in it, `os.makedirs` without `exist_ok`, and
-    calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for
-    the rank, in a function that every rank runs: it creates the process group or wraps the model, or makes accelerate's
-    `Accelerator` and keeps other calls to one rank, or the training loop of its file calls it without such a test (with
-    a path that it gets from there, if all ranks give it the same one), or it calls `backward()` in a file that shows
-    that several ranks run it. For folders and removals it is enough that a loop calls it beside the function that has
-    the backward, that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a
-    function of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a
-    `pathlib.Path` are read as well, and `download=True` of a data set of torchvision counts like the making of a
-    folder.
+    calls that remove or move a file or folder (`shutil.rmtree`, `os.remove`, `os.rename`), outside of any test for the
+    rank, in a function that every rank runs: it creates the process group or wraps the model, or makes accelerate's
+    `Accelerator` and keeps other calls to one rank, or the training loop of its file calls it without such a test
+    (with a path that it gets from there, if all ranks give it the same one), or it calls `backward()` in a file that
+    shows that several ranks run it. It is followed through functions of the project: what calls a builder that wraps
+    the model is run by every rank, and so is what it calls itself outside of a test for the rank, also methods of
+    objects. Besides `torch.save` and `open`, the files of `logging.FileHandler(path, "w")`,
+    `logging.basicConfig(filename=..., filemode="w")`, `Config.dump` of mmcv and mmengine, and `save_pretrained` of
+    tokenizers and processors count.
+
+    For folders and removals it is enough that a loop calls it beside the function that has the backward, that the
+    function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function of another file,
+    which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path` are read as well,
+    and `download=True` of a data set of torchvision counts like the making of a folder.
 
     ## Why it breaks
 
@@ -186,18 +198,17 @@ class RanksWriteOneFile(Rule):
     next, downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
     downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such an
     order, calls in a `try` that does not raise again, paths with the rank (or a temporary name, the time to the
-    microsecond, or what a function of the project makes with `uuid4()`) in
-    them, helpers that a caller may guard, or calls in the process that starts the ranks, tests, and
-    distributed checkpoints, which are written by all ranks on purpose; files that are only emptied (`with open(path,
-    "w"): pass`), if no rank writes to them before all have met. A function whose name a later one takes is not run. A
-    function of the project that returns whether this is the first rank counts as such a test, as does a setting that is
-    one wherever the project makes it (`params["saves"] = rank == 0`). What the first rank writes before it ends the
-    program while the others wait for it in a barrier. Code that only programs without a group come to,
-    where others of the project make one.
+    microsecond, or what a function of the project makes with `uuid4()`) in them, paths of single samples, helpers that
+    a caller may guard, or calls in the process that starts the ranks, tests, and distributed checkpoints, which are
+    written by all ranks on purpose; files that are only emptied (`with open(path, "w"): pass`), if no rank writes to
+    them before all have met. A function whose name a later one takes is not run. A function of the project that
+    returns whether this is the first rank counts as such a test, as does a setting that is one wherever the project
+    makes it (`params["saves"] = rank == 0`). What the first rank writes before it ends the program while the others
+    wait for it in a barrier. Code that only programs without a group come to, where others of the project make one.
 
-    Only with `--preview`: files that all ranks write (`torch.save`, `open(path, "w")`). On public code nobody had read,
-    four in ten of these were false, as programs of one process write them, too; of folders, removals and downloads
-    one in five.
+    Only with `--preview`: files that all ranks write (`torch.save`, `open(path, "w")`), and what is found through
+    other functions of the project. On public code nobody had read, four in ten of these were false, as programs of one
+    process write them, too; of folders, removals and downloads one in five.
 
     ## How to confirm
 
@@ -216,6 +227,10 @@ class RanksWriteOneFile(Rule):
     confidence = Confidence.MEDIUM
     triggers = Triggers(
         "save",
+        "save_pretrained",
+        "dump",
+        "basicConfig",
+        "FileHandler",
         "makedirs",
         "open",
         "mkdir",
@@ -232,6 +247,11 @@ class RanksWriteOneFile(Rule):
             *sorted(name.rpartition(".")[2] for name in _JOINING),
             "makedirs",
             "mkdir",
+            "save",
+            "save_pretrained",
+            "dump",
+            "basicConfig",
+            "FileHandler",
             *(name.partition(".")[0] for name in _DATA_SETS),
         ),
         tests=False,
@@ -253,7 +273,7 @@ class RanksWriteOneFile(Rule):
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         if node not in self._writing:
             return
-        calls = list(calls_in(node.body))
+        calls = every_call = list(calls_in(node.body))
         if not any(self._written(call) is not None for call in calls):
             return
         every = next((c for c in calls if self._is_run_by_every_rank(c)), None) or self._joins_them(calls)
@@ -273,19 +293,49 @@ class RanksWriteOneFile(Rule):
         if every is None and (joined := self._joins_by_function(calls)) is not None:
             # A program that takes its own function for joining, as an evaluation does, also runs without ranks.
             every, calls = joined, [c for c in calls[calls.index(joined) :] if self._outcome(c) is not _Outcome.WRITTEN]
-        if every is None:
-            self._visit_helper(node, calls)
-        else:
+        if every is not None:
             self._look_at(calls, every, given)
+        elif self._visit_helper(node, calls):
+            return
+        seen = set(calls) if every is not None else set()
+        left = [call for call in every_call if call not in seen and self._written(call) is not None]
+        reached = reached_by_all(self.module, node) if left else None
+        if reached is not None:
+            left = [call for call in left if not self._is_of_each(call, node, reached)]
+            self._look_at(left, reached.span, self._given_own(node, reached), doubtful=True)
 
-    def _look_at(self, calls: list[cst.Call], every: cst.Call, given: set[str]) -> None:
+    def _is_of_each(self, call: cst.Call, function: cst.FunctionDef, reached: Reached) -> bool:
+        """Whether a path is one of a sample or batch, of which each rank has its own: it has what a loop over more than
+        numbers gives, here or where the function is called; or what a rank does when it has failed."""
+        if any(isinstance(up, cst.ExceptHandler) for up in self.module.ancestors(call)):
+            return True
+        path = self._written(call)
+        for value in self._values(path) if path is not None else ():
+            for name in (part for part in subtree(value) if isinstance(part, (cst.Name, cst.Attribute))):
+                loops = (b.value for b in self.module.bindings(name) if b.kind == "for" and b.value is not None)
+                if any(not isinstance(each, cst.Call) or called(each) != "range" for each in loops):
+                    return True
+        names = names_in(path) if path is not None else set()
+        return any(_comes_from_loop(reached.way, function, name) for name in names)
+
+    def _given_own(self, function: cst.FunctionDef, reached: Reached) -> set[str]:
+        """The parameters of a function that the calls which lead to it may give each rank a value of its own."""
+        sites = reached.way
+        names = {parameter.name.value for parameter in function.params.params} if sites else ()
+        return {name for name in names if any(map(_RANKED.search, _texts_given(sites, function, name)))}
+
+    def _look_at(
+        self, calls: list[cst.Call], every: cst.Call | Span, given: set[str], *, doubtful: bool = False
+    ) -> None:
         """Report what the ranks that come by a call write, make or remove in the same function."""
-        if on_one_rank(self.module, every):
+        if isinstance(every, cst.Call) and on_one_rank(self.module, every):
             return
         reported: set[cst.CSTNode] = set()
         for call in calls:
             path = self._written(call)
-            inside = any(up in reported for up in self.module.ancestors(call))  # ``torch.save(x, open(path, "wb"))``
+            # ``torch.save(x, open(path, "wb"))``, ``with open(path, "wb") as file: torch.save(x, file)``
+            opened = (b.value for b in self.module.bindings(path)) if isinstance(path, cst.Name) else ()
+            inside = any(up in reported for up in (*self.module.ancestors(call), *opened))
             if (
                 path is not None
                 and not given & names_in(path)
@@ -296,9 +346,9 @@ class RanksWriteOneFile(Rule):
                 and not (self._outcome(call) is _Outcome.WRITTEN and self._is_locked(call))
             ):
                 reported.add(call)
-                self._report(call, every)
+                self._report(call, every, doubtful=doubtful)
 
-    def _visit_helper(self, function: cst.FunctionDef, calls: list[cst.Call]) -> None:
+    def _visit_helper(self, function: cst.FunctionDef, calls: list[cst.Call]) -> bool:
         """Report folders that a helper makes or removes for a function of another file that every rank runs."""
         for call in calls:
             path = self._written(call) if self._outcome(call) is not _Outcome.WRITTEN else None
@@ -311,7 +361,8 @@ class RanksWriteOneFile(Rule):
             site = next((s for s in found if self._is_for_ranks(s, function, path, downloads)), None)
             if site is not None:
                 self._report(call, site.span)
-                return
+                return True
+        return False
 
     def _is_for_ranks(
         self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression, downloads: bool
@@ -432,19 +483,41 @@ class RanksWriteOneFile(Rule):
             keyword, bears = _REMOVE[name]
             tolerant = bool(bears) and argument(call, 1, bears) is not None
             return None if tolerant or self._asked_before(call) else argument(call, 0, keyword)
-        if name == "torch.save":
-            return argument(call, 1, "f")
+        if name in _writers():
+            return self._written_by(call, _writers()[name])
         if name.startswith(_DATA_SETS):
             return self._downloaded_into(call, name)
         if name in MAKING:
             allowed = argument(call, 2, "exist_ok")
             return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
         if isinstance(call.func, cst.Name) and call.func.value == "open":
-            mode = argument(call, 1, "mode")
-            how = set(str(mode.evaluated_value)) if isinstance(mode, cst.SimpleString) else set()
-            writes = "x" in how or ("w" in how and not self._only_empties(call))
-            return argument(call, 0, "file") if writes else None
+            return argument(call, 0, "file") if self._opens_to_write(call, 1, "mode") else None
+        if called(call) in _writing_methods() and isinstance(call.func, cst.Attribute):
+            return self._written_by_method(call, call.func.value)
         return self._path_of(call) if not name else None
+
+    def _opens_to_write(self, call: cst.Call, *place: int | str) -> bool:
+        mode = argument(call, *place)  # type: ignore[arg-type]
+        how = set(str(mode.evaluated_value)) if isinstance(mode, cst.SimpleString) else set()
+        return "x" in how or ("w" in how and not self._only_empties(call))
+
+    def _written_by(self, call: cst.Call, writer: dict[str, Any]) -> cst.BaseExpression | None:
+        """The path of a call of a function that writes a file."""
+        writes = "modes" not in writer or self._opens_to_write(call, *writer["modes"])
+        return argument(call, *writer["path"]) if writes else None
+
+    def _written_by_method(self, call: cst.Call, receiver: cst.BaseExpression) -> cst.BaseExpression | None:
+        """The path of a call of a method that writes a file, of an object that has it by its name or what made it."""
+        for method in _writing_methods()[called(call)]:
+            if "unless" in method and argument(call, None, method["unless"]) is not None:
+                continue
+            if dotted(receiver).lower().endswith(tuple(method.get("of", ()))) or self._is_made(receiver, method):
+                return argument(call, *method["path"])
+        return None
+
+    def _is_made(self, receiver: cst.BaseExpression, method: dict[str, Any]) -> bool:
+        made = (v for v in self.module.assignments(receiver) if isinstance(v, cst.Call)) if "made" in method else ()
+        return any(self.module.qualified(value.func) in method["made"] for value in made)
 
     def _only_empties(self, call: cst.Call) -> bool:
         """``with open(path, "w"): pass``: what each rank leaves is the empty file that the others leave, too, unless
@@ -551,8 +624,10 @@ class RanksWriteOneFile(Rule):
         return asked and self._is_in_turn(call)
 
     def _own_path(self, path: cst.BaseExpression) -> bool:
-        """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or holds nothing."""
+        """Whether the path may hold the rank (it, or what its names are assigned, mentions one), or is no file."""
         if self.module.qualified(path) == "os.devnull":
+            return True
+        if any(isinstance(v, cst.Call) and self.module.qualified(v.func) in _MEMORY for v in self._values(path)):
             return True
         texts = list(self._texts(path))
         if any(map(_MOMENT.search, texts)) and not any(map(_CUT.search, texts)):
@@ -612,7 +687,12 @@ class RanksWriteOneFile(Rule):
             yield from values
             nodes = (node for value in values for node in subtree(value))
             names = [node for node in nodes if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node)]
-            bound = [b for name in names for b in self.module.bindings(name) if b.kind in ("assign", "augment", "for")]
+            bound = [
+                b
+                for name in names
+                for b in self.module.bindings(name)
+                if b.kind in ("assign", "augment", "for", "with")
+            ]
             values = [value for value in dict.fromkeys(b.value for b in bound) if value and value not in reached]
             reached.update(values)
 
@@ -625,7 +705,7 @@ class RanksWriteOneFile(Rule):
             return _Outcome.MADE
         return _Outcome.REMOVED if name in _REMOVE or method in _PATH_METHODS else _Outcome.WRITTEN
 
-    def _report(self, call: cst.Call, every: cst.Call | Span) -> None:
+    def _report(self, call: cst.Call, every: cst.Call | Span, *, doubtful: bool = False) -> None:
         if runs_alone(self.module, call) or ends_while_others_wait(self.module, call):
             return
         outcome, path = self._outcome(call), self._written(call)
@@ -636,10 +716,51 @@ class RanksWriteOneFile(Rule):
         self.report(
             call,
             f"every rank {does} this path at the same time: {outcome.value}",
-            confidence=Confidence.LOW if outcome is _Outcome.WRITTEN else None,
+            confidence=Confidence.LOW if doubtful or outcome is _Outcome.WRITTEN else None,
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
+
+
+def _comes_from_loop(sites: tuple[CallSite, ...], function: cst.FunctionDef | FunctionNode, name: str) -> bool:
+    """Whether the calls that lead to a function give one of its parameters what a loop over more than numbers gives."""
+    value = sites[0].given(function, name) if sites else None
+    around = sites[0].around if sites else None
+    names = {part.id for part in ast.walk(value) if isinstance(part, ast.Name)} if value is not None else set()
+    for loop in (n for n in walk(around) if isinstance(n, ast.For)) if around is not None and names else ():
+        targets = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+        over_numbers = isinstance(loop.iter, ast.Call) and last_part(loop.iter.func) == "range"
+        if targets & names and not over_numbers:
+            return True
+    return around is not None and any(_comes_from_loop(sites[1:], around, each) for each in names)
+
+
+@functools.cache
+def _writers() -> dict[str, dict[str, Any]]:
+    """The functions that write a file, by their names."""
+    return {name: entry for entry in table("launch")["writing"]["functions"] for name in entry["names"]}
+
+
+@functools.cache
+def _writing_methods() -> dict[str, list[dict[str, Any]]]:
+    """The methods that write a file, by their names."""
+    methods: dict[str, list[dict[str, Any]]] = {}
+    for entry in table("launch")["writing"]["methods"]:
+        methods.setdefault(entry["name"], []).append(entry)
+    return methods
+
+
+def _texts_given(sites: tuple[CallSite, ...], function: cst.FunctionDef | FunctionNode, name: str) -> Iterator[str]:
+    """What calls that lead to a function, the last one first, give one of its parameters, and what the names in that
+    are assigned."""
+    value = sites[0].given(function, name) if sites else None
+    around = sites[0].around if sites else None
+    if value is None or around is None:
+        return
+    yield ast.unparse(value)
+    for each in dict.fromkeys(part.id for part in ast.walk(value) if isinstance(part, ast.Name)):
+        yield from map(ast.unparse, assigned_to(each, around))
+        yield from _texts_given(sites[1:], around, each)
 
 
 def _is_own(call: cst.Call) -> bool:

@@ -1,0 +1,163 @@
+"""Which functions of a project all ranks run, by what they call and by who calls them.
+
+A function that joins the process group or wraps a model is run by all ranks, and so is one that calls a builder which
+does so. What such a function calls outside of a test for the rank all ranks run as well, also methods of objects."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddp_lint.findings import Span
+from ddp_lint.knowledge import table
+from ddp_lint.launch.communicating import Code, called_helper, called_name
+from ddp_lint.launch.helpers import Helper
+from ddp_lint.launch.joining import is_before_ranks, spawned_functions
+from ddp_lint.launch.ranks import first_rank_test, is_kept_to_one_process, is_on_first, is_one
+from ddp_lint.launch.search import imported_through
+from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.control_flow import conditions_at, conjuncts
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements, text_of
+from ddp_lint.tensors.callers import CallSite, sites_in_project
+from ddp_lint.view import Module
+
+#: Functions that are followed into what they call, one in the other, and how many in all.
+_BELOW, _MOST = 4, 200
+#: Callers that are followed, one above the other, and how many in all.
+_ABOVE, _CALLERS = 4, 40
+#: How far the class of an object is looked for.
+_TYPE = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """What shows that all ranks run a function: the call, in the function that they run for certain, and the calls
+    that lead from there to the function, the last one first."""
+
+    facts: ModuleFacts
+    call: ast.AST
+    way: tuple[CallSite, ...] = ()
+
+    @property
+    def span(self) -> Span:
+        """Where the function is called, or what it calls itself."""
+        return self.way[0].span if self.way else self.facts.file.span_of(self.call)
+
+
+def reached_by_all(module: Module, definition: cst.FunctionDef) -> Reached | None:
+    """What shows that all ranks of a program run a function of `module`, if anything does."""
+    project, facts = module.project, module.facts
+    function = function_at(facts.tree, module.span(definition.name).line) if facts is not None else None
+    if project is None or facts is None or function is None:
+        return None
+    level: list[tuple[ModuleFacts, FunctionNode, tuple[CallSite, ...]]] = [(facts, function, ())]
+    seen = {function}
+    for _ in range(_ABOVE):
+        above: list[tuple[ModuleFacts, FunctionNode, tuple[CallSite, ...]]] = []
+        for within, each, way in level:
+            call = _joins(project, within, each)
+            if call is not None and all(_is_for_all(module, project, site) for site in way[-1:]):
+                return Reached(within, call, way)
+            for site in sites_in_project(project, within, each):
+                if site.around is None or site.around in seen or len(seen) > _CALLERS:
+                    continue
+                if _is_of(project, within, each, site) and _is_for_all(module, project, site):
+                    seen.add(site.around)
+                    above.append((site.facts, site.around, (*way, site)))
+        level = above
+    return None
+
+
+def _is_of(project: Project, facts: ModuleFacts, function: FunctionNode, site: CallSite) -> bool:
+    """Whether a call by the name of a method is one of this method: by the class of its object, or where that is not
+    known as the only method by the name that the calling file comes to."""
+    called = site.node.func
+    owner, _ = facts.method_at(function.lineno) or (None, None)
+    if owner is None or not isinstance(called, ast.Attribute) or dotted_ast(called.value) == "self":
+        return True
+    of_class, _ = site.facts.method_at(site.node.lineno) or (None, None)
+    around = project.classes.of(site.facts, of_class) if of_class is not None else None
+    kind = project.types.of(called.value, site.facts, site.around, around, _TYPE)
+    if kind:
+        return project.classes.of(facts, owner).name in project.classes.lineage(kind)
+    defined = f"def {function.name}("
+    alone = len(project.contents.holding(defined)) == 1 and facts.file.text.count(defined) == 1
+    return alone and (site.facts is facts or facts.name in imported_through(project, site.facts))
+
+
+def _is_for_all(module: Module, project: Project, site: CallSite) -> bool:
+    """Whether a call is kept neither to one rank nor to a program of one process."""
+    if site.around is None or is_on_first(module, site.facts, site.node):
+        return False
+    if any(_is_set_by_rank(site.facts, part) for part in _tests_taken(site.around, site.node)):
+        return False
+    if is_before_ranks(site.facts, project, site.node, site.around):
+        return False
+    return not is_kept_to_one_process(site.around, site.node)
+
+
+def _tests_taken(function: FunctionNode, node: ast.AST) -> Iterator[str]:
+    """The parts of the tests around a node of a function that hold there."""
+    tests = (test for test, taken in conditions_at(function, node) if taken)
+    return (cst.Module(()).code_for_node(part) for test in tests for part in conjuncts(test))
+
+
+def _is_set_by_rank(facts: ModuleFacts, name: str) -> bool:
+    """Whether a file gives a name what holds on the first rank alone: ``args.saves = is_master(args)``."""
+    if not name.replace(".", "_").isidentifier() or not facts.file.holds(name.rpartition(".")[2]):
+        return False
+    assigned = (node for node in statements(facts.tree) if isinstance(node, ast.Assign))
+    values = [node.value for node in assigned if any(dotted_ast(target) == name for target in node.targets)]
+    return any(first_rank_test(text_of(value), True) for value in values)
+
+
+def _joins(project: Project, facts: ModuleFacts, function: FunctionNode) -> ast.AST | None:
+    """The call by which a function joins the group or wraps a model, itself or in what it calls; of one that a program
+    spawns for each rank the function itself. None in the process that starts the ranks."""
+
+    def found() -> ast.AST | None:
+        if f"{facts.name}.{function.name}" in spawned_functions(project):
+            return function
+        owner, method = facts.method_at(function.lineno) or (None, None)
+        of_class = project.classes.of(facts, owner) if owner is not None and method is function else None
+        level = [(call, Helper(facts, function, of_class), call) for call in _calls(function)]
+        seen: set[ast.AST] = {function}
+        for _ in range(_BELOW):
+            below: list[tuple[ast.Call, Helper, ast.Call]] = []
+            for first, within, call in level:
+                code = Code.of(within)
+                name = called_name(project, code, call)
+                joins = name in table("launch")["all_ranks"]["calls"]
+                helper = None if joins else called_helper(project, code, call)
+                if not joins and (helper is None or helper.function in seen or len(seen) > _MOST):
+                    continue
+                if is_kept_to_one_process(within.function, call):
+                    continue
+                if helper is None:
+                    if any(keyword.arg == "world_size" and is_one(keyword.value) for keyword in call.keywords):
+                        continue
+                    return first
+                seen.add(helper.function)
+                if not _starts(helper.function):
+                    below += ((first, helper, inner) for inner in _calls(helper.function))
+            level = below
+        return None
+
+    if _starts(function):
+        return None
+    answer: ast.AST | None = project.remember(("joins the ranks", function), found, facts.kept)
+    return answer
+
+
+def _calls(function: FunctionNode) -> Iterator[ast.Call]:
+    return calls_below(function)
+
+
+def _starts(function: FunctionNode) -> bool:
+    """Whether a function starts processes: what it goes on to call itself it calls where there are none."""
+    return any(last_part(call.func) in table("launch")["all_ranks"]["starters"] for call in calls_below(function))
