@@ -97,6 +97,13 @@ class _Outcome(enum.Enum):
 #: Modules of data sets with ``download=True``.
 _DATA_SETS = tuple(f"{name}." for name in table("data")["downloading"])
 
+#: Fetches what lies at an address straight into a path. wget and gdown fetch into a name of their own first.
+_FETCHING = "urllib.request.urlretrieve"
+#: Calls whose answer a function writes to a file by itself.
+_REQUESTS = frozenset({"requests.get", "urllib.request.urlopen"})
+#: What puts a file that is complete in its place.
+_PLACES = frozenset({"os.replace", "os.rename", "shutil.move"})
+
 #: Methods of a `pathlib.Path` that fail when it exists already or does not exist any more, and what allows that.
 _PATH_METHODS = {"mkdir": "exist_ok", "unlink": "missing_ok", "rmdir": ""}
 _PATHS = frozenset({"pathlib.Path", "pathlib.PosixPath"})
@@ -126,7 +133,7 @@ class RanksWriteOneFile(Rule):
     the backward, that the function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a
     function of another file, which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a
     `pathlib.Path` are read as well, and `download=True` of a data set of torchvision counts like the making of a
-    folder.
+    folder, as do `urlretrieve(url, path)` and what a function requests and writes to `open(path, "wb")` by itself.
 
     ## Why it breaks
 
@@ -181,7 +188,8 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, the second part of a data set whose first one the lines above download, folders
+    Writes under a test for the rank, the second part of a data set whose first one the lines above download,
+    downloads to another name that is then put in place (`os.replace`), folders
     that all ranks have made before with `exist_ok` where a test asks for them, or that hold a file which is loaded
     next, downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
     downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such an
@@ -220,6 +228,7 @@ class RanksWriteOneFile(Rule):
         "open",
         "mkdir",
         "download",
+        "urlretrieve",
         *(name.rpartition(".")[2] for name in _REMOVE),
         file=(
             "init_process_group",
@@ -435,12 +444,16 @@ class RanksWriteOneFile(Rule):
             return argument(call, 1, "f")
         if name.startswith(_DATA_SETS):
             return self._downloaded_into(call, name)
+        if name == _FETCHING:
+            return None if self._is_in_turn(call) else argument(call, 1, "filename")
         if name in MAKING:
             allowed = argument(call, 2, "exist_ok")
             return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
         if isinstance(call.func, cst.Name) and call.func.value == "open":
             mode = argument(call, 1, "mode")
             how = set(str(mode.evaluated_value)) if isinstance(mode, cst.SimpleString) else set()
+            if "w" in how and self._is_fetched(call) and self._is_in_turn(call):
+                return None
             writes = "x" in how or ("w" in how and not self._only_empties(call))
             return argument(call, 0, "file") if writes else None
         return self._path_of(call) if not name else None
@@ -479,6 +492,17 @@ class RanksWriteOneFile(Rule):
             return None
         folder = argument(call, 0, "root")
         return None if folder is not None and self._is_downloaded_above(call, name, folder) else folder
+
+    def _is_fetched(self, call: cst.Call) -> bool:
+        """Whether what a call opens is written with the answer to a request, under its last name already."""
+        function = self.module.function_of(call)
+        mode = argument(call, 1, "mode")
+        if function is None or not isinstance(mode, cst.SimpleString) or "b" not in str(mode.evaluated_value):
+            return False
+        if not any(map(self.module.file.holds, ("urlopen", "requests"))):
+            return False
+        names = {self.module.qualified(each.func) for each in calls_in(function.body)}
+        return not names.isdisjoint(_REQUESTS) and names.isdisjoint(_PLACES)
 
     def _is_downloaded_above(self, call: cst.Call, name: str, folder: cst.BaseExpression) -> bool:
         """Whether the same data set is downloaded into the folder by a call above: its other part came with that."""
@@ -618,7 +642,9 @@ class RanksWriteOneFile(Rule):
     def _outcome(self, call: cst.Call) -> _Outcome:
         name = self.module.qualified(call.func)
         method = called(call) if not name else ""
-        if name.startswith(_DATA_SETS):
+        if name.startswith(_DATA_SETS) or name == _FETCHING:
+            return _Outcome.DOWNLOADED
+        if called(call) == "open" and self._is_fetched(call):
             return _Outcome.DOWNLOADED
         if name in MAKING or method == "mkdir":
             return _Outcome.MADE
