@@ -18,13 +18,16 @@ from ddp_lint.launch.ranks import (
     BARRIERS,
     all_ranks_call,
     as_one_process,
+    evidence_in,
     is_kept_to_one_rank,
     mentions_own_rank,
     on_one_rank,
+    program_of_ranks,
     runs_alone,
     several_ranks,
 )
 from ddp_lint.launch.waiting import ends_while_others_wait
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_before import is_made_before
 from ddp_lint.rules.launch.made_folders import MAKING
@@ -37,7 +40,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import called, names_in, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
+from ddp_lint.tensors.callers import CallSite, call_sites, sites_in_project, sites_of
 from ddp_lint.view.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
@@ -99,6 +102,8 @@ _DATA_SETS = tuple(f"{name}." for name in table("data")["downloading"])
 
 #: Fetches what lies at an address straight into a path. wget and gdown fetch into a name of their own first.
 _FETCHING = "urllib.request.urlretrieve"
+#: Calls that are followed from where a file is fetched.
+_CALLS_ABOVE = 5
 #: Calls whose answer a function writes to a file by itself.
 _REQUESTS = frozenset({"requests.get", "urllib.request.urlopen"})
 #: What puts a file that is complete in its place.
@@ -317,15 +322,16 @@ class RanksWriteOneFile(Rule):
                 continue
             downloads = self._outcome(call) is _Outcome.DOWNLOADED
             found = sites_of(self.module, function) if downloads else call_sites(self.module, function)
-            site = next((s for s in found if self._is_for_ranks(s, function, path, downloads)), None)
+            site = next((s for s in found if self._is_for_ranks(s, function, path, call)), None)
             if site is not None:
                 self._report(call, site.span)
                 return
 
     def _is_for_ranks(
-        self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression, downloads: bool
+        self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression, call: cst.Call
     ) -> bool:
-        """Whether a call of a helper is made by every rank, for one and the same path."""
+        """Whether a call of a helper is made by every rank, for one and the same path of a call in it."""
+        downloads = self._outcome(call) is _Outcome.DOWNLOADED
         project, around = self.module.project, site.around
         if project is None or around is None:
             return False
@@ -335,8 +341,10 @@ class RanksWriteOneFile(Rule):
         of_names = [site.given(function, name) for name in self._names(path)]
         if are_made_for_process(project, site.facts, [dotted_ast(each) for each in of_names if each is not None]):
             return False
-        if downloads:
+        if downloads and self.module.qualified(call.func).startswith(_DATA_SETS):
             return all_ranks_call(site, project)
+        if downloads:
+            return _is_reached_by_all(project, site)
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = calls_below(around)
         joins = any(project.meanings.of(site.facts, n.func) in every for n in made)
@@ -665,6 +673,20 @@ class RanksWriteOneFile(Rule):
             labels=[(every, "every rank runs this function")],
             help=help_,
         )
+
+
+def _is_reached_by_all(project: Project, site: CallSite, above: int = _CALLS_ABOVE) -> bool:
+    """Whether calls of functions that all ranks make lead to a place, from a file that shows several ranks itself."""
+    around = site.around
+    if around is None:
+        return program_of_ranks(site.facts, project, site.node.lineno) is not None
+    if around.decorator_list or not all_ranks_call(site, project):
+        return False
+    evidence = evidence_in(site.facts, project)
+    if evidence is not None and evidence.own:
+        return True
+    sites = sites_in_project(project, site.facts, around) if above else ()
+    return any(_is_reached_by_all(project, each, above - 1) for each in sites if each.around is not around)
 
 
 def _is_own(call: cst.Call) -> bool:
