@@ -40,7 +40,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import called, names_in, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites, sites_in_project, sites_of
+from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, sites_in_project, sites_of
 from ddp_lint.view.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
@@ -344,7 +344,9 @@ class RanksWriteOneFile(Rule):
         if downloads and self.module.qualified(call.func).startswith(_DATA_SETS):
             return all_ranks_call(site, project)
         if downloads:
-            return _is_reached_by_all(project, site)
+            # Where one rank fetches, another call is for one process: ``if is_initialized(): .. else: fetch()``.
+            alone = any(on_one_rank(self.module, each) for each in calls_in_file(self.module, function))
+            return not alone and _is_reached_by_all(project, site)
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = calls_below(around)
         joins = any(project.meanings.of(site.facts, n.func) in every for n in made)
