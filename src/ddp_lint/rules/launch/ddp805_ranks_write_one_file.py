@@ -20,13 +20,16 @@ from ddp_lint.launch.ranks import (
     BARRIERS,
     all_ranks_call,
     as_one_process,
+    evidence_in,
     is_kept_to_one_rank,
     mentions_own_rank,
     on_one_rank,
+    program_of_ranks,
     runs_alone,
     several_ranks,
 )
 from ddp_lint.launch.waiting import ends_while_others_wait
+from ddp_lint.project import Project
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_before import is_made_before
@@ -40,7 +43,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 from ddp_lint.source.tree import called, names_in, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
+from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, sites_in_project, sites_of
 from ddp_lint.view.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
@@ -104,6 +107,15 @@ class _Outcome(enum.Enum):
 #: Modules of data sets with ``download=True``.
 _DATA_SETS = tuple(f"{name}." for name in table("data")["downloading"])
 
+#: Fetches what lies at an address straight into a path. wget and gdown fetch into a name of their own first.
+_FETCHING = "urllib.request.urlretrieve"
+#: Calls that are followed from where a file is fetched.
+_CALLS_ABOVE = 5
+#: Calls whose answer a function writes to a file by itself.
+_REQUESTS = frozenset({"requests.get", "urllib.request.urlopen"})
+#: What puts a file that is complete in its place.
+_PLACES = frozenset({"os.replace", "os.rename", "shutil.move"})
+
 #: Methods of a `pathlib.Path` that fail when it exists already or does not exist any more, and what allows that.
 _PATH_METHODS = {"mkdir": "exist_ok", "unlink": "missing_ok", "rmdir": ""}
 _PATHS = frozenset({"pathlib.Path", "pathlib.PosixPath"})
@@ -138,7 +150,8 @@ class RanksWriteOneFile(Rule):
     For folders and removals it is enough that a loop calls it beside the function that has the backward, that the
     function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function of another file,
     which every rank runs, calls it without such a test. `mkdir()` and `unlink()` of a `pathlib.Path` are read as well,
-    and `download=True` of a data set of torchvision counts like the making of a folder.
+    and `download=True` of a data set of torchvision counts like the making of a folder, as do `urlretrieve(url, path)`
+    and what a function requests and writes to `open(path, "wb")` by itself.
 
     ## Why it breaks
 
@@ -193,7 +206,8 @@ class RanksWriteOneFile(Rule):
 
     ## When it is silent
 
-    Writes under a test for the rank, the second part of a data set whose first one the lines above download, folders
+    Writes under a test for the rank, the second part of a data set whose first one the lines above download,
+    downloads to another name that is then put in place (`os.replace`), folders
     that all ranks have made before with `exist_ok` where a test asks for them, or that hold a file which is loaded
     next, downloads beside one of the first rank, beside a barrier of some ranks, or in `with main_process_first()`,
     downloads and writes under a lock for all processes (`with FileLock(path)`), folders that are asked for in such an
@@ -235,6 +249,7 @@ class RanksWriteOneFile(Rule):
         "open",
         "mkdir",
         "download",
+        "urlretrieve",
         *(name.rpartition(".")[2] for name in _REMOVE),
         file=(
             "init_process_group",
@@ -358,16 +373,17 @@ class RanksWriteOneFile(Rule):
                 continue
             downloads = self._outcome(call) is _Outcome.DOWNLOADED
             found = sites_of(self.module, function) if downloads else call_sites(self.module, function)
-            site = next((s for s in found if self._is_for_ranks(s, function, path, downloads)), None)
+            site = next((s for s in found if self._is_for_ranks(s, function, path, call)), None)
             if site is not None:
                 self._report(call, site.span)
                 return True
         return False
 
     def _is_for_ranks(
-        self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression, downloads: bool
+        self, site: CallSite, function: cst.FunctionDef, path: cst.BaseExpression, call: cst.Call
     ) -> bool:
-        """Whether a call of a helper is made by every rank, for one and the same path."""
+        """Whether a call of a helper is made by every rank, for one and the same path of a call in it."""
+        downloads = self._outcome(call) is _Outcome.DOWNLOADED
         project, around = self.module.project, site.around
         if project is None or around is None:
             return False
@@ -377,8 +393,12 @@ class RanksWriteOneFile(Rule):
         of_names = [site.given(function, name) for name in self._names(path)]
         if are_made_for_process(project, site.facts, [dotted_ast(each) for each in of_names if each is not None]):
             return False
-        if downloads:
+        if downloads and self.module.qualified(call.func).startswith(_DATA_SETS):
             return all_ranks_call(site, project)
+        if downloads:
+            # Where one rank fetches, another call is for one process: ``if is_initialized(): .. else: fetch()``.
+            alone = any(on_one_rank(self.module, each) for each in calls_in_file(self.module, function))
+            return not alone and _is_reached_by_all(project, site)
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = calls_below(around)
         joins = any(project.meanings.of(site.facts, n.func) in every for n in made)
@@ -487,10 +507,14 @@ class RanksWriteOneFile(Rule):
             return self._written_by(call, _writers()[name])
         if name.startswith(_DATA_SETS):
             return self._downloaded_into(call, name)
+        if name == _FETCHING:
+            return None if self._is_in_turn(call) else argument(call, 1, "filename")
         if name in MAKING:
             allowed = argument(call, 2, "exist_ok")
             return None if allowed is not None or self._asked_before(call) else argument(call, 0, "name")
         if isinstance(call.func, cst.Name) and call.func.value == "open":
+            if self._is_fetched(call) and self._is_in_turn(call):
+                return None
             return argument(call, 0, "file") if self._opens_to_write(call, 1, "mode") else None
         if called(call) in _writing_methods() and isinstance(call.func, cst.Attribute):
             return self._written_by_method(call, call.func.value)
@@ -553,6 +577,17 @@ class RanksWriteOneFile(Rule):
             return None
         folder = argument(call, 0, "root")
         return None if folder is not None and self._is_downloaded_above(call, name, folder) else folder
+
+    def _is_fetched(self, call: cst.Call) -> bool:
+        """Whether what a call opens is written with the answer to a request, under its last name already."""
+        function = self.module.function_of(call)
+        mode = argument(call, 1, "mode")
+        if function is None or not isinstance(mode, cst.SimpleString) or "b" not in str(mode.evaluated_value):
+            return False
+        if not any(map(self.module.file.holds, ("urlopen", "requests"))):
+            return False
+        names = {self.module.qualified(each.func) for each in calls_in(function.body)}
+        return not names.isdisjoint(_REQUESTS) and names.isdisjoint(_PLACES)
 
     def _is_downloaded_above(self, call: cst.Call, name: str, folder: cst.BaseExpression) -> bool:
         """Whether the same data set is downloaded into the folder by a call above: its other part came with that."""
@@ -699,7 +734,9 @@ class RanksWriteOneFile(Rule):
     def _outcome(self, call: cst.Call) -> _Outcome:
         name = self.module.qualified(call.func)
         method = called(call) if not name else ""
-        if name.startswith(_DATA_SETS):
+        if name.startswith(_DATA_SETS) or name == _FETCHING:
+            return _Outcome.DOWNLOADED
+        if called(call) == "open" and self._is_fetched(call):
             return _Outcome.DOWNLOADED
         if name in MAKING or method == "mkdir":
             return _Outcome.MADE
@@ -761,6 +798,20 @@ def _texts_given(sites: tuple[CallSite, ...], function: cst.FunctionDef | Functi
     for each in dict.fromkeys(part.id for part in ast.walk(value) if isinstance(part, ast.Name)):
         yield from map(ast.unparse, assigned_to(each, around))
         yield from _texts_given(sites[1:], around, each)
+
+
+def _is_reached_by_all(project: Project, site: CallSite, above: int = _CALLS_ABOVE) -> bool:
+    """Whether calls of functions that all ranks make lead to a place, from a file that shows several ranks itself."""
+    around = site.around
+    if around is None:
+        return program_of_ranks(site.facts, project, site.node.lineno) is not None
+    if around.decorator_list or not all_ranks_call(site, project):
+        return False
+    evidence = evidence_in(site.facts, project)
+    if evidence is not None and evidence.own:
+        return True
+    sites = sites_in_project(project, site.facts, around) if above else ()
+    return any(_is_reached_by_all(project, each, above - 1) for each in sites if each.around is not around)
 
 
 def _is_own(call: cst.Call) -> bool:
