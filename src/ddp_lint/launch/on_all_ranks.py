@@ -160,10 +160,10 @@ def _joins(project: Project, facts: ModuleFacts, function: FunctionNode) -> ast.
 
 
 def _is_for_ranks(function: FunctionNode, call: ast.Call) -> bool:
-    """Whether a helper makes a call wherever there are several ranks: the tests around it ask for nothing else. What
-    some models alone need shows nothing of the programs that load others."""
-    tests = (cst.Module(()).code_for_node(test) for test, _ in conditions_at(function, call))
-    return all(asks_for_group(test) or _ASKS_FOR_GPUS.search(test) is not None for test in tests)
+    """Whether a helper makes a call because there are several ranks: under no test, or under one that asks for them.
+    What some models alone need shows nothing of the programs that load others."""
+    tests = [cst.Module(()).code_for_node(test) for test, _ in conditions_at(function, call)]
+    return not tests or any(asks_for_group(test) or _ASKS_FOR_GPUS.search(test) is not None for test in tests)
 
 
 def _calls(function: FunctionNode) -> Iterator[ast.Call]:
