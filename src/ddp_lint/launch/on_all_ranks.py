@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.communicating import Code, called_helper, called_name
+from ddp_lint.launch.communicating import Code, asks_for_group, called_helper, called_name
 from ddp_lint.launch.helpers import Helper
 from ddp_lint.launch.joining import is_before_ranks, spawned_functions
 from ddp_lint.launch.ranks import first_rank_test, is_kept_to_one_process, is_on_first, is_one
@@ -30,6 +31,8 @@ from ddp_lint.view import Module
 _BELOW, _MOST = 4, 200
 #: Callers that are followed, one above the other, and how many in all.
 _ABOVE, _CALLERS = 4, 40
+#: A test of how many GPUs there are, or of what starts the ranks.
+_ASKS_FOR_GPUS = re.compile(r"gpu|cuda|launcher|parallel|RANK|process_group", re.IGNORECASE)
 #: How far the class of an object is looked for.
 _TYPE = 6
 
@@ -138,6 +141,8 @@ def _joins(project: Project, facts: ModuleFacts, function: FunctionNode) -> ast.
                     continue
                 if is_kept_to_one_process(within.function, call):
                     continue
+                if within.function is not function and not _is_for_ranks(within.function, call):
+                    continue
                 if helper is None:
                     if any(keyword.arg == "world_size" and is_one(keyword.value) for keyword in call.keywords):
                         continue
@@ -152,6 +157,13 @@ def _joins(project: Project, facts: ModuleFacts, function: FunctionNode) -> ast.
         return None
     answer: ast.AST | None = project.remember(("joins the ranks", function), found, facts.kept)
     return answer
+
+
+def _is_for_ranks(function: FunctionNode, call: ast.Call) -> bool:
+    """Whether a helper makes a call because there are several ranks: under no test, or under one that asks for them.
+    What some models alone need shows nothing of the programs that load others."""
+    tests = [cst.Module(()).code_for_node(test) for test, _ in conditions_at(function, call)]
+    return not tests or any(asks_for_group(test) or _ASKS_FOR_GPUS.search(test) is not None for test in tests)
 
 
 def _calls(function: FunctionNode) -> Iterator[ast.Call]:
