@@ -97,8 +97,9 @@ def _is_for_all(module: Module, project: Project, site: CallSite) -> bool:
     """Whether a call is kept neither to one rank nor to a program of one process."""
     if site.around is None or is_on_first(module, site.facts, site.node):
         return False
-    if any(_is_set_by_rank(site.facts, part) for part in _tests_taken(site.around, site.node)):
-        return False
+    tests = list(_tests_taken(site.around, site.node))
+    if any(first_rank_test(part, False) or _is_set_by_rank(site.facts, part) for part in tests):
+        return False  # ``if rank != 0: load()``, behind what the first rank has done
     if is_before_ranks(site.facts, project, site.node, site.around):
         return False
     return not is_kept_to_one_process(site.around, site.node)
