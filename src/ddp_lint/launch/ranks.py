@@ -105,6 +105,8 @@ def is_for_one_process(facts: ModuleFacts, project: Project, line: int) -> bool:
     scripts start by a launcher with one process; or the file makes trainers for one device alone."""
     if has_one_device(facts, project) and not _is_run_by_others(facts, project):
         return True
+    if makes_groups_of_one(facts, project):
+        return True
     return comes_alone(facts, project, line) and not shown_alone(facts, project)
 
 
@@ -209,6 +211,21 @@ def is_world_of_one(facts: ModuleFacts, project: Project) -> bool:
     if len(ones) + len(handed_on) < len(sizes):
         return False
     return bool(ones) or any(_is_one_elsewhere(size.value, facts, project) for size in handed_on)
+
+
+def makes_groups_of_one(facts: ModuleFacts, project: Project) -> bool:
+    """Whether a file makes process groups, each of a world size that is written as 1: one process that may have several
+    GPUs."""
+
+    def found() -> bool:
+        made = [call for call in calls_below(facts.tree) if _last(call.func) == "init_process_group"]
+        sizes = [{k.arg: k.value for k in call.keywords}.get("world_size") for call in made]
+        return bool(sizes) and all(size is not None and is_one(size) for size in sizes)
+
+    return occurs(_SIZE_OF_ONE, facts.file.text) and project.remember(("groups of one",), found, facts.kept)
+
+
+_SIZE_OF_ONE = re.compile(r"world_size *= *1\b")
 
 
 def has_one_device(facts: ModuleFacts, project: Project) -> bool:
@@ -803,8 +820,10 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
     """Whether a test around `node`, or an `assert` above it, says that there is one process: ``if world_size < 2``,
     ``if not distributed``, ``if rank is None``, ``if "RANK" not in os.environ``, the other branch of ``if
     args.parallel == "DDP"`` where a file knows no other kind, ``if n_gpu > 1`` before DataParallel, or a setting for
-    which the file makes no group."""
+    which the file makes no group; or all groups that the file makes are of one process."""
     if asserts_one_process(module, node):
+        return True
+    if module.facts is not None and module.project is not None and makes_groups_of_one(module.facts, module.project):
         return True
     for test, taken in conditions(module, node):
         for part in conjuncts(test) if taken else (test,):
