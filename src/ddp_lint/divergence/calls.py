@@ -56,6 +56,7 @@ from ddp_lint.divergence.values import (
     Variation,
     divergent,
     is_new_container,
+    merge,
     per_rank,
     unknown,
     world_size,
@@ -342,6 +343,10 @@ def _one_of(frame: Frame, callees: ref.OneOf, arguments: Arguments, node: ast.Ca
     frame.values_alone = alone
     if len(wrapped) > 1:  # ``WRAPPERS[strategy](model)``
         return unknown(frame.key(node), ref.OneOf(*zip(*wrapped, strict=True)))
+    if callees.tests and len(results) == 2:
+        either = merge(tests[0], results[0], results[1], frame.key(node))
+        if either.reference is not None:  # both give the same: ``(lambda x: tqdm(x)) if shown else (lambda x: x)``
+            return either
     value = passed_on(frame, node, arguments.values)
     if callees.tests and all(ways(result, test) for result, test in zip(results, tests, strict=True)):
         return value.with_reference(ref.OneOf(tuple(results), tests))

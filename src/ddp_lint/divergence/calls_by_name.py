@@ -248,9 +248,11 @@ def unwrapped(*values: Value) -> Value | None:
 
 
 def ways(value: Value, test: Test) -> list[tuple[Value, Test]]:
-    """The objects of the project that a value may be, each with the test that makes it this one; none for anything
-    else."""
+    """The objects and functions of the project that a value may be, each with the test that makes it this one; none for
+    anything else."""
     of = value.reference
+    if isinstance(of, ref.FunctionRef):
+        return [(value, test)]
     if isinstance(of, ref.Instance) and isinstance(of.of, ref.ClassRef) and not of.guessed:
         return [(value, test)]
     if not isinstance(of, ref.OneOf) or not of.tests or len(of.values) > _WAYS:
