@@ -29,6 +29,8 @@ from ddp_lint.verify.session import prove, verify
 from ddp_lint.verify.target import resolve
 
 EXAMPLE, USE_INSTEAD = "example", "use_instead"
+#: Where the page has the program of each.
+HEADINGS = {EXAMPLE: "Example", USE_INSTEAD: "Use instead"}
 #: FSDP1 too, for the rules whose hazard is its own.
 WRAPS = ("ddp", "fsdp2")
 
@@ -47,7 +49,7 @@ def main(device: str) -> None:
 def proof(code: str, section: str, options: Options, pool: Pool) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         path = pathlib.Path("train.py")
-        path.write_text(getattr(Page.of(all_rules()[code]), section))
+        path.write_text(Page.of(all_rules()[code]).code(HEADINGS[section]))
         prove_it = example if section == EXAMPLE else use_instead
         found = prove_it(code, options, path, pool)
     return {
