@@ -60,6 +60,23 @@ def check(folder: pathlib.Path, source: str, **others: str) -> None:
 
 
 PARTING = {
+    "two loops that a loop over steps starts in turn": """
+        def train(dataset, x, steps):
+            step = 0
+            done = False
+            own = dataset[dist.get_rank() :: dist.get_world_size()]
+            while True:
+                for batch in own:
+                    dist.all_reduce(x)  # !loop-count
+                for _ in range(4):
+                    dist.all_reduce(x)
+                    step += 1
+                    if step >= steps:
+                        done = True
+                        break
+                if done:
+                    break
+    """,
     "the same with a collective behind the loop within": """
         def train(dataset, x, steps):
             step = 0

@@ -585,7 +585,8 @@ class Comparison:
 
     def _started_again(self, loop: Loop) -> list[Loop]:
         """The loops within one that is left after a number of steps, which a rank may start as often as it likes; none
-        where a round has events besides theirs."""
+        where a round has events besides theirs, or two of them have events: a rank that starts the other one first
+        does not meet the events of the ranks that are in this one still."""
         stack, seen, found = [loop.body] if loop.by_steps else [], set[int](), list[Loop]()
         while stack:
             node = stack.pop()
@@ -599,7 +600,11 @@ class Comparison:
                 stack.append(node.after)
             else:
                 stack += [child for child, _ in self._ways(node)]
-        return found
+        with_events = [inner for inner in found if self._has_events(inner)]
+        return found if len(with_events) <= 1 else []
+
+    def _has_events(self, loop: Loop) -> bool:
+        return self._comes_to(loop, lambda node: node is loop.again, after_events=True)
 
     def _is_out_of(self, loop: Loop) -> Callable[[Node], bool]:
         """Is a node one to which the loop is left? What follows a loop is made before its body."""
