@@ -600,8 +600,9 @@ class Comparison:
                 stack.append(node.after)
             else:
                 stack += [child for child, _ in self._ways(node)]
-        with_events = [inner for inner in found if self._has_events(inner)]
-        return found if len(with_events) <= 1 else []
+        if len(found) > 1 and sum(map(self._has_events, found)) > 1:
+            return []
+        return found
 
     def _has_events(self, loop: Loop) -> bool:
         return self._comes_to(loop, lambda node: node is loop.again, after_events=True)

@@ -17,7 +17,15 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.communicating import Code, asks_for_group, called_helper, called_name
 from ddp_lint.launch.helpers import Helper
 from ddp_lint.launch.joining import is_before_ranks, spawned_functions
-from ddp_lint.launch.ranks import first_rank_test, is_kept_to_one_process, is_on_first, is_one
+from ddp_lint.launch.ranks import (
+    all_ranks_call,
+    evidence_in,
+    first_rank_test,
+    is_kept_to_one_process,
+    is_on_first,
+    is_one,
+    program_of_ranks,
+)
 from ddp_lint.launch.search import imported_through
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -31,6 +39,8 @@ from ddp_lint.view import Module
 _BELOW, _MOST = 4, 200
 #: Callers that are followed, one above the other, and how many in all.
 _ABOVE, _CALLERS = 4, 40
+#: Calls of all ranks that are followed up to a file that shows several ranks.
+_WAY = 5
 #: A test of how many GPUs there are, or of what starts the ranks.
 _ASKS_FOR_GPUS = re.compile(r"gpu|cuda|launcher|parallel|RANK|process_group", re.IGNORECASE)
 #: How far the class of an object is looked for.
@@ -74,6 +84,22 @@ def reached_by_all(module: Module, definition: cst.FunctionDef) -> Reached | Non
                     above.append((site.facts, site.around, (*way, site)))
         level = above
     return None
+
+
+def calls_of_all_lead_to(project: Project, site: CallSite, above: int = _WAY) -> bool:
+    """Whether calls that all ranks make lead to a place, from a file that shows several ranks itself. Stricter than
+    `reached_by_all`: each call of the way counts, with barriers before it, and one that a decorator is put on ends
+    it."""
+    around = site.around
+    if around is None:
+        return program_of_ranks(site.facts, project, site.node.lineno) is not None
+    if around.decorator_list or not all_ranks_call(site, project):
+        return False
+    evidence = evidence_in(site.facts, project)
+    if evidence is not None and evidence.own:
+        return True
+    sites = sites_in_project(project, site.facts, around) if above else ()
+    return any(calls_of_all_lead_to(project, each, above - 1) for each in sites if each.around is not around)
 
 
 def _is_of(project: Project, facts: ModuleFacts, function: FunctionNode, site: CallSite) -> bool:
@@ -129,7 +155,7 @@ def _joins(project: Project, facts: ModuleFacts, function: FunctionNode) -> ast.
             return function
         owner, method = facts.method_at(function.lineno) or (None, None)
         of_class = project.classes.of(facts, owner) if owner is not None and method is function else None
-        level = [(call, Helper(facts, function, of_class), call) for call in _calls(function)]
+        level = [(call, Helper(facts, function, of_class), call) for call in calls_below(function)]
         seen: set[ast.AST] = {function}
         for _ in range(_BELOW):
             below: list[tuple[ast.Call, Helper, ast.Call]] = []
@@ -150,7 +176,7 @@ def _joins(project: Project, facts: ModuleFacts, function: FunctionNode) -> ast.
                     return first
                 seen.add(helper.function)
                 if not _starts(helper.function):
-                    below += ((first, helper, inner) for inner in _calls(helper.function))
+                    below += ((first, helper, inner) for inner in calls_below(helper.function))
             level = below
         return None
 
@@ -165,10 +191,6 @@ def _is_for_ranks(function: FunctionNode, call: ast.Call) -> bool:
     What some models alone need shows nothing of the programs that load others."""
     tests = [cst.Module(()).code_for_node(test) for test, _ in conditions_at(function, call)]
     return not tests or any(asks_for_group(test) or _ASKS_FOR_GPUS.search(test) is not None for test in tests)
-
-
-def _calls(function: FunctionNode) -> Iterator[ast.Call]:
-    return calls_below(function)
 
 
 def _starts(function: FunctionNode) -> bool:

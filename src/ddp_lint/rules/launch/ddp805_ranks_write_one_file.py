@@ -15,21 +15,18 @@ from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.locks import is_machine_lock
-from ddp_lint.launch.on_all_ranks import Reached, reached_by_all
+from ddp_lint.launch.on_all_ranks import Reached, calls_of_all_lead_to, reached_by_all
 from ddp_lint.launch.ranks import (
     BARRIERS,
     all_ranks_call,
     as_one_process,
-    evidence_in,
     is_kept_to_one_rank,
     mentions_own_rank,
     on_one_rank,
-    program_of_ranks,
     runs_alone,
     several_ranks,
 )
 from ddp_lint.launch.waiting import ends_while_others_wait
-from ddp_lint.project import Project
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.launch.made_before import is_made_before
@@ -42,8 +39,9 @@ from ddp_lint.source.control_flow import conditions, raises
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
+from ddp_lint.source.syntax import names_in as names_of
 from ddp_lint.source.tree import called, names_in, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, sites_in_project, sites_of
+from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, sites_of
 from ddp_lint.view.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.
@@ -109,8 +107,6 @@ _DATA_SETS = tuple(f"{name}." for name in table("data")["downloading"])
 
 #: Fetches what lies at an address straight into a path. wget and gdown fetch into a name of their own first.
 _FETCHING = "urllib.request.urlretrieve"
-#: Calls that are followed from where a file is fetched.
-_CALLS_ABOVE = 5
 #: Calls whose answer a function writes to a file by itself.
 _REQUESTS = frozenset({"requests.get", "urllib.request.urlopen"})
 #: What puts a file that is complete in its place.
@@ -398,7 +394,7 @@ class RanksWriteOneFile(Rule):
         if downloads:
             # Where one rank fetches, another call is for one process: ``if is_initialized(): .. else: fetch()``.
             alone = any(on_one_rank(self.module, each) for each in calls_in_file(self.module, function))
-            return not alone and _is_reached_by_all(project, site)
+            return not alone and calls_of_all_lead_to(project, site)
         every = {*_EVERY_RANK, *joining_functions(project, starting=False)}
         made = calls_below(around)
         joins = any(project.meanings.of(site.facts, n.func) in every for n in made)
@@ -521,8 +517,7 @@ class RanksWriteOneFile(Rule):
         return self._path_of(call) if not name else None
 
     def _opens_to_write(self, call: cst.Call, *place: int | str) -> bool:
-        mode = argument(call, *place)  # type: ignore[arg-type]
-        how = set(str(mode.evaluated_value)) if isinstance(mode, cst.SimpleString) else set()
+        how = _mode(call, *place)
         return "x" in how or ("w" in how and not self._only_empties(call))
 
     def _written_by(self, call: cst.Call, writer: dict[str, Any]) -> cst.BaseExpression | None:
@@ -581,8 +576,7 @@ class RanksWriteOneFile(Rule):
     def _is_fetched(self, call: cst.Call) -> bool:
         """Whether what a call opens is written with the answer to a request, under its last name already."""
         function = self.module.function_of(call)
-        mode = argument(call, 1, "mode")
-        if function is None or not isinstance(mode, cst.SimpleString) or "b" not in str(mode.evaluated_value):
+        if function is None or "b" not in _mode(call, 1, "mode"):
             return False
         if not any(map(self.module.file.holds, ("urlopen", "requests"))):
             return False
@@ -722,12 +716,7 @@ class RanksWriteOneFile(Rule):
             yield from values
             nodes = (node for value in values for node in subtree(value))
             names = [node for node in nodes if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node)]
-            bound = [
-                b
-                for name in names
-                for b in self.module.bindings(name)
-                if b.kind in ("assign", "augment", "for", "with")
-            ]
+            bound = [b for name in names for b in self.module.bindings(name) if b.kind in _GIVES]
             values = [value for value in dict.fromkeys(b.value for b in bound) if value and value not in reached]
             reached.update(values)
 
@@ -759,15 +748,20 @@ class RanksWriteOneFile(Rule):
         )
 
 
+def _mode(call: cst.Call, *place: int | str) -> str:
+    """The mode in which a call opens a file, '' where it is not written there."""
+    mode = argument(call, *place)  # type: ignore[arg-type]
+    return str(mode.evaluated_value) if isinstance(mode, cst.SimpleString) else ""
+
+
 def _comes_from_loop(sites: tuple[CallSite, ...], function: cst.FunctionDef | FunctionNode, name: str) -> bool:
     """Whether the calls that lead to a function give one of its parameters what a loop over more than numbers gives."""
     value = sites[0].given(function, name) if sites else None
     around = sites[0].around if sites else None
-    names = {part.id for part in ast.walk(value) if isinstance(part, ast.Name)} if value is not None else set()
+    names = names_of(value) if value is not None else frozenset()
     for loop in (n for n in walk(around) if isinstance(n, ast.For)) if around is not None and names else ():
-        targets = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
         over_numbers = isinstance(loop.iter, ast.Call) and last_part(loop.iter.func) == "range"
-        if targets & names and not over_numbers:
+        if names_of(loop.target) & names and not over_numbers:
             return True
     return around is not None and any(_comes_from_loop(sites[1:], around, each) for each in names)
 
@@ -795,23 +789,9 @@ def _texts_given(sites: tuple[CallSite, ...], function: cst.FunctionDef | Functi
     if value is None or around is None:
         return
     yield ast.unparse(value)
-    for each in dict.fromkeys(part.id for part in ast.walk(value) if isinstance(part, ast.Name)):
+    for each in sorted(names_of(value)):
         yield from map(ast.unparse, assigned_to(each, around))
         yield from _texts_given(sites[1:], around, each)
-
-
-def _is_reached_by_all(project: Project, site: CallSite, above: int = _CALLS_ABOVE) -> bool:
-    """Whether calls of functions that all ranks make lead to a place, from a file that shows several ranks itself."""
-    around = site.around
-    if around is None:
-        return program_of_ranks(site.facts, project, site.node.lineno) is not None
-    if around.decorator_list or not all_ranks_call(site, project):
-        return False
-    evidence = evidence_in(site.facts, project)
-    if evidence is not None and evidence.own:
-        return True
-    sites = sites_in_project(project, site.facts, around) if above else ()
-    return any(_is_reached_by_all(project, each, above - 1) for each in sites if each.around is not around)
 
 
 def _is_own(call: cst.Call) -> bool:
