@@ -14,6 +14,7 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.callers import CallSite, sites_in_project
 from ddp_lint.launch.communicating import Code, asks_for_group, called_helper, called_name
 from ddp_lint.launch.helpers import Helper
 from ddp_lint.launch.joining import is_before_ranks, spawned_functions
@@ -32,7 +33,6 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.control_flow import conditions_at, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements, text_of
-from ddp_lint.tensors.callers import CallSite, sites_in_project
 from ddp_lint.view import Module
 
 #: Functions that are followed into what they call, one in the other, and how many in all.

@@ -17,6 +17,8 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.alone import MAY_JOIN, run_alone, shown_alone, shows_no_ranks
 from ddp_lint.launch.arms import is_joined_elsewhere, is_told_no_rank
+from ddp_lint.launch.callers import CallSite, call_sites, sites_of
+from ddp_lint.launch.given import is_always
 from ddp_lint.launch.joining import is_before_ranks, joining_call, joining_functions, names_off, spawns
 from ddp_lint.launch.search import holds_by, importers, programs
 from ddp_lint.launch.texts import is_installed
@@ -42,8 +44,6 @@ from ddp_lint.source.syntax import (
     walk,
 )
 from ddp_lint.source.wrap_evidence import in_code
-from ddp_lint.tensors.callers import CallSite, call_sites, sites_of
-from ddp_lint.tensors.given import is_always
 from ddp_lint.view import Module
 from ddp_lint.view.scopes import Binding
 

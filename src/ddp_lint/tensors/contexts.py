@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.knowledge import canonical, frameworks
+from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.launch.alone import modules_around
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
@@ -20,7 +21,6 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode
 from ddp_lint.source.tree import asks_for_program, called, descendants, subtree
-from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.view import Module
 
 _NO_GRAD = ("no_grad", "inference_mode")

@@ -13,6 +13,7 @@ import libcst as cst
 from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.callers import CallSite, call_sites, calls_in_file, sites_of
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.locks import is_machine_lock
 from ddp_lint.launch.on_all_ranks import Reached, calls_of_all_lead_to, reached_by_all
@@ -41,7 +42,6 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 from ddp_lint.source.syntax import names_in as names_of
 from ddp_lint.source.tree import called, names_in, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, sites_of
 from ddp_lint.view.wraps import argument
 
 #: Calls that every rank of a job makes: the function that holds one runs on all of them.

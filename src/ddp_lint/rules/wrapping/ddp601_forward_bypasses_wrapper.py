@@ -10,6 +10,7 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
+from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.launch.ranks import runs_alone, several_ranks, uses_data_parallel
 from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
@@ -24,7 +25,6 @@ from ddp_lint.source.queries import last_name
 from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import subtree
 from ddp_lint.tensors.contexts import without_gradient
-from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.view.accumulation import is_backward
 from ddp_lint.view.wraps import Wrap
 

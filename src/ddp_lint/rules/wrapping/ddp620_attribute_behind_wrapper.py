@@ -10,6 +10,8 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.knowledge.tensors import is_average
+from ddp_lint.launch.callers import comes_first
 from ddp_lint.launch.ranks import first_rank_test, on_one_rank, runs_alone
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
@@ -21,8 +23,6 @@ from ddp_lint.source.control_flow import arms, conditions, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, children, descendants
-from ddp_lint.tensors.callers import comes_first
-from ddp_lint.tensors.operations import is_average
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument, is_init
 

@@ -11,6 +11,7 @@ from typing import cast
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.knowledge.tensors import names
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.bound import bound_in
@@ -30,7 +31,6 @@ from ddp_lint.source.syntax import (
     walk,
 )
 from ddp_lint.source.tree import parameters_of, positional_of
-from ddp_lint.tensors.operations import names
 from ddp_lint.view import Module
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
