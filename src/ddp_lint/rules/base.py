@@ -16,7 +16,7 @@ from ddp_lint.launch.failing import fails_before
 from ddp_lint.launch.given import needs_constant_changed, needs_option_left_off, needs_other_values
 from ddp_lint.launch.importable import cannot_be_imported, is_put_together
 from ddp_lint.launch.never_none import needs_none
-from ddp_lint.launch.ranks import as_one_process
+from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.reached.walk import is_never_reached_from_programs
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at

@@ -9,7 +9,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.launch.callers import CallSite, call_sites
-from ddp_lint.launch.ranks import mentions_own_rank
+from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
 from ddp_lint.rules.triggers import Triggers

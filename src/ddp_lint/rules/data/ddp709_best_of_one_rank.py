@@ -10,7 +10,8 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.helpers import Helper, helper_of
-from ddp_lint.launch.ranks import on_one_rank, several_ranks
+from ddp_lint.launch.one_rank import on_one_rank
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule

@@ -11,7 +11,8 @@ from ddp_lint.knowledge import table
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.callers import constructions
 from ddp_lint.launch.loader_workers import makes_samples
-from ddp_lint.launch.ranks import mentions_own_rank, several_ranks
+from ddp_lint.launch.one_rank import mentions_own_rank
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_evaluation, ranks_share, reads_alike

@@ -14,11 +14,11 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.callers import call_sites
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import comes_on_one_rank
 from ddp_lint.launch.ranks import (
     Evidence,
-    as_one_process,
     called_in_one_process,
-    comes_on_one_rank,
     joining_words,
     joins_ranks,
     program_of_ranks,

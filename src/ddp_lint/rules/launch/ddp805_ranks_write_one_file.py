@@ -17,16 +17,9 @@ from ddp_lint.launch.callers import CallSite, call_sites, calls_in_file, sites_o
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.locks import is_machine_lock
 from ddp_lint.launch.on_all_ranks import Reached, calls_of_all_lead_to, reached_by_all
-from ddp_lint.launch.ranks import (
-    BARRIERS,
-    all_ranks_call,
-    as_one_process,
-    is_kept_to_one_rank,
-    mentions_own_rank,
-    on_one_rank,
-    runs_alone,
-    several_ranks,
-)
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import BARRIERS, all_ranks_call, is_kept_to_one_rank, mentions_own_rank, on_one_rank
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.waiting import ends_while_others_wait
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.rules.base import Rule

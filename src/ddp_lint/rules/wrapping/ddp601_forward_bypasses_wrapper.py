@@ -11,7 +11,8 @@ from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.knowledge.tensors import names, words_of
-from ddp_lint.launch.ranks import runs_alone, several_ranks, uses_data_parallel
+from ddp_lint.launch.one_process import uses_data_parallel
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers

@@ -12,7 +12,8 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import is_average
 from ddp_lint.launch.callers import comes_first
-from ddp_lint.launch.ranks import first_rank_test, on_one_rank, runs_alone
+from ddp_lint.launch.one_rank import first_rank_test, on_one_rank
+from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
