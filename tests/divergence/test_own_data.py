@@ -7,6 +7,19 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "what a generator takes from the loader": """
+        def proposed(choices, loader):
+            while True:
+                for choice in loader:
+                    yield choice
+
+        def search(model, choices, loader, rounds):
+            proposed_iter = proposed(choices, loader)
+            for _ in range(rounds):
+                choice = next(proposed_iter)
+                if choice.shape[1] >= 10:
+                    dist.all_reduce(model(choice))  # !data-condition
+    """,
     "the length of a batch of the rank's own": """
         def train(model, loader):
             for batch in loader:
@@ -1985,6 +1998,19 @@ def test_a_whole_copy_of_a_model_on_one_rank(tmp_path: pathlib.Path) -> None:
 
 
 ALIKE = {
+    "what a generator makes itself": """
+        def proposed(choices, loader):
+            while True:
+                for choice in [random.choice(choices) for _ in range(4)]:
+                    yield choice
+
+        def search(model, choices, loader, rounds):
+            proposed_iter = proposed(choices, loader)
+            for _ in range(rounds):
+                choice = next(proposed_iter)
+                if choice.shape[1] >= 10:
+                    dist.all_reduce(model(choice))
+    """,
     "the rank in the job, counted from the node": """
         def main(args, build):
             args.local_rank = int(os.environ["LOCAL_RANK"])

@@ -349,6 +349,8 @@ def _next(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     reference = arguments.positional[0].reference if arguments.positional else None
     if isinstance(reference, ref.Enumerated):
         return pair(frame, node, reference.element)
+    if isinstance(reference, ref.Generator) and reference.makes:
+        return unknown(frame.key(node))
     if isinstance(reference, ref.Instance) and reference.whole:
         return unknown(frame.key(node), agreed=True)
     return from_source(frame, source, arguments.values, node)

@@ -62,6 +62,31 @@ def is_generator(node: ast.AST) -> bool:
 
 
 @kept_by_node(4096)
+def makes_what_it_yields(node: ast.AST) -> bool:
+    """Whether a generator goes through nothing but numbers and lists that it makes, so that what it yields are no
+    batches of a loader: ``while True: for x in [make() for _ in range(10)]: yield x``."""
+    parts = list(inside(node))
+    made = {
+        target.id
+        for each in parts
+        if isinstance(each, ast.Assign) and isinstance(each.value, (ast.List, ast.ListComp))
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
+    taken = [each.iter for each in parts if isinstance(each, (ast.For, ast.AsyncFor, ast.comprehension))]
+    return not any(isinstance(each, ast.YieldFrom) or _asks_for_next(each) for each in parts) and all(
+        isinstance(each, (ast.List, ast.ListComp))
+        or (isinstance(each, ast.Name) and each.id in made)
+        or (isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "range")
+        for each in taken
+    )
+
+
+def _asks_for_next(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "next"
+
+
+@kept_by_node(4096)
 def literals_yielded(node: ast.AST) -> tuple[bool, ...]:
     """For each position of the tuples that a generator yields, whether each `yield` has a literal there; () for one
     that yields anything else."""

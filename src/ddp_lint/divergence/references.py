@@ -141,6 +141,8 @@ class Generator:
     literal: tuple[bool, ...] = dataclasses.field(default=(), compare=False)
     #: What it yields, position by position, where that is a number that all ranks share, or a pair with one.
     yields: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
+    #: Whether it makes what it yields, and takes it from nothing that it is given.
+    makes: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

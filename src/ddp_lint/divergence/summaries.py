@@ -21,6 +21,7 @@ from ddp_lint.divergence.definitions import (
     is_generator,
     is_never_none,
     literals_yielded,
+    makes_what_it_yields,
     plainly_kept,
     returns_pairs,
     stores_in,
@@ -233,7 +234,8 @@ class Summaries:
         if is_generator(function.node):
             inline.levels = summary.levels
             literal = literals_yielded(function.node)
-            generator = ref.Generator(inline, id(node), summary.switched, literal, summary.yields)
+            makes = makes_what_it_yields(function.node)
+            generator = ref.Generator(inline, id(node), summary.switched, literal, summary.yields, makes)
             return unknown(frame.key(node), generator)
         if summary.effects and not frame.single:
             frame.effects.append(inline)
