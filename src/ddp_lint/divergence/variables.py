@@ -25,6 +25,7 @@ from ddp_lint.divergence.definitions import (
     rebound_in,
     remade_in,
     set_in_body,
+    sizes_in,
     stores_of,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
@@ -290,11 +291,13 @@ class Variables:
         return self._joined_stores(of, name, without=method) if name in remade_in(method) else held
 
     def is_size(self, of: ClassRef, name: str) -> bool:
-        """Does a constructor take the attribute with a positive number by default: ``rank=4`` is that of a matrix?"""
+        """Does a constructor take the attribute with a positive number by default, or make parameters of this size:
+        ``rank=4`` is that of a matrix?"""
         for owner in self._summaries.linker.linearised(of)[0]:
             for method, value in stores_of(owner.node, name):
-                taken = defaults_of(method).get(value.id) if isinstance(value, ast.Name) else None
-                return method.name == "__init__" and is_positive(taken)
+                taken = value.id if isinstance(value, ast.Name) else ""
+                sized = is_positive(defaults_of(method).get(taken)) or taken in sizes_in(method)
+                return method.name == "__init__" and sized
         return False
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
