@@ -4,7 +4,7 @@ What a loop over the list does on each rank follows from these objects."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Rounds
@@ -23,6 +23,13 @@ def with_objects(frame: Frame, node: ast.AST, before: Value, added: Sequence[Val
     if held is None or not objects or (test is None and not isinstance(before.reference, ref.ListOf)):
         return None
     return _listed(before, [*held, *objects], frame.key(node), test)
+
+
+def registered(key: Hashable, objects: Sequence[tuple[Value, Test | None]]) -> Value | None:
+    """The list of what a method is given, each on the ranks of a test or on all; None where no test is of the rank."""
+    held = [(value, test or _always(value)) for value, test in objects if _is_object(value)]
+    test = next((test for _, test in objects if test is not None), None)
+    return _listed(unknown(key), held, key, test) if test is not None and held else None
 
 
 def of_either(merged: Value, yes: Value, no: Value, test: Test) -> Value:

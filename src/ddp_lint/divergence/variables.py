@@ -33,6 +33,7 @@ from ddp_lint.divergence.expressions import evaluate, held_in
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way, reference_of, span_of
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.lengths import assigned_once, grown, is_loader_name
+from ddp_lint.divergence.object_lists import registered
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.records import fields_of
@@ -51,6 +52,7 @@ from ddp_lint.divergence.values import (
     is_absent,
     is_on,
     merge,
+    negated,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
@@ -306,6 +308,8 @@ class Variables:
 
     def _held(self, of: ClassRef, name: str) -> Value | None:
         stored = self._joined_stores(of, name)
+        if stored is not None and stored.items == () and (given := self._registered(of, name)) is not None:
+            return given
         turned = self._turned(of, name) if stored is not None and stored.reference is None else None
         return turned or stored
 
@@ -347,6 +351,33 @@ class Variables:
             choice = (("missing", of.node.name, name),) * worlds.COUNT
             return dataclasses.replace(result, missing=Test("atom", atom=Condition(choice, f"{name} is None")))
         return result
+
+    def _registered(self, of: ClassRef, name: str) -> Value | None:
+        """A list to which a method of the object adds what it is given, on some ranks alone: ``if rank == 0:
+        trainer.register(Evaluator())``."""
+        self._pending_attributes.add((of, name))
+        objects: list[tuple[Value, Test | None]] = []
+        try:
+            for owner in self._summaries.linker.linearised(of)[0]:
+                for place, given in kept_keys.added_to(self._summaries.linker.project, owner.facts, name, owner.node):
+                    if not self._is_of(place, of):
+                        continue
+                    frame = _assigning(self._around(place.facts, place), given)
+                    frame.values_alone = True
+                    objects.append((evaluate(frame, given), self._as_test(place)))
+        finally:
+            self._pending_attributes.discard((of, name))
+        return registered(("registered", of.node.name, name), objects)
+
+    def _as_test(self, place: kept_keys.Entered) -> Test | None:
+        """The test of the rank around a place, that has to hold there."""
+        if (found := self._rank_test(place)) is None:
+            return None
+        block, holds, _ = found
+        frame = _assigning(self._around(place.facts, place), block.test)
+        frame.values_alone = True
+        test = evaluate(frame, block.test).truth(frame.text(block.test))
+        return test if holds else negated(test)
 
     def _turned(self, of: ClassRef, name: str) -> Value | None:
         """What another method makes of the object in an attribute: ``fully_shard(self.model)``."""
