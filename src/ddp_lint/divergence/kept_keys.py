@@ -139,28 +139,38 @@ def _given(project: Project, function: FunctionNode, name: str, *, is_method: bo
             yield dataclasses.replace(place, key=given.value)
 
 
-def added_to(project: Project, facts: ModuleFacts, name: str, of: ast.ClassDef) -> list[tuple[Entered, ast.expr]]:
-    """The calls that give a method of a class what it appends to a list of its object, each with what it gives:
-    ``trainer.register(Evaluator())`` of ``self.hooks.append(hook)``."""
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """What a method is given that appends it to a list, or that makes the list longer by it if it `is_list`."""
 
-    def found() -> list[tuple[Entered, ast.expr]]:
+    place: Entered
+    given: ast.expr
+    is_list: bool
+
+
+def added_to(project: Project, facts: ModuleFacts, name: str, of: ast.ClassDef) -> list[Added]:
+    """The calls that give a method of a class what it adds to a list of its object: ``trainer.register(Evaluator())``
+    of ``self.hooks.append(hook)``."""
+
+    def found() -> list[Added]:
         touch(facts.tree)
-        places: list[tuple[Entered, ast.expr]] = []
+        added: list[Added] = []
         for method in (m for m in of.body if isinstance(m, FunctionNode) and len(positional(m)) > 1):
             names = [parameter.arg for parameter in positional(method)]
-            taken = _appended(method, f"{names[0]}.{name}.append")
-            for place in _calls(project, method.name) if taken in names[1:] else ():
-                assert isinstance(place.at, ast.Call)
-                given = argument_at(place.at, names.index(taken) - 1, taken)
-                if place.receiver is not None and given is not None:
-                    places.append((place, given))
-        return places
+            for adding in ("append", "extend"):
+                taken = _appended(method, f"{names[0]}.{name}.{adding}")
+                for place in _calls(project, method.name) if taken in names[1:] else ():
+                    assert isinstance(place.at, ast.Call)
+                    given = argument_at(place.at, names.index(taken) - 1, taken)
+                    if place.receiver is not None and given is not None:
+                        added.append(Added(place, given, adding == "extend"))
+        return added
 
     return project.remember(("added to", facts.name, of.name, name), found)
 
 
 def _appended(method: FunctionNode, append: str) -> str:
-    """The variable that a method appends to a list."""
+    """The variable that a method adds to a list."""
     for call in (node for node in inside(method) if isinstance(node, ast.Call)):
         if dotted_ast(call.func) == append and len(call.args) == 1 and isinstance(call.args[0], ast.Name):
             return call.args[0].id

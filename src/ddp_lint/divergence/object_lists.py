@@ -32,6 +32,11 @@ def registered(key: Hashable, objects: Sequence[tuple[Value, Test | None]]) -> V
     return _listed(unknown(key), held, key, test) if test is not None and held else None
 
 
+def parts_of(value: Value) -> list[tuple[Value, Test | None]]:
+    """The objects of a list, each with the test of the rank that has it; none of anything else."""
+    return [(part, test if _is_of_rank(test) else None) for part, test in _held(value) or ()]
+
+
 def of_either(merged: Value, yes: Value, no: Value, test: Test) -> Value:
     """What is one of two lists by a test of the rank: an object that only one has is there on the ranks of its arm."""
     first, second = _held(yes), _held(no)

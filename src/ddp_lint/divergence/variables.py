@@ -33,7 +33,7 @@ from ddp_lint.divergence.expressions import evaluate, held_in
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way, reference_of, span_of
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.lengths import assigned_once, grown, is_loader_name
-from ddp_lint.divergence.object_lists import registered
+from ddp_lint.divergence.object_lists import parts_of, registered
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.records import fields_of
@@ -359,12 +359,15 @@ class Variables:
         objects: list[tuple[Value, Test | None]] = []
         try:
             for owner in self._summaries.linker.linearised(of)[0]:
-                for place, given in kept_keys.added_to(self._summaries.linker.project, owner.facts, name, owner.node):
-                    if not self._is_of(place, of):
+                for added in kept_keys.added_to(self._summaries.linker.project, owner.facts, name, owner.node):
+                    made = self._receiver(added.place)
+                    if made is None or of not in self._summaries.linker.linearised(made)[0]:
                         continue
-                    frame = _assigning(self._around(place.facts, place), given)
+                    frame = _assigning(self._around(added.place.facts, added.place), added.given)
                     frame.values_alone = True
-                    objects.append((evaluate(frame, given), self._as_test(place)))
+                    value, test = evaluate(frame, added.given), self._as_test(added.place)
+                    parts = parts_of(value) if added.is_list else [(value, None)]
+                    objects += [(part, own or test) for part, own in parts]
         finally:
             self._pending_attributes.discard((of, name))
         return registered(("registered", of.node.name, name), objects)
@@ -438,10 +441,17 @@ class Variables:
         """Is the object that a method was called on one of the class?"""
         if place.receiver is None:
             return place.owner is of.node
+        made = self._receiver(place)
+        return made is not None and made.node is of.node
+
+    def _receiver(self, place: kept_keys.Entered) -> ClassRef | None:
+        """The class of the object that a method was called on."""
+        if place.receiver is None:
+            return None
         frame = _assigning(self._around(place.facts, place), place.receiver)
         frame.values_alone = True
         made = evaluate(frame, place.receiver).reference
-        return isinstance(made, ref.Instance) and isinstance(made.of, ClassRef) and made.of.node is of.node
+        return made.of if isinstance(made, ref.Instance) and isinstance(made.of, ClassRef) else None
 
     def _declared(self, of: ClassRef, name: str) -> Value | None:
         """``trainer: Trainer`` in the class body."""
