@@ -25,11 +25,10 @@ def with_objects(frame: Frame, node: ast.AST, before: Value, added: Sequence[Val
     return _listed(before, [*held, *objects], frame.key(node), test)
 
 
-def registered(key: Hashable, objects: Sequence[tuple[Value, Test | None]]) -> Value | None:
-    """The list of what a method is given, each on the ranks of a test or on all; None where no test is of the rank."""
-    held = [(value, test or _always(value)) for value, test in objects if _is_object(value)]
-    test = next((test for _, test in objects if test is not None), None)
-    return _listed(unknown(key), held, key, test) if test is not None and held else None
+def registered(key: Hashable, objects: Sequence[tuple[Value, Test]]) -> Value | None:
+    """A list as far as some ranks alone add these objects to it, each under its test; None where there is none."""
+    held = [(value, test) for value, test in objects if _is_object(value)]
+    return _listed(unknown(key), held, key, held[0][1]) if held else None
 
 
 def parts_of(value: Value) -> list[tuple[Value, Test | None]]:

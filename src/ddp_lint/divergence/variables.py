@@ -356,7 +356,7 @@ class Variables:
         """A list to which a method of the object adds what it is given, on some ranks alone: ``if rank == 0:
         trainer.register(Evaluator())``."""
         self._pending_attributes.add((of, name))
-        objects: list[tuple[Value, Test | None]] = []
+        objects: list[tuple[Value, Test]] = []
         try:
             for owner in self._summaries.linker.linearised(of)[0]:
                 for added in kept_keys.added_to(self._summaries.linker.project, owner.facts, name, owner.node):
@@ -367,7 +367,7 @@ class Variables:
                     frame.values_alone = True
                     value, test = evaluate(frame, added.given), self._as_test(added.place)
                     parts = parts_of(value) if added.is_list else [(value, None)]
-                    objects += [(part, own or test) for part, own in parts]
+                    objects += [(part, when) for part, own in parts if (when := own or test) is not None]
         finally:
             self._pending_attributes.discard((of, name))
         return registered(("registered", of.node.name, name), objects)
