@@ -586,7 +586,7 @@ def _mismatches(
                 placed = _in_body(placed, region)
             if placed is not None:
                 yield placed
-    yield from wrong_arguments(graph)
+    yield from wrong_arguments(graph, start)
 
 
 def _streams(graph: EventGraph) -> list[Hashable]:

@@ -405,7 +405,12 @@ def _update(frame: Frame, node: ast.Call, arguments: Arguments) -> None:
     added: dict[Hashable, Value] = dict(arguments.keywords.items())
     for given in (*arguments.positional, *arguments.spread):
         if given.entries is None:
-            frame.env[path] = passed_on(frame, node, (before, given))
+            new = passed_on(frame, node, (before, given))
+            if not new.open and before.entries:  # which entries it sets anew is not known: any of them, maybe
+                key = frame.key(node)
+                entries = {name: unknown(("updated", key, name), agreed=new.agreed) for name in before.entries}
+                new = dictionary(("updated", key, before.key), entries, None)
+            frame.env[path] = new
             return
         added |= given.entries
     varies = next((entry.varies for entry in added.values() if entry.varies is not None), before.varies)

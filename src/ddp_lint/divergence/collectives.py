@@ -21,6 +21,7 @@ from ddp_lint.divergence.group_members import members_as_written, with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
 from ddp_lint.divergence.losses import without_gradients
+from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
     handed,
@@ -54,7 +55,8 @@ from ddp_lint.knowledge.frameworks import every
 from ddp_lint.knowledge.project_names import last
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.requirements import requires_older
-from ddp_lint.source.syntax import calls_below, parameters
+from ddp_lint.project.uses import Use, uses
+from ddp_lint.source.syntax import FunctionNode, calls_below, parameters
 
 #: Files that a function is called in; beyond it, one of them may well have wrapped its model.
 _FILES = 8
@@ -191,7 +193,9 @@ def _is_of_one_process(frame: Frame, entry: Collective, node: ast.Call, guessed:
     if entry.kind == "backward":  # an accelerator's or an engine's is for several ranks, wherever it was made
         handed_over = is_of_wrapped_model(frame, node) if entry.name.startswith("torch.") else True
     shown = handed_over or frame.summaries.evidence.is_distributed(frame.facts, frame.owner)
-    return not shown or _is_wrapped_later(frame, node) or (not handed_over and _is_of_the_other_way(frame))
+    if not shown or _is_wrapped_later(frame, node):
+        return True
+    return not handed_over and (_is_of_the_other_way(frame) or _is_called_before_wraps(frame))
 
 
 def _calls_by_name(frame: Frame) -> bool:
@@ -314,6 +318,55 @@ def _is_wrapped_later(frame: Frame, node: ast.Call) -> bool:
     if not _come_later(scope.wraps, node):
         return False
     return not any(loop.lineno < node.lineno < (loop.end_lineno or 0) for loop in scope.loops)
+
+
+def _is_called_before_wraps(frame: Frame) -> bool:
+    """Is the function, or each object of the class, used by functions alone that wrap the model further down, once they
+    are done with it: to find the batch size that fits, or a learning rate?"""
+    node, owner = frame.function, frame.owner
+    name = owner.node.name if owner is not None else getattr(node, "name", "")
+    if node is None or not name or _scope(node).wraps or (owner is not None and not _is_plain(owner)):
+        return False
+    project = frame.linker.project
+
+    def is_before() -> bool:
+        paths = project.contents.holding(f"{name}(")
+        found = [facts for path in paths[:_FILES] if (facts := project.modules.facts_of(path)) is not None]
+        places = [use for facts in found if not facts.source.is_test for use in uses(facts, name)]
+        before = all(_is_before_wraps(use, is_class=owner is not None) for use in places)
+        return before and bool(places) and len(paths) <= _FILES
+
+    called: bool = project.remember(("before wraps", frame.facts.name, name), is_before)
+    return called
+
+
+def _is_plain(owner: ClassRef) -> bool:
+    """Does the class wrap nothing itself, and is it derived from none?"""
+    methods = (method for method in owner.node.body if isinstance(method, FunctionNode))
+    return not owner.node.bases and not any(_scope(method).wraps for method in methods)
+
+
+def _is_before_wraps(use: Use, *, is_class: bool) -> bool:
+    """Is it a call in a function that wraps a model further down alone, where it has no use any more for the object
+    that was made?"""
+    if use.call is None or use.around is None:
+        return False
+    scope = _scope(use.around)
+    if not _come_later(scope.wraps, use.call):
+        return False
+    first = scope.wraps[0].lineno
+    if any(loop.lineno < use.call.lineno and first <= (loop.end_lineno or 0) for loop in scope.loops):
+        return False
+    if not is_class:
+        return True
+    nodes = list(children(use.around))
+    stores = (n for n in nodes if isinstance(n, ast.Assign) and n.value is use.call)
+    kept = {dotted(target) for statement in stores for target in statement.targets}
+    if any(isinstance(n, ast.Attribute) and n.value is use.call for n in nodes):
+        return True
+    return len(kept) == 1 and not any(
+        isinstance(n, (ast.Name, ast.Attribute)) and n.lineno >= first and dotted(n) in kept for n in nodes
+    )
 
 
 def _is_sharded_later(frame: Frame, node: ast.Call) -> bool:

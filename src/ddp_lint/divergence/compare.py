@@ -223,7 +223,24 @@ class Comparison:
                     Side(node.yes, world, {**common, key: True}, yes),
                     Side(node.no, other, {**common, key: False}, no),
                 )
+                if len(here) == 1:
+                    found = (each for each in found if not self._is_told(each, world, coming))
                 yield from (dataclasses.replace(each, alone=len(here) == 1) for each in found)
+
+    def _is_told(self, difference: Difference, world: int, coming: list[set[int]]) -> bool:
+        """Do the others come to a like call by a test that all of them answer alike? The rank that alone decides here
+        by what it holds has told them: ``if len(data): broadcast(data)`` on the one, ``if size: broadcast(buffer)`` on
+        the others."""
+        symbol, others = difference.event.symbol, set().union(*coming) - coming[world]
+        asked = (
+            node
+            for node in self._graph.nodes
+            if isinstance(node, Choice) and node.number in others and node.condition.varies is None
+        )
+        return any(
+            sum(isinstance(arm, EventNode) and arm.event.symbol == symbol for arm in (node.yes, node.no)) == 1
+            for node in asked
+        )
 
     def _in_places(self) -> set[int]:
         """Nodes in one arm of a test of the rank's place along an axis, where both arms communicate over a group of
@@ -984,12 +1001,15 @@ def _in_doubt(node: Node) -> bool:
 
 
 def _own_question(side: Side, other: Side, fork: Step) -> bool:
-    """Has the side, since the fork, made a choice that is the same on all ranks and that the other did not?"""
+    """Has the side, since the fork, made a choice that the other did not: one that is the same on all ranks, or that of
+    the only rank in its arm, which may have told the others?"""
+    truths = fork.condition.truths
+    alone = not fork.condition.open and truths.count(truths[side.world]) == 1
     asked = {id(step.condition) for step in other.trail.backwards()} if other.trail else set()
     for step in side.trail.backwards() if side.trail else ():
         if step.condition is fork.condition:
             return False
-        if step.condition.varies is None and id(step.condition) not in asked:
+        if (step.condition.varies is None or (alone and step.condition.open)) and id(step.condition) not in asked:
             return True
     return False
 

@@ -27,6 +27,7 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     Definition,
     FunctionNode,
+    calls_below,
     defaults,
     first_name,
     names_in,
@@ -215,6 +216,28 @@ def declared_in_body(node: ast.ClassDef) -> Mapping[str, ast.expr]:
     """The annotations of the variables of a class, the first of each: ``trainer: Trainer``."""
     declared = (statement for statement in reversed(node.body) if isinstance(statement, ast.AnnAssign))
     return {s.target.id: s.annotation for s in declared if isinstance(s.target, ast.Name)}
+
+
+#: Modules that take the sizes of their parameters, and functions that take the size of a tensor.
+_LAYERS: Final = frozenset({"Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "LayerNorm"})
+_MAKERS: Final = frozenset({"empty", "ones", "rand", "randn", "zeros"})
+
+
+@kept_by_node(4096)
+def sizes_in(constructor: Definition) -> frozenset[str]:
+    """The names that a constructor makes parameters of: ``nn.Linear(n, rank)``, ``nn.Parameter(zeros(rank, n))``."""
+    found: set[str] = set()
+    for call in (node for node in inside(constructor) if isinstance(node, ast.Call)):
+        name = last_part(call.func)
+        below = [inner for given in call.args for inner in calls_below(given)] if name == "Parameter" else []
+        makers = [call] if name in _LAYERS else [inner for inner in below if last_part(inner.func) in _MAKERS]
+        elements = (part for maker in makers for given in maker.args for part in _elements(given))
+        found |= {part.id for part in elements if isinstance(part, ast.Name)}
+    return frozenset(found)
+
+
+def _elements(given: ast.expr) -> list[ast.expr]:
+    return given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
 
 
 Stores = Sequence[tuple[FunctionNode, ast.expr]]

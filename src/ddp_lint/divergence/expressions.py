@@ -367,14 +367,14 @@ def _of_instance(frame: Frame, base: Value, reference: ref.Instance, name: str, 
         or held_in(value.items or ()) is not None
     ):
         return value
+    counted = value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
     for outside in frame.linker.outside(of):
         ranked = frame.named_rank("attribute", name, node, outside)
-        if ranked is not None:
+        if ranked is not None and not counted and not frame.summaries.variables.is_size(of, name):
             return ranked
         if known().method(outside, name) is not None or known().rank("method", name, outside) is not None:
             return unknown(("attribute", path), ref.Method(outside, name))
     ranked = frame.named_rank("attribute", name, node)
-    counted = value is not None and value.constant not in (None, Known(None), Known(-1), Known(0))
     if ranked is not None and not counted and not frame.summaries.variables.is_size(of, name):
         return ranked
     guess = known().guessed_type(path)

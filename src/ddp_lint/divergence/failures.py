@@ -18,7 +18,7 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import table
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, names_in, parameters, positional, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, parameters, positional, walk
 
 #: Exceptions that one rank may get alone; others are mistakes that all ranks make.
 _LOCAL_ERRORS: Final = frozenset(table("failures")["local_exceptions"])
@@ -80,7 +80,7 @@ def whether_raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler) -> C
         return Condition((key,) * worlds.COUNT, text, ends, open=True)
     if names == {"StopIteration"} and equalised(frame.linker.project, frame.facts):
         return Condition((key,) * worlds.COUNT, text)
-    if _survives_lack_of_memory(handler, names) and not _makes_up_for(frame, handler):
+    if _survives_lack_of_memory(frame, handler, names) and not _makes_up_for(frame, handler):
         origin = Label(frame.span(handler), "a rank that runs out of memory continues here")
         description = "whether this rank has run out of memory"
         return Condition(
@@ -101,14 +101,27 @@ def whether_raised(frame: Frame, node: ast.Try, handler: ast.ExceptHandler) -> C
     return Condition((key,) * worlds.COUNT, text)
 
 
-def _survives_lack_of_memory(handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
-    """Is the handler there for a lack of memory, which hits the rank with the longest batch?"""
+def _survives_lack_of_memory(frame: Frame, handler: ast.ExceptHandler, names: frozenset[str]) -> bool:
+    """Is the handler there for a lack of memory, which hits the rank with the longest batch? It says so itself, or asks
+    a function of the project: ``if not is_out_of_memory(error): raise``."""
     if "OutOfMemoryError" in names:
         return True
-    texts = (node.value for statement in handler.body for node in walk(statement) if isinstance(node, ast.Constant))
-    return bool(names & {"RuntimeError", "Exception"}) and any(
-        isinstance(text, str) and "out of memory" in text.lower() for text in texts
-    )
+    if not names & {"RuntimeError", "Exception"}:
+        return False
+    if any(map(_speaks_of_memory, handler.body)):
+        return True
+    given = {handler.name} if handler.name else set()
+    tests = [n.test for part in handler.body for n in (part, *children(part)) if isinstance(n, ast.If)]
+    calls = (call for test in tests for call in calls_below(test))
+    asking = (call.func for call in calls if any(names_in(argument) & given for argument in call.args))
+    asked = (frame.linker.expression(frame.facts, function) for function in asking if isinstance(function, ast.Name))
+    return any(isinstance(of, ref.FunctionRef) and _speaks_of_memory(of.node) for of in asked)
+
+
+@kept_by_node(4096)
+def _speaks_of_memory(node: ast.AST) -> bool:
+    texts = (part.value for part in walk(node) if isinstance(part, ast.Constant))
+    return any(isinstance(text, str) and "out of memory" in text.lower() for text in texts)
 
 
 def _makes_up_for(frame: Frame, handler: ast.ExceptHandler) -> bool:

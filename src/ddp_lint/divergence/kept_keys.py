@@ -1,4 +1,4 @@
-"""Dictionaries that a module or an object keeps, by name: the places at which keys get into them."""
+"""Dictionaries and lists that a module or an object keeps: the places at which keys and objects get into them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
-from ddp_lint.project.parts import touch
+from ddp_lint.project.parts import inside, touch
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
@@ -137,6 +137,44 @@ def _given(project: Project, function: FunctionNode, name: str, *, is_method: bo
         given = argument_at(place.at, names.index(name) if name in names else len(place.at.args), name)
         if isinstance(given, ast.Constant) and isinstance(given.value, str):
             yield dataclasses.replace(place, key=given.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """What a method is given that appends it to a list, or that makes the list longer by it if it `is_list`."""
+
+    place: Entered
+    given: ast.expr
+    is_list: bool
+
+
+def added_to(project: Project, facts: ModuleFacts, name: str, of: ast.ClassDef) -> list[Added]:
+    """The calls that give a method of a class what it adds to a list of its object: ``trainer.register(Evaluator())``
+    of ``self.hooks.append(hook)``."""
+
+    def found() -> list[Added]:
+        touch(facts.tree)
+        added: list[Added] = []
+        for method in (m for m in of.body if isinstance(m, FunctionNode) and len(positional(m)) > 1):
+            names = [parameter.arg for parameter in positional(method)]
+            for adding in ("append", "extend"):
+                taken = _appended(method, f"{names[0]}.{name}.{adding}")
+                for place in _calls(project, method.name) if taken in names[1:] else ():
+                    assert isinstance(place.at, ast.Call)
+                    given = argument_at(place.at, names.index(taken) - 1, taken)
+                    if place.receiver is not None and given is not None:
+                        added.append(Added(place, given, adding == "extend"))
+        return added
+
+    return project.remember(("added to", facts.name, of.name, name), found)
+
+
+def _appended(method: FunctionNode, append: str) -> str:
+    """The variable that a method adds to a list."""
+    for call in (node for node in inside(method) if isinstance(node, ast.Call)):
+        if dotted_ast(call.func) == append and len(call.args) == 1 and isinstance(call.args[0], ast.Name):
+            return call.args[0].id
+    return ""
 
 
 def _calls(project: Project, name: str) -> Iterator[Entered]:

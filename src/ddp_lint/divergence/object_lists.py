@@ -4,7 +4,7 @@ What a loop over the list does on each rank follows from these objects."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.effects import Attempt, Branch, Effect, EventStep, Rounds
@@ -23,6 +23,17 @@ def with_objects(frame: Frame, node: ast.AST, before: Value, added: Sequence[Val
     if held is None or not objects or (test is None and not isinstance(before.reference, ref.ListOf)):
         return None
     return _listed(before, [*held, *objects], frame.key(node), test)
+
+
+def registered(key: Hashable, objects: Sequence[tuple[Value, Test]]) -> Value | None:
+    """A list as far as some ranks alone add these objects to it, each under its test; None where there is none."""
+    held = [(value, test) for value, test in objects if _is_object(value)]
+    return _listed(unknown(key), held, key, held[0][1]) if held else None
+
+
+def parts_of(value: Value) -> list[tuple[Value, Test | None]]:
+    """The objects of a list, each with the test of the rank that has it; none of anything else."""
+    return [(part, test if _is_of_rank(test) else None) for part, test in _held(value) or ()]
 
 
 def of_either(merged: Value, yes: Value, no: Value, test: Test) -> Value:

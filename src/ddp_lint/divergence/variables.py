@@ -25,6 +25,7 @@ from ddp_lint.divergence.definitions import (
     rebound_in,
     remade_in,
     set_in_body,
+    sizes_in,
     stores_of,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
@@ -32,6 +33,7 @@ from ddp_lint.divergence.expressions import evaluate, held_in
 from ddp_lint.divergence.frame import Evaluation, Frame, either_way, reference_of, span_of
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.lengths import assigned_once, grown, is_loader_name
+from ddp_lint.divergence.object_lists import parts_of, registered
 from ddp_lint.divergence.parameters import annotated
 from ddp_lint.divergence.project_names import as_configured, spellings
 from ddp_lint.divergence.records import fields_of
@@ -50,6 +52,7 @@ from ddp_lint.divergence.values import (
     is_absent,
     is_on,
     merge,
+    negated,
     unknown,
 )
 from ddp_lint.findings import Confidence, Label
@@ -290,11 +293,13 @@ class Variables:
         return self._joined_stores(of, name, without=method) if name in remade_in(method) else held
 
     def is_size(self, of: ClassRef, name: str) -> bool:
-        """Does a constructor take the attribute with a positive number by default: ``rank=4`` is that of a matrix?"""
+        """Does a constructor take the attribute with a positive number by default, or make parameters of this size:
+        ``rank=4`` is that of a matrix?"""
         for owner in self._summaries.linker.linearised(of)[0]:
             for method, value in stores_of(owner.node, name):
-                taken = defaults_of(method).get(value.id) if isinstance(value, ast.Name) else None
-                return method.name == "__init__" and is_positive(taken)
+                taken = value.id if isinstance(value, ast.Name) else ""
+                sized = is_positive(defaults_of(method).get(taken)) or taken in sizes_in(method)
+                return method.name == "__init__" and sized
         return False
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
@@ -303,6 +308,8 @@ class Variables:
 
     def _held(self, of: ClassRef, name: str) -> Value | None:
         stored = self._joined_stores(of, name)
+        if stored is not None and stored.items == () and (given := self._registered(of, name)) is not None:
+            return given
         turned = self._turned(of, name) if stored is not None and stored.reference is None else None
         return turned or stored
 
@@ -344,6 +351,36 @@ class Variables:
             choice = (("missing", of.node.name, name),) * worlds.COUNT
             return dataclasses.replace(result, missing=Test("atom", atom=Condition(choice, f"{name} is None")))
         return result
+
+    def _registered(self, of: ClassRef, name: str) -> Value | None:
+        """A list to which a method of the object adds what it is given, on some ranks alone: ``if rank == 0:
+        trainer.register(Evaluator())``."""
+        self._pending_attributes.add((of, name))
+        objects: list[tuple[Value, Test]] = []
+        try:
+            for owner in self._summaries.linker.linearised(of)[0]:
+                for added in kept_keys.added_to(self._summaries.linker.project, owner.facts, name, owner.node):
+                    made = self._receiver(added.place)
+                    if made is None or of not in self._summaries.linker.linearised(made)[0]:
+                        continue
+                    frame = _assigning(self._around(added.place.facts, added.place), added.given)
+                    frame.values_alone = True
+                    value, test = evaluate(frame, added.given), self._as_test(added.place)
+                    parts = parts_of(value) if added.is_list else [(value, None)]
+                    objects += [(part, when) for part, own in parts if (when := own or test) is not None]
+        finally:
+            self._pending_attributes.discard((of, name))
+        return registered(("registered", of.node.name, name), objects)
+
+    def _as_test(self, place: kept_keys.Entered) -> Test | None:
+        """The test of the rank around a place, that has to hold there."""
+        if (found := self._rank_test(place)) is None:
+            return None
+        block, holds, _ = found
+        frame = _assigning(self._around(place.facts, place), block.test)
+        frame.values_alone = True
+        test = evaluate(frame, block.test).truth(frame.text(block.test))
+        return test if holds else negated(test)
 
     def _turned(self, of: ClassRef, name: str) -> Value | None:
         """What another method makes of the object in an attribute: ``fully_shard(self.model)``."""
@@ -404,10 +441,17 @@ class Variables:
         """Is the object that a method was called on one of the class?"""
         if place.receiver is None:
             return place.owner is of.node
+        made = self._receiver(place)
+        return made is not None and made.node is of.node
+
+    def _receiver(self, place: kept_keys.Entered) -> ClassRef | None:
+        """The class of the object that a method was called on."""
+        if place.receiver is None:
+            return None
         frame = _assigning(self._around(place.facts, place), place.receiver)
         frame.values_alone = True
         made = evaluate(frame, place.receiver).reference
-        return isinstance(made, ref.Instance) and isinstance(made.of, ClassRef) and made.of.node is of.node
+        return made.of if isinstance(made, ref.Instance) and isinstance(made.of, ClassRef) else None
 
     def _declared(self, of: ClassRef, name: str) -> Value | None:
         """``trainer: Trainer`` in the class body."""
