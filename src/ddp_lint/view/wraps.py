@@ -309,7 +309,7 @@ class Wraps:
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
-            follows = self._module.order[at] > self._module.order[wrap.call]
+            follows = self._module.order[at] > self._module.order[wrap.call] and not self._is_argument(wrap, at)
             apart = follows and exclusive(self._module, wrap.call, at, holds=wrap.tested)
             return follows and not apart and not self._is_flagged_apart(wrap, at)
         if self._is_entered_after(wrap, at):
@@ -324,6 +324,10 @@ class Wraps:
             and not is_constructor(there.name.value)
             and not self._called_before(there.name.value, wrap, here)
         )
+
+    def _is_argument(self, wrap: Wrap, at: cst.CSTNode) -> bool:
+        """Whether `at` is in the arguments of the wrap, which are evaluated first: ``DDP(model.half())``."""
+        return not wrap.tested and any(up is wrap.call for up in self._module.ancestors(at))
 
     def _is_entered_after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether all that runs the function around `at`, which sees the name of the wrapped model, is behind the
