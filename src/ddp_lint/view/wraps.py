@@ -386,6 +386,24 @@ class Wraps:
         wraps = (call for call in calls if dotted(call.func) == f"self.{there.name.value}")
         return any(self.follows(call, at) and not exclusive(self._module, at, call) for call in wraps)
 
+    def is_called_first(self, at: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether a method of the class calls the method around `at` above the one that wraps an attribute, and none
+        calls them the other way round."""
+        here, there = self._module.function_of(at), self._module.function_of(wrap.call)
+        owner = self._module.class_of(at)
+        if here is None or there is None or here is there or owner is None:
+            return False
+        if owner is not self._module.class_of(wrap.call) or not wrap.inner.startswith("self."):
+            return False
+        orders = list[bool]()
+        for method in owner.body.body:
+            if isinstance(method, cst.FunctionDef):
+                calls = [n for n in descendants(method.body) if isinstance(n, cst.Call)]
+                first = [call for call in calls if dotted(call.func) == f"self.{here.name.value}"]
+                second = [call for call in calls if dotted(call.func) == f"self.{there.name.value}"]
+                orders += [self.follows(b, a) for a in first for b in second if not exclusive(self._module, a, b)]
+        return bool(orders) and all(orders)
+
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` is behind `earlier` in the source."""
         return self._module.order[later] > self._module.order[earlier]

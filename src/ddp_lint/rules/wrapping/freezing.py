@@ -63,14 +63,16 @@ def _by_function(module: Module, call: cst.Call) -> Change | None:
     set_by = _sets(helper.function, places)
     if set_by is None:
         return None
-    model, value = argument(call, places.index(set_by[0]), set_by[0]), set_by[1]
+    model = argument(call, places.index(set_by[0]), set_by[0])
+    if model is None:
+        return None
+    value: ast.expr | None = set_by[1]
     if isinstance(value, ast.Name):
         given = argument(call, places.index(value.id), value.id)
-        usual = {each.arg: default for each, default in defaults(helper.function.args)}.get(value.id)
-        value = usual if given is None else value
         if given is not None:
-            return (model_path(module, model), given) if model is not None else None
-    if model is None or not isinstance(value, ast.Constant) or not isinstance(value.value, bool):
+            return model_path(module, model), given
+        value = {each.arg: default for each, default in defaults(helper.function.args)}.get(value.id)
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, bool):
         return None
     return model_path(module, model), _TRUE if value.value else _FALSE
 
