@@ -136,9 +136,14 @@ class LauncherVariableOverwritten(WriteRule):
             if self.module.qualified(call.func) == "torch.distributed.init_process_group"
         ]
         places = {parameter.name.value for parameter in positional_of(function)}
-        return any(
-            dotted(argument(call, 4, "rank")) in places and argument(call, 1, "init_method") is None for call in joins
-        ) or (self._launched and bool(joins))
+        joins = [call for call in joins if self._asks_environment(call)]
+        ranks = {dotted(argument(call, 4, "rank")).partition(".")[0] for call in joins}
+        return not places.isdisjoint(ranks) or (self._launched and bool(joins))
+
+    def _asks_environment(self, join: cst.Call) -> bool:
+        """Whether the ranks meet at the port of the environment."""
+        method = argument(join, 1, "init_method")
+        return method is None or (isinstance(method, cst.SimpleString) and method.evaluated_value == "env://")
 
     def _is_drawn(self, value: cst.BaseExpression | None) -> bool:
         """Whether a port comes from a generator of random numbers that nothing seeds, or is any that is free."""
