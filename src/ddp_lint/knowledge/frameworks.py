@@ -104,11 +104,14 @@ class WrappingMethod:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GivenWrapped:
-    """Methods that a trainer, of one of `classes`, calls with the model as it has wrapped it."""
+    """Methods that a trainer, of one of `classes`, calls with the model as it has wrapped it. Those that `train` return
+    the loss, or take its backward; under `raw` the object itself keeps the model without its wrapper."""
 
     classes: tuple[str, ...]
     methods: tuple[str, ...]
     parameter: str
+    raw: str = ""
+    train: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

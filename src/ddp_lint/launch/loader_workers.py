@@ -7,12 +7,13 @@ import re
 
 import libcst as cst
 
+from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import calls_below
+from ddp_lint.source.syntax import argument_at, calls_below, walk
 from ddp_lint.view import Module
 
 #: Methods of a dataset that make samples, and all functions that make samples or batches of them.
@@ -52,6 +53,35 @@ def loaders_use_workers(module: Module, *, forked: bool = False) -> bool:
     find = importers if forked else programs
     users = find(module.project, module.name, holding=("DataLoader",))
     return any(_uses_workers(user, forked) for user in users)
+
+
+def is_read_without_workers(module: Module, owner: cst.ClassDef) -> bool:
+    """Whether all objects that the project makes of a dataset are surely read by the process itself: each of them goes
+    to DataLoaders without workers, in the function that makes it, and to nothing but samplers besides."""
+    made = constructions(module, owner)
+    return bool(made) and all(map(_is_read_alone, made))
+
+
+def _is_read_alone(site: CallSite) -> bool:
+    scope = site.around or site.facts.tree
+    name = next(
+        (
+            node.targets[0].id
+            for node in walk(scope)
+            if isinstance(node, ast.Assign) and node.value is site.node and isinstance(node.targets[0], ast.Name)
+        ),
+        "",
+    )
+    uses = [n for n in walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    calls = list(calls_below(scope))
+    loaders = [call for call in calls if last_part(call.func) == "DataLoader"]
+    reading = [call for call in loaders if (read := argument_at(call, 0, "dataset")) is site.node or read in uses]
+    known = [argument_at(call, 0, "dataset") for call in reading]
+    for call in calls:
+        if last_part(call.func).endswith("Sampler") or last_part(call.func) == "len":
+            known += call.args
+    alone = not any(_asks_for_workers(loader, site.facts) for loader in reading)
+    return bool(reading) and alone and all(use in known for use in uses)
 
 
 def _uses_workers(facts: ModuleFacts, forked: bool) -> bool | None:

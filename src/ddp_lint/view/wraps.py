@@ -309,7 +309,7 @@ class Wraps:
         """
         here, there = self._module.function_of(wrap.call), self._module.function_of(at)
         if here is there:
-            follows = self._module.order[at] > self._module.order[wrap.call]
+            follows = self._module.order[at] > self._module.order[wrap.call] and not self._is_argument(wrap, at)
             apart = follows and exclusive(self._module, wrap.call, at, holds=wrap.tested)
             return follows and not apart and not self._is_flagged_apart(wrap, at)
         if self._is_entered_after(wrap, at):
@@ -324,6 +324,10 @@ class Wraps:
             and not is_constructor(there.name.value)
             and not self._called_before(there.name.value, wrap, here)
         )
+
+    def _is_argument(self, wrap: Wrap, at: cst.CSTNode) -> bool:
+        """Whether `at` is in the arguments of the wrap, which are evaluated first: ``DDP(model.half())``."""
+        return not wrap.tested and any(up is wrap.call for up in self._module.ancestors(at))
 
     def _is_entered_after(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether all that runs the function around `at`, which sees the name of the wrapped model, is behind the
@@ -381,6 +385,24 @@ class Wraps:
         calls = (n for n in descendants(here.body) if isinstance(n, cst.Call))
         wraps = (call for call in calls if dotted(call.func) == f"self.{there.name.value}")
         return any(self.follows(call, at) and not exclusive(self._module, at, call) for call in wraps)
+
+    def is_called_first(self, at: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether a method of the class calls the method around `at` above the one that wraps an attribute, and none
+        calls them the other way round."""
+        here, there = self._module.function_of(at), self._module.function_of(wrap.call)
+        owner = self._module.class_of(at)
+        if here is None or there is None or here is there or owner is None:
+            return False
+        if owner is not self._module.class_of(wrap.call) or not wrap.inner.startswith("self."):
+            return False
+        orders = list[bool]()
+        for method in owner.body.body:
+            if isinstance(method, cst.FunctionDef):
+                calls = [n for n in descendants(method.body) if isinstance(n, cst.Call)]
+                first = [call for call in calls if dotted(call.func) == f"self.{here.name.value}"]
+                second = [call for call in calls if dotted(call.func) == f"self.{there.name.value}"]
+                orders += [self.follows(b, a) for a in first for b in second if not exclusive(self._module, a, b)]
+        return bool(orders) and all(orders)
 
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` is behind `earlier` in the source."""

@@ -101,10 +101,11 @@ class AsyncWorkNotWaited(Rule):
 
     If `async_op` is a parameter that is False by default and no call in the project changes it (without any call, the
     finding needs `--preview`). If the handle is returned, stored in an object, passed on or appended to a list that is
-    used again, because other code may wait; of a handle that an object keeps, what reads the elements in the same block
-    before any call of that object is reported. If a `synchronize()`, `wait_stream()` or `barrier()` is in between, or
-    only shape, dtype or device of the tensor are read. Inside a coalescing manager, and for functional collectives,
-    whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
+    used again, because other code may wait, unless a further loop over the same tensors comes first; of a handle that
+    an object keeps, what reads the elements in the same block before any call of that object is reported. If a
+    `synchronize()`, `wait_stream()` or `barrier()` is in between, or only shape, dtype or device of the tensor are
+    read. Inside a coalescing manager, and for functional collectives, whose results wait by themselves. Reading the
+    *input* of an `all_gather` is allowed.
 
     ## How to confirm
 
@@ -271,6 +272,17 @@ class AsyncWorkNotWaited(Rule):
         if not isinstance(append, cst.Call) or not dotted(append.func).endswith(".append"):
             return
         handles = dotted(append.func).rpartition(".")[0]
+        touched = self._touched_in_next_loop(pending, handles)
+        if touched is not None:
+            self.report(
+                pending.call,
+                f"`{pending.name_in(self.module.code(touched))}` is used before any wait for `{handles}`",
+                notes=[_later(pending, touched)],
+                labels=[(touched, "used here while the communication may still run")],
+                help=f"for work in {handles}: work.wait(), before the loop that uses the tensors",
+                confidence=Confidence.HIGH,
+            )
+            return
         if "." in handles or self._used_again(handles, pending.call, append_is_use=False):
             return
         self.report(
@@ -281,6 +293,31 @@ class AsyncWorkNotWaited(Rule):
             help=f"for work in {handles}: work.wait()",
             confidence=Confidence.MEDIUM,
         )
+
+    def _touched_in_next_loop(self, pending: _Pending, handles: str) -> cst.CSTNode | None:
+        """What touches the tensors of a loop in a further loop over the same ones, before the handles are used:
+        ``for p in params: p.grad.div_(n)`` behind ``for p in params: works.append(all_reduce(p.grad, ..))``."""
+        loop = next(
+            (up for up in self.module.ancestors(pending.call) if isinstance(up, (cst.For, cst.FunctionDef))), None
+        )
+        block = self.module.parent(loop) if isinstance(loop, cst.For) else None
+        if not isinstance(loop, cst.For) or not isinstance(block, (cst.IndentedBlock, cst.Module)) or not handles:
+            return None
+        same = (self.module.code(loop.target), self.module.code(loop.iter))
+        for statement in block.body[block.body.index(loop) + 1 :]:
+            said = self._said_by(statement)
+            if handles.rpartition(".")[2] in said.names or handles in said.names or said.synchronises:
+                return None
+            alike = isinstance(statement, cst.For) and same == (
+                self.module.code(statement.target),
+                self.module.code(statement.iter),
+            )
+            if isinstance(statement, cst.For) and alike and not said.communicates:
+                places = [n for n in descendants(statement.body) if isinstance(n, cst.SimpleStatementLine)]
+                return next((place for place in places if pending.touched_by(place) is not None), None)
+            if not isinstance(statement, cst.SimpleStatementLine):
+                return None  # what another block does to the tensors is not followed
+        return None
 
     # ---- what happens afterwards
 

@@ -12,6 +12,9 @@ from ddp_lint.rules.triggers import Triggers
 
 # A class that says any of this divides its stream, draws at random, or passes on another dataset's stream.
 _SHARE = re.compile(r"rank|world|worker|shard|split_by|num_replicas|seed|random|shuffle|self\.(dataset|ds|source)\b")
+#: What a class finds its data by itself with, and how it takes the part of a worker.
+_SOURCES = re.compile(r"\bi?glob\(|listdir\(|scandir\(")
+_BETWEEN_WORKERS = re.compile(r"\.id\s*::|%\s*\w+\.num_workers|::\s*\w+\.num_workers")
 
 
 class IterableDatasetIgnoresRank(Rule):
@@ -20,7 +23,8 @@ class IterableDatasetIgnoresRank(Rule):
     ## What it does
 
     Finds a `torch.utils.data.IterableDataset` in code that several ranks run whose `__iter__` and the rest of the
-    class never read the rank, the world size or the worker.
+    class never read the rank, the world size or the worker; or that finds its files itself and divides them between
+    the workers alone.
 
     ## Why it breaks
 
@@ -71,7 +75,8 @@ class IterableDatasetIgnoresRank(Rule):
 
     ## When it is silent
 
-    Classes that mention the rank, the world size, a shard, a worker or a seed, that wrap another dataset, that
+    Classes that mention the rank, the world size, a shard, a worker or a seed (those that divide the files that they
+    find between the workers apart), that wrap another dataset, that
     inherit their iteration, and files that only one process runs.
 
     ## How to confirm
@@ -98,6 +103,13 @@ class IterableDatasetIgnoresRank(Rule):
         iterate = next(
             (n for n in node.body.body if isinstance(n, cst.FunctionDef) and n.name.value == "__iter__"), None
         )
+        if iterate is not None and self._divides_between_workers_alone(node) and several_ranks(self.module) is not None:
+            self.report(
+                iterate.name,
+                f"`{node.name.value}` divides its stream between the workers, but not the ranks: all train on copies",
+                help="take the part of rank * num_workers + worker of world_size * num_workers parts",
+            )
+            return
         if iterate is None or self._knows_its_share(node) or several_ranks(self.module) is None:
             return
         self.report(
@@ -106,6 +118,13 @@ class IterableDatasetIgnoresRank(Rule):
             "the same samples",
             help="take every n-th item by rank and worker (get_worker_info), or split the sources between them",
         )
+
+    def _divides_between_workers_alone(self, node: cst.ClassDef) -> bool:
+        """Whether a class that finds its data itself gives each worker a part of it, and has no word of ranks."""
+        code = self.module.code(node.body)
+        if "get_worker_info" not in code or _SOURCES.search(code) is None or mentions_own_rank(self.module, code):
+            return False
+        return _SHARE.search(code.lower().replace("worker", "")) is None and _BETWEEN_WORKERS.search(code) is not None
 
     def _knows_its_share(self, node: cst.ClassDef) -> bool:
         code = self.module.code(node)

@@ -10,7 +10,7 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.cuda import Initialiser, makes_context, surely_cuda
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.loader_workers import METHODS, SAMPLES, loaders_use_workers, makes_samples
+from ddp_lint.launch.loader_workers import METHODS, SAMPLES, is_read_without_workers, loaders_use_workers, makes_samples
 from ddp_lint.launch.options import default_of
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
@@ -92,7 +92,8 @@ class CudaInDatasetWorker(Rule):
 
     ## When it is silent
 
-    Loaders with `num_workers=0` (or without it) and code without a known DataLoader with workers; `.to(device)` with a
+    Loaders with `num_workers=0` (or without it), also beside others if no other gets the dataset, and code without a
+    known DataLoader with workers; `.to(device)` with a
     device that may be the CPU although there is a GPU (the device that creates the Dataset is followed through the
     project); `torch.load` with a `map_location`, in `__init__`, or of files that were saved from the CPU, or by
     the class itself, if nothing in it names a GPU; branches on `get_worker_info()`.
@@ -122,6 +123,8 @@ class CudaInDatasetWorker(Rule):
         if not makes_samples(self.module, node):
             return
         owner = self.module.parent(self.module.parent(node) or node)
+        if isinstance(owner, cst.ClassDef) and is_read_without_workers(self.module, owner):
+            return
         for call, what in (*self._on_gpu(node), *self._through_functions(node)):
             if self._runs_in_worker(call):
                 self._report(call, what, (node.name, "runs in the workers"))

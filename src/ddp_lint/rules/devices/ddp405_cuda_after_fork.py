@@ -8,15 +8,15 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.callers import call_sites
-from ddp_lint.launch.cuda import Initialiser, asks_driver, runs_before, uses_cuda
+from ddp_lint.launch.cuda import Initialiser, asks_driver, runs_before, touches_cuda, uses_cuda
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.search import importers, leads_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.imports import of_self
+from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.queries import appends, receiver
-from ddp_lint.source.syntax import FunctionNode, blocks_at, function_at
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, positional, walk
 from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.view.edits import replace
 from ddp_lint.view.wraps import argument, assigned_name
@@ -41,8 +41,8 @@ class CudaAfterFork(Rule):
     ## What it does
 
     Finds `Process`, `Pool` and `ProcessPoolExecutor` with the default or the fork start method whose target uses CUDA
-    (followed through the project's functions), CUDA tensors passed to a pool, and manager processes forked from a
-    training process.
+    (followed through the project's functions), or calls a model that its parent has put on a GPU, CUDA tensors passed
+    to a pool, and manager processes forked from a training process.
 
     ## Why it breaks
 
@@ -154,6 +154,8 @@ class CudaAfterFork(Rule):
                 return
         if kind == "Pool":
             self._visit_arguments(node, forks)
+        elif forks and (place := self._calls_given_model(targets[0], node)):
+            self._report(node, place, None)
 
     def _spawns_elsewhere(self) -> bool:
         """Whether every program that leads to the file, one of them at least, sets the start method to spawn, itself or
@@ -211,6 +213,36 @@ class CudaAfterFork(Rule):
             return ""
         place = uses_cuda(project, owner, node)
         return f"`{name}` uses CUDA ({owner.file.path}:{getattr(place, 'lineno', node.lineno)})" if place else ""
+
+    def _calls_given_model(self, target: cst.BaseExpression | None, process: cst.Call) -> str:
+        """Which model on a GPU, of those that a process gets, its target calls, in words; '' for none."""
+        facts, project, given = self.module.facts, self.module.project, argument(process, None, "args")
+        own = function_at(facts.tree, self.module.span(process).line) if facts is not None else None
+        found = project.meanings.definition(self.module.meaning(dotted(target))) if project is not None else None
+        function = found[1] if found is not None else None
+        if (
+            facts is None
+            or own is None
+            or not isinstance(given, cst.Tuple)
+            or not isinstance(function, ast.FunctionDef)
+        ):
+            return ""
+        moved = {
+            dotted_ast(node.targets[0])
+            for node in walk(own)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Attribute)
+            and node.value.func.attr in ("cuda", "to")
+            and touches_cuda(facts, node.value, own)
+        }
+        calls = {dotted_ast(call.func) for call in calls_below(function)}
+        for element, parameter in zip(given.elements, positional(function), strict=False):
+            if isinstance(element, cst.StarredElement):
+                return ""
+            if dotted(element.value) in moved - {""} and parameter.arg in calls:
+                return f"`{dotted(target)}` calls `{parameter.arg}`, which is on a GPU,"
+        return ""
 
     def _parent_uses_cuda(self, node: cst.Call) -> bool:
         """Whether the process that starts the worker is seen to use a GPU: the function uses CUDA itself, or what runs

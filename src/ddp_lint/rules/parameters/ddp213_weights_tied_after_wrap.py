@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import is_false, path_of
-from ddp_lint.view.wraps import argument
+from ddp_lint.source.syntax import FunctionNode, calls_below
+from ddp_lint.source.tree import method_of
+from ddp_lint.view.wraps import Wrap, argument
 
 
 class WeightsTiedAfterWrap(Rule):
@@ -14,7 +19,7 @@ class WeightsTiedAfterWrap(Rule):
     ## What it does
 
     Finds `model.module.head.weight = model.module.embed.weight` on a model that DDP or FSDP1 has already wrapped in
-    the same function or class.
+    the same function or class; also by a method of the model's own class.
 
     ## Why it breaks
 
@@ -72,9 +77,9 @@ class WeightsTiedAfterWrap(Rule):
 
     ## When it is silent
 
-    Ties before the wrap (in `__init__`, while building the model): measured right under every wrap. Ties after
-    `fully_shard`, which gave the right result there, and ties after DDP with `find_unused_parameters=True`: the
-    weights of two ranks were equal after four steps, with NCCL and with gloo.
+    Ties before the wrap (in `__init__`, while building the model; a method that has tied them then may do so again):
+    measured right under every wrap. Ties after `fully_shard`, which gave the right result there, and ties after DDP
+    with `find_unused_parameters=True`: the weights of two ranks were equal after four steps, with NCCL and with gloo.
 
     ## How to confirm
 
@@ -89,7 +94,13 @@ class WeightsTiedAfterWrap(Rule):
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
     """
 
-    triggers = Triggers("weight", "bias", file=("DistributedDataParallel", "FullyShardedDataParallel"))
+    triggers = Triggers(
+        "weight",
+        "bias",
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+        file=("DistributedDataParallel", "FullyShardedDataParallel"),
+    )
     oracles = ("exception", "identity")
 
     def visit_Assign(self, node: cst.Assign) -> None:
@@ -98,7 +109,36 @@ class WeightsTiedAfterWrap(Rule):
             return
         left, right = path_of(target), path_of(value)
         wrap = self.module.wraps.around(left.rpartition(".")[0], node)
-        if wrap is None or wrap.kind not in ("ddp", "fsdp1") or left.partition(".")[0] != right.partition(".")[0]:
+        if wrap is not None and left.partition(".")[0] == right.partition(".")[0]:
+            self._report(node, wrap)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if not isinstance(node.func, cst.Attribute):
+            return
+        path = path_of(node.func.value)
+        wrap = self.module.wraps.around(path, node)
+        inner = argument(wrap.call, 0, "module") if wrap is not None else None
+        if wrap is None or inner is None or path not in (f"{wrap.outer}.module", wrap.inner):
+            return
+        project, method = self.module.project, node.func.attr.value
+        owner = self.module.constructed_by(inner)
+        found = project.classes.method(owner, method) if project is not None else None
+        if project is None or found is None or not _ties(found[1]) or self._is_tied_before(node, wrap, method):
+            return
+        init = project.classes.method(owner, "__init__")
+        if init is None or all(last_part(call.func) != method for call in calls_below(init[1])):
+            self._report(node, wrap)
+
+    def _is_tied_before(self, node: cst.Call, wrap: Wrap, method: str) -> bool:
+        """Whether the same method has tied the weights before the wrap: another call changes nothing."""
+        calls = (call for call in self.module.of_type(cst.Call) if method_of(call) == method and call is not node)
+        return any(self.module.wraps.before(call, wrap) or self._is_inside(call, wrap) for call in calls)
+
+    def _is_inside(self, call: cst.Call, wrap: Wrap) -> bool:
+        return any(up is wrap.call for up in self.module.ancestors(call))
+
+    def _report(self, node: cst.CSTNode, wrap: Wrap) -> None:
+        if wrap.kind not in ("ddp", "fsdp1"):
             return
         unused = argument(wrap.call, None, "find_unused_parameters")
         if unused is not None and not is_false(unused):  # it waits for the gradients of those alone that are used
@@ -110,6 +150,20 @@ class WeightsTiedAfterWrap(Rule):
             labels=[(wrap.place, "the wrapper registers the parameters here")],
             help="tie first, wrap last",
         )
+
+
+def _ties(method: FunctionNode) -> bool:
+    """Whether a method ties two weights of its object, whatever it gets: ``self.head.weight = self.embed.weight``."""
+    for statement in method.body:
+        if isinstance(statement, ast.Assign) and all(
+            _is_own_weight(dotted_ast(each)) for each in (statement.targets[0], statement.value)
+        ):
+            return True
+    return False
+
+
+def _is_own_weight(name: str) -> bool:
+    return name.startswith("self.") and name.count(".") > 1 and name.endswith((".weight", ".bias"))
 
 
 def _is_weight(node: cst.CSTNode) -> bool:

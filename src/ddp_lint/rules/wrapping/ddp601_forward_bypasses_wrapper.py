@@ -17,20 +17,22 @@ from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.arming import runs_forward, trained_by
-from ddp_lint.rules.wrapping.training import backward_of, loss_of
+from ddp_lint.rules.wrapping.freezing import is_frozen
+from ddp_lint.rules.wrapping.training import backward_of, backward_of_callers, loss_of, returned
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.queries import last_name
+from ddp_lint.source.queries import calls_in, last_name
 from ddp_lint.source.syntax import calls_below, function_at, walk
-from ddp_lint.source.tree import subtree
+from ddp_lint.source.tree import positional_of, subtree
 from ddp_lint.tensors.contexts import is_method_without_gradient, without_gradient
 from ddp_lint.view.accumulation import is_backward
-from ddp_lint.view.wraps import Wrap
+from ddp_lint.view.wraps import Wrap, argument
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
+_GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _PLAIN_MODULE_USES = frozenset(
     table("wrappers")["plain_module_methods"]
 )  # reading parameters, checkpoints, modes: no forward
@@ -53,7 +55,9 @@ class ForwardBypassesWrapper(Rule):
 
     Finds training forwards that call `model.module(x)`, a method of `.module`, the unwrapped original of a wrapped
     model, or the result of `unwrap_model`, of a helper of the project or of a property that takes the wrapper off, if
-    the output is used in a loss whose `backward()` is called or that a trainer's loss method returns. Also the
+    the output is used in a loss whose `backward()` is called, here or in a function of the file that gets the loss, or
+    that a trainer's loss method returns; `self.model(...)` where a Trainer of transformers gives `compute_loss` the
+    wrapped model. Also the
     unwrapped original that is given to a function of the project which trains it, where nothing uses the wrapper.
 
     ## Why it breaks
@@ -151,6 +155,7 @@ class ForwardBypassesWrapper(Rule):
         "backward",
         "manual_backward",
         "hparams",
+        "compute_loss",
         *sorted(UNWRAPPING),
         Trait.DELEGATES,
         file=(
@@ -158,6 +163,7 @@ class ForwardBypassesWrapper(Rule):
             "FullyShardedDataParallel",
             "module",
             "hparams",
+            "compute_loss",
             *sorted(UNWRAPPING),
         ),
     )
@@ -206,7 +212,7 @@ class ForwardBypassesWrapper(Rule):
             return
         if self._may_replicate(wrap, node) and self._is_armed(node, head, backward):
             return
-        if runs_alone(self.module, node) or self._averages_itself(backward):
+        if runs_alone(self.module, node) or self._averages_itself(backward) or is_frozen(self.module, head, node):
             return
         labels: list[tuple[cst.CSTNode | Span, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
@@ -279,8 +285,45 @@ class ForwardBypassesWrapper(Rule):
             return
         if self._unwrapped(node):
             return
-        if "." in name:
+        if "." in name and not self._kept_raw(node, name):
             self._framework_twin(node, name)
+
+    def _kept_raw(self, node: cst.Call, name: str) -> bool:
+        """A forward of the model that a trainer keeps without its wrapper, in a method of the user's that gets the
+        wrapped one, or in one that this calls: ``self.model(..)`` in `compute_loss`."""
+        owner, function = self.module.class_of(node), self.module.function_of(node)
+        entries = [entry for entry in _GIVEN if name == entry.raw] if owner is not None else []
+        if owner is None or function is None or not entries or without_gradient(self.module, node):
+            return False
+        for entry in entries:
+            methods = [m for m in owner.body.body if isinstance(m, cst.FunctionDef) and m.name.value in entry.train]
+            own = function in methods
+            called = f"self.{function.name.value}"
+            trains = [m for m in methods if m is function or any(dotted(c.func) == called for c in calls_in(m.body))]
+            if not trains or any(self._hands_on(m, entry.parameter) for m in trains):
+                continue
+            leads = backward_of(self.module, node) or (
+                loss_of(self.module, node) if own else returned(self.module, node)
+            )
+            if leads is None or not any(self.module.is_subclass(owner, base) for base in entry.classes):
+                continue
+            self.report(
+                node,
+                f"`{name}(...)` is the raw module, the wrapped one is `{entry.parameter}`: no gradient is averaged",
+                notes=["rank 0 and rank 1 each train a separate model"],
+                labels=[(trains[0].name, f"gets the wrapped one as `{entry.parameter}`"), (leads, "leads to the loss")],
+                help=f"call the `{entry.parameter}` that `{trains[0].name.value}` gets",
+                confidence=Confidence.MEDIUM,
+            )
+            return True
+        return False
+
+    def _hands_on(self, method: cst.FunctionDef, parameter: str) -> bool:
+        """Whether a method calls the model that it gets, or gives it to another function, which may call it."""
+        calls = calls_in(method.body)
+        return any(
+            dotted(call.func) == parameter or any(dotted(arg.value) == parameter for arg in call.args) for call in calls
+        )
 
     def _is_absent(self, wrap: Wrap, node: cst.Call) -> bool:
         """Whether a test around a call says that there is no wrapper; not one that the wrap itself is under, which
@@ -292,7 +335,7 @@ class ForwardBypassesWrapper(Rule):
         found = self._unwrapping.source(node.func)
         if found is None or _is_plain_use(last_name(node.func)):
             return False
-        backward = backward_of(self.module, node)
+        backward = backward_of(self.module, node) or self._backward_of_caller(node, found[0])
         end = backward or loss_of(self.module, node)
         if end is None or (backward is None and self._evaluates(node)) or runs_alone(self.module, node):
             return False
@@ -300,6 +343,8 @@ class ForwardBypassesWrapper(Rule):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
+        if is_frozen(self.module, wrapper, node):
+            return False
         wrap = self._wraps.of(wrapper, node)
         if wrap is None and isinstance(place, cst.Attribute) and self._is_of_one_process():
             return False
@@ -325,6 +370,19 @@ class ForwardBypassesWrapper(Rule):
             cause=Cause(taken),
         )
         return True
+
+    def _backward_of_caller(self, node: cst.Call, wrapper: str) -> cst.Call | None:
+        """The backward from what a function returns, where another one in the file calls it, if neither of them runs
+        the forward of the wrapper besides."""
+        function = self.module.function_of(node)
+        for call, backward in backward_of_callers(self.module, node):
+            caller = self.module.function_of(call)
+            given = argument(call, places.index(wrapper), wrapper) if wrapper in (places := _places(function)) else None
+            own = {wrapper, dotted(given)} - {""}
+            around = [f for f in (function, caller) if f is not None]
+            if all(dotted(c.func) not in own for f in around for c in calls_in(f.body)):
+                return backward
+        return None
 
     def _averages_itself(self, backward: cst.Call) -> bool:
         """Whether a backward that is given the loss is that of DeepSpeed's engine, whose hooks are on the parameters,
@@ -459,6 +517,10 @@ def _instead(wrapper: str, called: str) -> str:
     if called == wrapper or called.startswith(f"{wrapper}."):
         return f"give the unwrapped module another name, and train with the wrapped `{wrapper}`"
     return f"call `{wrapper}(...)`"
+
+
+def _places(function: cst.FunctionDef | None) -> list[str]:
+    return [p.name.value for p in positional_of(function)] if function is not None else []
 
 
 def _is_used(scope: ast.AST, wrapper: str) -> bool:

@@ -173,7 +173,16 @@ class LayersChangeAfterWrap(Rule):
         if project is None or inner is None or name not in (f"{wrap.outer}.module", wrap.inner):
             return False
         found = project.classes.method(self.module.constructed_by(inner), method)
-        return found is not None and any(_adds_layer(project, found[0].module, part) for part in walk(found[1]))
+        if found is None:
+            return False
+        facts, function = found[0].module, found[1]
+        parts = list(walk(function))
+        made = {
+            dotted_ast(part.targets[0])
+            for part in parts
+            if isinstance(part, ast.Assign) and _is_layer(project, facts, part.value)
+        }
+        return any(_adds_layer(project, facts, part, made) for part in parts)
 
     def _wrapped_again(self, node: cst.CSTNode, wrap: Wrap) -> bool:
         """Whether the same function wraps the model anew behind a place."""
@@ -211,16 +220,19 @@ class LayersChangeAfterWrap(Rule):
         )
 
 
-def _adds_layer(project: Project, facts: ModuleFacts, node: ast.AST) -> bool:
-    """Whether a line of a method gives its object a layer: ``self.head = nn.Linear(..)``, ``self.heads.append(..)``."""
+def _adds_layer(project: Project, facts: ModuleFacts, node: ast.AST, made: set[str]) -> bool:
+    """Whether a line of a method gives its object a layer: ``self.head = nn.Linear(..)``, ``self.heads.append(..)``,
+    also by a name that it is `made` under."""
+
+    def is_layer(value: ast.expr) -> bool:
+        return dotted_ast(value) in made - {""} or _is_layer(project, facts, value)
+
     if isinstance(node, ast.Assign):
-        return dotted_ast(node.targets[0]).startswith("self.") and _is_layer(project, facts, node.value)
+        return dotted_ast(node.targets[0]).startswith("self.") and is_layer(node.value)
     if not isinstance(node, ast.Call) or not dotted_ast(node.func).startswith("self."):
         return False
     method = last_part(node.func)
-    return method == "add_module" or (
-        method in ("append", "insert") and bool(node.args) and _is_layer(project, facts, node.args[-1])
-    )
+    return method == "add_module" or (method in ("append", "insert") and bool(node.args) and is_layer(node.args[-1]))
 
 
 def _is_layer(project: Project, facts: ModuleFacts, value: ast.expr) -> bool:

@@ -7,8 +7,9 @@ from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.launch.never_none import needs_none
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.freezing import change_of
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import is_false, model_path
+from ddp_lint.source.queries import is_false
 from ddp_lint.view.wraps import Wrap, argument
 
 
@@ -25,7 +26,8 @@ class RequiresGradAfterWrap(Rule):
     ## What it does
 
     Finds `requires_grad_(True)` or `p.requires_grad = True` on a DDP model for parameters that were frozen when it was
-    wrapped, the freezing of a part of a wrapped model, and assignments to `find_unused_parameters` of an existing DDP
+    wrapped, the freezing of a part of a wrapped model, also by a function of the project that does nothing else
+    (`set_requires_grad(model.module.encoder, False)`), and assignments to `find_unused_parameters` of an existing DDP
     object.
 
     ## Why it breaks
@@ -126,17 +128,17 @@ class RequiresGradAfterWrap(Rule):
         self._frozen: list[tuple[str, cst.CSTNode]] = []  # what was frozen, and where
 
     def visit_Call(self, node: cst.Call) -> None:
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "requires_grad_":
-            value = node.args[0].value if node.args else cst.Name("True")
-            self._change(node, model_path(self.module, node.func.value), value)
+        change = change_of(self.module, node)
+        if change is not None:
+            self._change(node, *change)
 
     def visit_Assign(self, node: cst.Assign) -> None:
-        target = node.targets[0].target
-        if not isinstance(target, cst.Attribute):
+        change = change_of(self.module, node)
+        if change is not None:
+            self._change(node, *change)
             return
-        if target.attr.value == "requires_grad":
-            self._change(node, model_path(self.module, target.value), node.value)
-        elif target.attr.value == "find_unused_parameters":
+        target = node.targets[0].target
+        if isinstance(target, cst.Attribute) and target.attr.value == "find_unused_parameters":
             owner = dotted(target.value)
             wrap = self._wraps.of(owner, node)
             if wrap is not None and wrap.kind == "ddp":

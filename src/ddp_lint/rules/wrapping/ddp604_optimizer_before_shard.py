@@ -32,8 +32,10 @@ class OptimizerBeforeShard(Rule):
     ## What it does
 
     Finds an optimizer that takes `model.parameters()` before `fully_shard(model)`, or before `FSDP(model)` without
-    `use_orig_params=True`, in the same function or in a method of the class that the function calls afterwards.
-    Functions of the project that build the optimizer, or shard the model, count as what they do.
+    `use_orig_params=True`, in the same function or in a method of the class that the function calls afterwards, or
+    that another method calls below it.
+    Functions of the project that build the optimizer, also together with the model, or shard the model, count as what
+    they do.
 
     ## Why it breaks
 
@@ -112,7 +114,7 @@ class OptimizerBeforeShard(Rule):
     - https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
 
-    triggers = Triggers("fully_shard", "FullyShardedDataParallel", "optim", "optimizer", file=("torch",))
+    triggers = Triggers("fully_shard", "FullyShardedDataParallel", "optim", "optimizer", "zero_grad", file=("torch",))
     oracles = ("identity", "nograd", "reference")
 
     def start(self) -> None:
@@ -124,7 +126,8 @@ class OptimizerBeforeShard(Rule):
         if not self._replacing or not makes_optimizer(self.module, node):
             return
         for wrap in (wrap for model in sorted(models_of(self.module, node)) for wrap in self._replacing.get(model, ())):
-            if self.module.wraps.before(node, wrap) or self.module.wraps.leads_to(node, wrap):
+            wraps = self.module.wraps
+            if wraps.before(node, wrap) or wraps.leads_to(node, wrap) or wraps.is_called_first(node, wrap):
                 if self._rebuilt(node, wrap):
                     return
                 self.report(

@@ -13,7 +13,7 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import given_for
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, statements
+from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, statements, walk
 from ddp_lint.source.tree import subtree
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
@@ -48,7 +48,40 @@ def models_of(module: Module, call: cst.Call) -> set[str]:
         places = [p.arg for p in parameters(builder.function)]
         taken = _taken(module.project, builder.facts, builder.function)
         found |= {dotted(argument(call, places.index(name), name)) for name in taken} - {""}
+        found |= _made_together(module, call, builder)
     return found
+
+
+def _made_together(module: Module, call: cst.Call, builder: Helper) -> set[str]:
+    """The names that get a model from the function that makes its optimizer, too: ``model, optimizer = build()``."""
+    up = module.parent(call)
+    targets = up.targets[0].target if isinstance(up, cst.Assign) else None
+    if not isinstance(targets, cst.Tuple):
+        return set()
+    taken = _models_taken(builder)
+    return {
+        dotted(target.value)
+        for value in builder.returned
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(targets.elements)
+        for target, part in zip(targets.elements, value.elts, strict=True)
+        if dotted_ast(part) in taken
+    } - {""}
+
+
+def _models_taken(builder: Helper) -> set[str]:
+    """The names in a function whose parameters its optimizers take, directly or by the names of lists of them."""
+    values = dict(_assigned(builder.function))
+    left = [value for value in values.values() if _makes_optimizer(builder.facts, value)]
+    taken, seen = set[str](), set[str]()
+    while left:
+        for node in walk(left.pop()):
+            owner, _, method = dotted_ast(node.func).rpartition(".") if isinstance(node, ast.Call) else ("", "", "")
+            if method in _TAKES:
+                taken.add(owner)
+            if isinstance(node, ast.Name) and node.id in values and node.id not in seen:
+                seen.add(node.id)
+                left += [values[node.id]] if not isinstance(values[node.id], ast.Constant) else []
+    return taken
 
 
 def _builder(module: Module, call: cst.Call) -> Helper | None:
@@ -57,7 +90,8 @@ def _builder(module: Module, call: cst.Call) -> Helper | None:
     if helper is None or not helper.facts.file.holds("optim"):
         return None
     made = {name for name, value in _assigned(helper.function) if _makes_optimizer(helper.facts, value)}
-    returns = any(dotted_ast(value) in made or _makes_optimizer(helper.facts, value) for value in helper.returned)
+    parts = [part for value in helper.returned for part in (value.elts if isinstance(value, ast.Tuple) else (value,))]
+    returns = any(dotted_ast(part) in made or _makes_optimizer(helper.facts, part) for part in parts)
     return helper if returns else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import libcst as cst
@@ -47,6 +47,24 @@ def loss_of(module: Module, value: cst.CSTNode) -> cst.Return | None:
         return None
     flow = _flow_of(module, value)
     return next(iter(flow.returns), None) if flow is not None else None
+
+
+def returned(module: Module, value: cst.CSTNode) -> cst.Return | None:
+    """The first `return` of the function around a value that the value flows into, with gradients recorded."""
+    flow = _flow_of(module, value)
+    return next(iter(flow.returns), None) if flow is not None else None
+
+
+def backward_of_callers(module: Module, value: cst.CSTNode) -> Iterator[tuple[cst.Call, cst.Call]]:
+    """The calls in the file of the function around a value which it returns, each with the `backward()` that what it
+    returns flows into there. Of functions alone, not of methods."""
+    function = module.function_of(value)
+    if function is None or module.class_of(value) is not None or returned(module, value) is None:
+        return
+    for call in module.calls_named(function.name.value):
+        backward = backward_of(module, call) if isinstance(call.func, cst.Name) else None
+        if backward is not None:
+            yield call, backward
 
 
 def _flow_of(module: Module, value: cst.CSTNode) -> _Flow | None:
