@@ -1,9 +1,26 @@
-"""Locks under which the processes of a machine come one after the other."""
+"""Locks and turns in which the processes of a machine come one after the other."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
+import libcst as cst
+
+from ddp_lint.launch.ranks import BARRIERS, has_turns, on_one_rank
+from ddp_lint.project import Project
+from ddp_lint.project.parts import assigned_to
+from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import FunctionNode, holds_line, statements, text_of
+from ddp_lint.source.tree import called
+from ddp_lint.tensors.callers import CallSite, sites_in_project
+from ddp_lint.view import Module
+
+#: Calls that lead to a place which are looked at, one above the other, and at each step.
+_ABOVE, _CALLS = 5, 20
 #: Of filelock, fasteners, portalocker, and what projects name so: a `threading.Lock` holds in one process alone.
 _LOCK = re.compile(r"file_?lock$|(\b|_)inter_?process_?lock$|^portalocker\.([\w.]*\.)?R?Lock$", re.IGNORECASE)
 
@@ -11,3 +28,72 @@ _LOCK = re.compile(r"file_?lock$|(\b|_)inter_?process_?lock$|^portalocker\.([\w.
 def is_machine_lock(name: str) -> bool:
     """Whether a class or function of that dotted name gives a lock for all processes: ``filelock.FileLock``."""
     return _LOCK.search(name) is not None
+
+
+def is_locked(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a lock for all processes is held at a place: ``with FileLock(path):``, also by its name."""
+    locks = (_taken(held) for held in _held(module, node))
+    made = (value for lock in locks for value in (lock, *module.assignments(lock)))
+    makers = (value.func for value in made if isinstance(value, cst.Call))
+    return any(is_machine_lock(module.qualified(maker) or dotted(maker)) for maker in makers)
+
+
+def is_in_turn(module: Module, call: cst.Call, name: str = "") -> bool:
+    """Whether the first rank comes by a call before the others: under a lock or ``with main_process_first():``, or
+    where one rank alone has a barrier in the function, or a call of `name`."""
+    if any("first" in module.code(each) for each in _held(module, call)) or is_locked(module, call):
+        return True
+    function = module.function_of(call)
+    for other in calls_in(function.body if function is not None else module.tree):
+        waits = called(other) in BARRIERS
+        if (waits or (name and module.qualified(other.func) == name)) and on_one_rank(module, other):
+            return True
+    return False
+
+
+def is_called_in_turn(site: CallSite) -> bool:
+    """The same of a call of a function, as far as the one around it shows."""
+    around = site.around
+    if around is None:
+        return False
+    return has_turns(around, site.node) or any(_lets_one_first(held, around) for held in _holding(around, site.node))
+
+
+def is_way_in_turn(project: Project, site: CallSite) -> bool:
+    """The same of a call, or of one of those that lead to it."""
+    level, seen = [site], {site.node}
+    for _ in range(_ABOVE):
+        if any(map(is_called_in_turn, level)):
+            return True
+        above = [up for each in level if each.around for up in sites_in_project(project, each.facts, each.around)]
+        level = list({up.node: up for up in above if up.node not in seen}.values())[:_CALLS]
+        seen |= {up.node for up in level}
+    return False
+
+
+def _holding(function: FunctionNode, node: ast.Call) -> Iterator[ast.expr]:
+    """What the `with` around a place of a function hold."""
+    for up in statements(function):
+        if isinstance(up, ast.With) and holds_line(up.body, node.lineno):
+            yield from (item.context_expr for item in up.items)
+
+
+def _lets_one_first(held: ast.expr, function: FunctionNode) -> bool:
+    if "first" in text_of(held):
+        return True
+    acquires = isinstance(held, ast.Call) and isinstance(held.func, ast.Attribute) and held.func.attr == "acquire"
+    lock = held.func.value if acquires else held  # type: ignore[attr-defined]
+    made = (lock, *(assigned_to(lock.id, function) if isinstance(lock, ast.Name) else ()))
+    return any(isinstance(value, ast.Call) and is_machine_lock(dotted_ast(value.func)) for value in made)
+
+
+def _held(module: Module, node: cst.CSTNode) -> list[cst.BaseExpression]:
+    """What the `with` around a place hold."""
+    return [item.item for up in module.ancestors(node) if isinstance(up, cst.With) for item in up.items]
+
+
+def _taken(held: cst.BaseExpression) -> cst.BaseExpression:
+    """The lock of ``with lock:`` and of ``with lock.acquire():``."""
+    if isinstance(held, cst.Call) and isinstance(held.func, cst.Attribute) and called(held) == "acquire":
+        return held.func.value
+    return held
