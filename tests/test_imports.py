@@ -1,5 +1,5 @@
-"""No import circles: what a module imports, for types too, never leads back to it through more than two others. The
-packages that all others stand on import one way."""
+"""No import circles: what a module imports, for types too, never leads back to it through more than two others.
+Packages import one way."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ BELOW = {"ddp_lint.findings", "ddp_lint.files", "ddp_lint.derived"}
 def test_no_circle_of_imports_has_more_than_three_files() -> None:
     circles = [sorted(circle) for circle in strongly_connected(imports()) if len(circle) > LARGEST]
     assert circles == []
+
+
+def test_packages_import_one_way() -> None:
+    graph: dict[str, set[str]] = {}
+    for module, targets in imports().items():
+        graph.setdefault(_package(module), set()).update(_package(target) for target in targets)
+    packages = {package: targets - {package, ""} for package, targets in graph.items() if package}
+    assert [sorted(circle) for circle in strongly_connected(packages) if len(circle) > 1] == []
 
 
 @pytest.mark.parametrize("layer", LAYERS)

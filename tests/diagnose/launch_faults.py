@@ -19,8 +19,8 @@ import torch.utils.data
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
+from ddp_lint.lifetime import end_with_parent
 from ddp_lint.verify.child.rank import leave
-from ddp_lint.verify.lifetime import end_with_parent
 
 AT_A_TIME = 4
 

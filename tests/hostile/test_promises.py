@@ -638,7 +638,7 @@ def _tidy(tmp_path: pathlib.Path) -> Iterator[None]:
 
 
 def test_folders_of_killed_verify_runs_are_removed_by_the_next(tmp_path: pathlib.Path) -> None:
-    from ddp_lint.verify.lifetime import remove_left_behind
+    from ddp_lint.lifetime import remove_left_behind
 
     gone, alive, other = (tmp_path / f"ddp-lint-{name}" for name in ("999999999-ab", f"{os.getpid()}-ab", "kept"))
     for folder in (gone, alive, other):

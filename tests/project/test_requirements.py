@@ -72,3 +72,33 @@ def test_what_a_page_says(tmp_path: pathlib.Path, page: str, text: str, older: b
 def test_what_a_python_is_too_old_for(tmp_path: pathlib.Path, file: str, text: str, older: bool) -> None:
     (tmp_path / file).write_text(text)
     assert requires_older(Project(tmp_path), "torch", "2.0") is older
+
+
+@pytest.mark.parametrize(
+    ("files", "older"),
+    [
+        ({"detection/requirements.txt": "torch==1.12.0\n"}, True),
+        (
+            {"detection/requirements/base.txt": "x\n", "detection/requirements/requirements.txt": "torch==1.12.0\n"},
+            True,
+        ),
+        ({"requirements.txt": "torch==1.12.0\n"}, True),
+        ({"requirements.txt": "torch==1.12.0\n", "detection/requirements.txt": "numpy\n"}, True),
+        ({"requirements.txt": "torch==1.12.0\n", "detection/requirements.txt": "torch>=1.10\n"}, False),
+        ({"requirements.txt": "torch>=2.1\n", "detection/tools/environment.yml": "- pytorch=1.12\n"}, True),
+        ({"segmentation/requirements.txt": "torch==1.12.0\n"}, False),
+    ],
+)
+def test_the_nearest_folder_that_limits_a_package_counts(
+    tmp_path: pathlib.Path, files: dict[str, str], older: bool
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert requires_older(Project(tmp_path), "torch", "2.0", "detection/tools/train.py") is older
+
+
+@pytest.mark.parametrize("name", ["pytorch-lightning", "pytorch_lightning"])
+def test_names_that_pip_takes_for_one(tmp_path: pathlib.Path, name: str) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{name}==1.9.0\n")
+    assert requires_older(Project(tmp_path), "pytorch_lightning", "2.1")

@@ -8,7 +8,7 @@ from typing import BinaryIO, cast
 
 import click
 
-from ddp_lint.cli.console import fail
+from ddp_lint.cli.console import fail, say
 
 
 @click.command()
@@ -26,5 +26,5 @@ def server(stdio: bool) -> None:
     from ddp_lint.server.framing import Messages, log_in_lines
     from ddp_lint.server.server import make
 
-    log_in_lines()
-    make().start_io(cast(BinaryIO, Messages(sys.stdin.buffer)))
+    log_in_lines(say)
+    make().start_io(cast(BinaryIO, Messages(sys.stdin.buffer, say)))

@@ -6,7 +6,6 @@ is run in examples/ and the block holds what it prints, or its first lines with 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
 import json
@@ -14,7 +13,8 @@ import os
 import pathlib
 import re
 import shlex
-from collections.abc import Iterator
+import subprocess
+import sys
 
 from ddp_lint.config import DEFAULT_EXCLUDE, OPTIONS, TYPES, json_schema
 from ddp_lint.dev.rule_lists import apis_page, complaints, complaints_page, section, symptoms, symptoms_page
@@ -101,27 +101,22 @@ def _with_output(guide: str, folder: pathlib.Path) -> str:
 
 def output_of(command: str, folder: pathlib.Path) -> str:
     """What `ddp-lint ...` prints in `folder`, without colour; cut by `| head -N`."""
-    from click.testing import CliRunner
-
-    from ddp_lint.cli import main
-
     call, _, head = command.partition(" | head -")
-    with _inside(folder):
-        result = CliRunner(env={"NO_COLOR": "1", "FORCE_COLOR": ""}).invoke(main, shlex.split(call)[1:])
-    if result.exit_code not in (0, 1, 2) or (result.exception and not isinstance(result.exception, SystemExit)):
-        raise RuntimeError(f"{command}: {result.exception or result.output}")
+    environment = {**os.environ, "NO_COLOR": "1"}
+    environment.pop("FORCE_COLOR", None)
+    result = subprocess.run(
+        [sys.executable, "-m", "ddp_lint", *shlex.split(call)[1:]],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if result.returncode not in (0, 1, 2) or "Traceback" in result.stderr:
+        raise RuntimeError(f"{command}: {result.stderr or result.stdout}")
     if str(folder.parent) in result.stdout:
         raise RuntimeError(f"`{command}` prints where this checkout lies: {result.stdout}")
     lines = result.stdout.rstrip("\n").split("\n")
     kept = lines[: int(head)] if head else lines
     return "".join(f"{line}\n" for line in [*kept, *(["..."] if len(kept) < len(lines) else [])])
-
-
-@contextlib.contextmanager
-def _inside(folder: pathlib.Path) -> Iterator[None]:
-    before = pathlib.Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -64,11 +64,11 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks
 from ddp_lint.knowledge.communication import Collective, Gate, Rank
+from ddp_lint.knowledge.tensors import writes
 from ddp_lint.project.framework_imports import COMMUNICATION
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.project_names import Own
 from ddp_lint.source.syntax import FunctionNode, defaults, first_name, positional
-from ddp_lint.tensors.operations import writes
 
 #: Methods that make a list longer.
 _SET_METHODS = frozenset({"union", "difference", "intersection", "symmetric_difference", "copy"})

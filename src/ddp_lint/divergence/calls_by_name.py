@@ -47,11 +47,11 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
+from ddp_lint.knowledge.tensors import layer_kind
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, names_in
-from ddp_lint.tensors.operations import layer_kind
 
 #: Classes, one of which an object may be of.
 _WAYS = 8

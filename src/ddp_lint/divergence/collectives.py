@@ -50,8 +50,10 @@ from ddp_lint.divergence.values import (
 )
 from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge.communication import LEARNING_RATE, Collective, Source
+from ddp_lint.knowledge.frameworks import every
 from ddp_lint.knowledge.project_names import last
 from ddp_lint.project.parts import children, kept_by_node
+from ddp_lint.project.requirements import requires_older
 from ddp_lint.source.syntax import calls_below, parameters
 
 #: Files that a function is called in; beyond it, one of them may well have wrapped its model.
@@ -72,6 +74,8 @@ def communicate(
 ) -> Value:  # fmt: skip
     """Emit the event of a knowledge entry and give what the call returns."""
     key = ("result", entry.op, frame.text(node))
+    if entry.since and _is_of_later_release(frame, entry):
+        entry = dataclasses.replace(entry, when=entry.earlier)
     if (
         entry.kind in ("p2p", "local")
         or frame.single
@@ -194,6 +198,14 @@ def _calls_by_name(frame: Frame) -> bool:
     """Do the processes of the file's program call functions of each other? What one of them sets is its own then: it
     has no replica, unless the file wraps one, too."""
     return any(name.startswith("torch.distributed.rpc") for name in frame.facts.imports.names.values())
+
+
+def _is_of_later_release(frame: Frame, entry: Collective) -> bool:
+    """Whether what an entry says holds since a release that the project does not have."""
+    package = entry.name.partition(".")[0]
+    names = every(lambda framework: framework.packages if package in framework.packages else ())
+    project, inside = frame.linker.project, frame.facts.source.inside
+    return any(requires_older(project, name, entry.since, inside) for name in names)
 
 
 def _is_of_the_other_way(frame: Frame) -> bool:

@@ -21,8 +21,8 @@ from ddp_lint.engine.report import FileResult
 from ddp_lint.engine.scheduling import chunks_of
 from ddp_lint.files import shown_from
 from ddp_lint.gc_tuning import rare_collections
+from ddp_lint.lifetime import end_with_parent
 from ddp_lint.project import Project
-from ddp_lint.verify.lifetime import end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkContext, SpawnContext

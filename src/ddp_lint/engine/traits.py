@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from ddp_lint.knowledge.tensors import is_log, names, writes
 from ddp_lint.project.parts import is_part, kept_by_node
 from ddp_lint.rules.triggers import Trait
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, below, is_text, walk
-from ddp_lint.tensors.operations import is_log, names, writes
 
 _READS = {"item", "tolist", "allclose", "is_nonzero", "new_full", "full_like"}
 _CONVERSIONS = {"float", "int", "bool"}

@@ -94,7 +94,8 @@ class Collective:
     `result` is the class that it returns (several for a tuple, '' where unknown); `turns` says what it makes of an
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
     not if those in `unless` do. `wraps_overriding`: the class makes the methods of this name communicate that override
-    it, too. `models`: it communicates for models alone, and takes loaders as well.
+    it, too. `models`: it communicates for models alone, and takes loaders as well. `since`: the release of its package
+    from which on that holds; `earlier`: when it communicated before.
     """
 
     name: str
@@ -125,6 +126,8 @@ class Collective:
     context: bool = False
     wraps_overriding: bool = False
     models: bool = False
+    since: str = ""
+    earlier: Condition = ""
     scope: Scope = "world"
     evidence: str
 

@@ -12,6 +12,7 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.alone import MAY_JOIN, has_runner
+from ddp_lint.launch.callers import sites_of
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.unused import does_something
 from ddp_lint.project import Project
@@ -20,7 +21,6 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import statements
-from ddp_lint.tensors.callers import sites_of
 from ddp_lint.view import Module
 
 _VARIABLE = r"""["'](?:LOCAL_|)(?:RANK|WORLD_SIZE)["']"""

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import load
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.helpers import Helper
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, below, calls_below, is_none, text_of
-from ddp_lint.tensors.operations import words_of
 
 #: Tests that ask whether there are other ranks; any other one may tell the rank that has failed.
 _GROUP = re.compile(r"dist|ddp|world|initialized|available|rank|num_processes|multi_gpu", re.IGNORECASE)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.launch.ranks import BARRIERS, has_turns, on_one_rank
+from ddp_lint.launch.callers import CallSite, sites_in_project
+from ddp_lint.launch.one_rank import BARRIERS, has_turns, on_one_rank
 from ddp_lint.project import Project
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.source import dotted
@@ -16,7 +17,6 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, holds_line, statements, text_of
 from ddp_lint.source.tree import called
-from ddp_lint.tensors.callers import CallSite, sites_in_project
 from ddp_lint.view import Module
 
 #: Calls that lead to a place which are looked at, one above the other, and at each step.

@@ -14,25 +14,19 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.callers import CallSite, sites_in_project
 from ddp_lint.launch.communicating import Code, asks_for_group, called_helper, called_name
 from ddp_lint.launch.helpers import Helper
 from ddp_lint.launch.joining import is_before_ranks, spawned_functions
-from ddp_lint.launch.ranks import (
-    all_ranks_call,
-    evidence_in,
-    first_rank_test,
-    is_kept_to_one_process,
-    is_on_first,
-    is_one,
-    program_of_ranks,
-)
+from ddp_lint.launch.one_process import is_kept_to_one_process, is_one
+from ddp_lint.launch.one_rank import all_ranks_call, first_rank_test, is_on_first
+from ddp_lint.launch.ranks import evidence_in, program_of_ranks
 from ddp_lint.launch.search import imported_through
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.control_flow import conditions_at, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements, text_of
-from ddp_lint.tensors.callers import CallSite, sites_in_project
 from ddp_lint.view import Module
 
 #: Functions that are followed into what they call, one in the other, and how many in all.

@@ -12,6 +12,7 @@ import libcst as cst
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import load
 from ddp_lint.knowledge.project_names import rank_value
+from ddp_lint.launch.callers import sites_of
 from ddp_lint.launch.environment import text_of
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import ModuleFacts, statements_of
@@ -20,7 +21,6 @@ from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.tensors.callers import sites_of
 from ddp_lint.view import Module
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument

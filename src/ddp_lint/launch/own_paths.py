@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from ddp_lint.launch.ranks import mentions_own_rank
+from ddp_lint.launch.callers import CallSite
+from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to
@@ -18,7 +19,6 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, text_of, walk
 from ddp_lint.source.syntax import names_in as names_of
 from ddp_lint.source.tree import called, names_in, subtree
-from ddp_lint.tensors.callers import CallSite
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
 

@@ -10,8 +10,9 @@ import libcst as cst
 
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.joining import joining_functions
+from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.launch.own_paths import parameters_left_open
-from ddp_lint.launch.ranks import on_one_rank, several_ranks
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called

@@ -8,11 +8,11 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.joining import joining_call
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.project import Project
 from ddp_lint.source import dotted
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view import Module
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.launch.ranks import BARRIERS, first_rank_test, own_ranks
+from ddp_lint.launch.one_rank import BARRIERS, first_rank_test, own_ranks
 from ddp_lint.source.control_flow import conditions, exits
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called

@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.downloads import is_fetched
 from ddp_lint.launch.file_access import LOOKS, mode_of
 from ddp_lint.launch.locks import is_in_turn, is_locked
-from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, raises
 from ddp_lint.source.queries import calls_in

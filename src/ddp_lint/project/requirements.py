@@ -31,22 +31,40 @@ _PYTHON = re.compile(
 _CREATED = re.compile(r"\b(?:conda|mamba) create\b[^\n]*?\bpython\s*={1,2}\s*(?P<number>\d+\.\d+)")
 
 
-def requires_older(project: Project, package: str, version: str) -> bool:
+def requires_older(project: Project, package: str, version: str, inside: str = "") -> bool:
     """Whether the project keeps a package below a version, or its pages name versions of it below that alone. What
-    nothing says is today's."""
+    nothing says is today's. Of a file, by its path `inside` the root, the nearest folder above it counts that limits
+    the package: a repository may hold several projects."""
+    folder = next((f for f in _above(inside) if any(_limits(text, package) for text in _required(project, f))), "")
 
     def found() -> bool:
-        wanted = _numbers(version)
-        texts = [project.contents.text(project.root / name) or "" for name in _NAMES]
-        texts += _texts(project, _LISTS, _LIST_FOLDERS)
+        wanted, texts = _numbers(version), _required(project, folder)
         if any(_is_older(how, number, wanted) for text in texts for how, number in _pins(text, package)):
             return True
         python = _oldest_python(package, wanted)
         if python and any(number < python for text in texts for number in _pythons(text)):
             return True  # under which no such release can be installed
-        return _name_older(_texts(project, _PAGES, _PAGE_FOLDERS), package, wanted)
+        return not folder and _name_older(_texts(project, _PAGES, _PAGE_FOLDERS), package, wanted)
 
-    return project.remember(("requires older", package, version), found)
+    return project.remember(("requires older", package, version, folder), found)
+
+
+def _above(inside: str) -> Iterator[str]:
+    """The folders above a file, from the nearest on; '' for the root."""
+    while inside := posixpath.dirname(inside):
+        yield inside
+
+
+def _required(project: Project, folder: str) -> list[str]:
+    """The texts of the requirements in a folder."""
+
+    def found() -> list[str]:
+        texts = [project.contents.text(project.root / folder / name) or "" for name in _NAMES]
+        return texts + _texts(
+            project, _LISTS, tuple(posixpath.join(folder, each).rstrip("/") for each in _LIST_FOLDERS)
+        )
+
+    return project.remember(("requirements", folder), found)
 
 
 def page_requires_older(project: Project, inside: str, package: str, version: str) -> bool:
@@ -82,6 +100,12 @@ def _texts(project: Project, names: str, folders: tuple[str, ...]) -> list[str]:
     return [project.contents.text(project.root / path) or "" for path in inside]
 
 
+def _limits(text: str, package: str) -> bool:
+    """Whether a file of requirements says anything of the version of a package."""
+    named = rf"""(?<![\w./-]){_word(package)}(?:\[[^\]\n]*\])?["']?\s*[<>=~]"""
+    return re.search(named, text, re.IGNORECASE) is not None
+
+
 def _pins(text: str, package: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     """How a file of requirements limits a package, and at which version: ``torch>=1.8,<2.0`` as ``<`` and 2, 0."""
     pins = re.finditer(
@@ -105,7 +129,7 @@ def _named_versions(text: str, package: str) -> Iterator[tuple[int, ...]]:
 
 
 def _word(package: str) -> str:
-    return _NAMES_OF.get(package, re.escape(package))
+    return _NAMES_OF.get(package, re.escape(package).replace("_", "[-_.]"))
 
 
 def _is_older(how: str, pinned: tuple[int, ...], version: tuple[int, ...]) -> bool:

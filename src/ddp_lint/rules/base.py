@@ -13,16 +13,16 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence, Finding, Fix, Label, RankTrace, Span, fitted
 from ddp_lint.launch.alone import shown_alone
 from ddp_lint.launch.failing import fails_before
+from ddp_lint.launch.given import needs_constant_changed, needs_option_left_off, needs_other_values
 from ddp_lint.launch.importable import cannot_be_imported, is_put_together
-from ddp_lint.launch.ranks import as_one_process
+from ddp_lint.launch.never_none import needs_none
+from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.reached.walk import is_never_reached_from_programs
 from ddp_lint.launch.unused import is_left_file, is_unused
 from ddp_lint.rules.calibrated import calibrated, surest_at
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import SourceFile
 from ddp_lint.source.control_flow import is_never_reached
-from ddp_lint.tensors.given import needs_constant_changed, needs_option_left_off, needs_other_values
-from ddp_lint.tensors.never_none import needs_none
 from ddp_lint.view import Module
 
 RULE_FILE = re.compile(r"\.ddp(\d{3})_(\w+)$")

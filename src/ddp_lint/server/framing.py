@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from typing import BinaryIO, NoReturn
-
-from ddp_lint.cli.console import say
 
 #: At the end of a line, whatever a body of the wrong length has left before it.
 _LENGTH = re.compile(rb"Content-Length: *(\d{1,12})\r?\n$", re.IGNORECASE)
@@ -19,8 +18,9 @@ class Messages:
     """Standard input as pygls reads it: a header's lines, then so many bytes. What is no message is left out, and the
     next one is looked for: an editor may recover, and pygls would not."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, say: Callable[[str], None]) -> None:
         self._stream = stream
+        self._say = say
         self._lines: list[bytes] = []
         self._body = b""
 
@@ -44,7 +44,7 @@ class Messages:
                 return None
             if _is_message(body):
                 return body
-            say("warning: a message that is no JSON-RPC was left out")
+            self._say("warning: a message that is no JSON-RPC was left out")
         return None
 
     def _length(self) -> int | None:
@@ -80,14 +80,18 @@ def _refuse(name: str) -> NoReturn:
 class _Said(logging.Handler):
     """What pygls logs, without the traceback: messages are the editor's."""
 
+    def __init__(self, level: int, say: Callable[[str], None]) -> None:
+        super().__init__(level)
+        self._say = say
+
     def emit(self, record: logging.LogRecord) -> None:
         reason = record.exc_info[1] if record.exc_info else None
         text = record.getMessage().partition("\n")[0] + (f": {type(reason).__name__}: {reason}" if reason else "")
-        say(f"{record.levelname.lower()}: {text}")
+        self._say(f"{record.levelname.lower()}: {text}")
 
 
-def log_in_lines() -> None:
-    """Have what pygls logs said as lines on standard error."""
+def log_in_lines(say: Callable[[str], None]) -> None:
+    """Have `say` print what pygls logs, a line each."""
     logger = logging.getLogger("pygls")
-    logger.addHandler(_Said(logging.WARNING))
+    logger.addHandler(_Said(logging.WARNING, say))
     logger.propagate = False

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.knowledge import canonical
+from ddp_lint.knowledge.tensors import layer_kind, names, words_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts, is_setter
 from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.syntax import below, calls_below, defaults, statements, walk
 from ddp_lint.tensors.contexts import body_without_gradient
-from ddp_lint.tensors.operations import layer_kind, names, words_of
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import unmoved
 

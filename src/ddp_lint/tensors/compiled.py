@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import canonical
+from ddp_lint.knowledge.tensors import names
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.project.parts import touch, unnoted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, below, calls_below, decorators, nested, walk
 from ddp_lint.tensors.classes import in_training, is_module_class
-from ddp_lint.tensors.operations import names
 
 #: What a file must hold that has to do with the compiler at all.
 _WORDS = ("compil", "optimize")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.knowledge import canonical, frameworks
+from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.launch.alone import modules_around
 from ddp_lint.launch.origin import variable_read
 from ddp_lint.project import Project
@@ -18,9 +19,8 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, conditions_at, conjuncts, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import FunctionNode
+from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import asks_for_program, called, descendants, subtree
-from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.view import Module
 
 _NO_GRAD = ("no_grad", "inference_mode")
@@ -62,6 +62,20 @@ def body_without_gradient(node: ast.With | FunctionNode, facts: ModuleFacts) -> 
     """Whether a `with` or a decorator turns gradients off in the body of a statement."""
     around = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
     return any(_turns_off(expression, facts) for expression in around)
+
+
+def is_method_without_gradient(module: Module, method: str) -> bool:
+    """Whether all methods and functions of a name that the project has turn gradients off in their body."""
+    project = module.project
+    if project is None or not method:
+        return False
+    found = [
+        body_without_gradient(node, facts)
+        for facts in project.modules.but_tests(project.contents.holding(f"def {method}("))
+        for node in walk(facts.tree)
+        if isinstance(node, FunctionNode) and node.name == method
+    ]
+    return bool(found) and all(found)
 
 
 def _turns_off(expression: ast.expr, facts: ModuleFacts) -> bool:

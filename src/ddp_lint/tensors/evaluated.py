@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from ddp_lint.knowledge.tensors import names, words_of
+from ddp_lint.launch.callers import CallSite, call_sites, constructions, sites_in_project
 from ddp_lint.project import Project
 from ddp_lint.source.syntax import FunctionNode, statements, walk
-from ddp_lint.tensors.callers import CallSite, call_sites, constructions, sites_in_project
 from ddp_lint.tensors.contexts import body_without_gradient, evaluation_only_at
-from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.view import Module
 
 #: Functions that call each other which are gone through.

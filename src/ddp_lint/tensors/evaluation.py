@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import libcst as cst
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge import tensors as operations
+from ddp_lint.knowledge.tensors import layer_kind, names, words_of
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.tree import children, descendants, names_in, parameters_of, subtree
-from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import PARAMETER_MAKERS, ModuleClass, Role
 from ddp_lint.tensors.kept import NOTHING, Keeping, Kept
-from ddp_lint.tensors.operations import layer_kind, names, words_of
 from ddp_lint.tensors.state import Save, State
 from ddp_lint.tensors.values import PYTHON, UNKNOWN, Kind, Value, computed_from, concatenated, group, is_cut, join
 from ddp_lint.view import Module

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import libcst as cst
 
+from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted
 from ddp_lint.source.parsing import CannotParse, parse
-from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses, Reached, method_key
 from ddp_lint.tensors.contexts import evaluation_only_at
 from ddp_lint.tensors.evaluated import called_without_gradient

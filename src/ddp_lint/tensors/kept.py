@@ -8,13 +8,13 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 
+from ddp_lint.knowledge import tensors as operations
+from ddp_lint.knowledge.tensors import layer_kind, names
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.syntax import below, calls_below, parameters, walk, yields
-from ddp_lint.tensors import operations
 from ddp_lint.tensors.classes import Attribute, ModuleClass, ModuleClasses, Role, in_training
 from ddp_lint.tensors.contexts import body_without_gradient
-from ddp_lint.tensors.operations import layer_kind, names
 
 #: Calls within each other that are read.
 _DEPTH = 12

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.knowledge.tensors import is_factory, is_tensor_function, is_tensor_method, names
+from ddp_lint.launch.callers import CallSite, call_sites, sites_by_keyword, sites_in_project
 from ddp_lint.project import Project
 from ddp_lint.project.bound import Bound, Path, Step, bound_in
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, statements_of
@@ -33,8 +35,6 @@ from ddp_lint.source.syntax import (
     yields,
 )
 from ddp_lint.source.tree import parameters_of
-from ddp_lint.tensors.callers import CallSite, call_sites, sites_by_keyword, sites_in_project
-from ddp_lint.tensors.operations import is_factory, is_tensor_function, is_tensor_method, names
 from ddp_lint.view import Module
 
 #: Calls, returns and parameters that are gone through, one in the other.

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_lint.verify.lifetime import PREFIX, below, end, end_with_parent, remove_left_behind
+from ddp_lint.lifetime import PREFIX, below, end, end_with_parent, remove_left_behind
 from ddp_lint.verify.options import Options
 from ddp_lint.verify.spec import CAN_FORK, LOOPBACK, OWN_RANKS, TOKEN, Jobs, Marks, Spec, keep_end, longest_wait
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from ddp_lint.files import exists, is_file, is_folder
+from ddp_lint.knowledge.tensors import names
 from ddp_lint.project import Project
 from ddp_lint.project.dependents import imported_files
 from ddp_lint.project.facts import ModuleFacts
@@ -21,7 +22,6 @@ from ddp_lint.source.file import SourceFile, Unreadable
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.tensors.classes import ModuleClasses
-from ddp_lint.tensors.operations import names
 from ddp_lint.verify.frames import in_package
 from ddp_lint.verify.options import Options, UsageError
 

@@ -18,8 +18,8 @@ gc.disable()  # importing torch makes hundreds of thousands of objects, none of 
 
 import torch.distributed as dist  # noqa: E402 - with the collector at rest
 
+from ddp_lint.lifetime import adopt_orphans, below, end  # noqa: E402
 from ddp_lint.verify.child import zygote  # noqa: E402
-from ddp_lint.verify.lifetime import adopt_orphans, below, end  # noqa: E402
 from ddp_lint.verify.spec import LOOPBACK, loopback_interface  # noqa: E402
 
 

@@ -221,7 +221,7 @@ class Module:
 
     @functools.cached_property
     def for_first(self) -> dict[tuple[cst.BaseExpression, bool], bool]:
-        """Whether an outcome of a test keeps what follows to one rank, as far as `launch.ranks` was asked."""
+        """Whether an outcome of a test keeps what follows to one rank, as far as `launch.one_rank` was asked."""
         return {}
 
     def scope_of(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:

@@ -392,9 +392,15 @@ def _is_dotted(text: str) -> bool:
 
 
 def unmoved(node: cst.BaseExpression | None) -> cst.BaseExpression | None:
-    """The module that an expression is: ``model`` of ``model.cuda()`` and ``model.to(device)``."""
-    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and _returns_module(node.func):
-        node = node.func.value
+    """The module that an expression is: ``model`` of ``model.cuda()``, ``model.to(device)`` and
+    ``SyncBatchNorm.convert_sync_batchnorm(model)``."""
+    while isinstance(node, cst.Call):
+        if isinstance(node.func, cst.Attribute) and _returns_module(node.func):
+            node = node.func.value
+        elif node.args and _returns_argument(node.func):
+            node = node.args[0].value
+        else:
+            break
     return node
 
 
@@ -408,9 +414,14 @@ def _moved(module: Module, call: cst.Call) -> cst.Call:
             return call
         if isinstance(up, cst.Attribute) and not (_returns_module(up) and around.func is up):
             return call
-        if isinstance(up, cst.Arg) and module.qualified(around.func) != "typing.cast":
+        converts = _returns_argument(around.func) and up is around.args[0]
+        if isinstance(up, cst.Arg) and not converts and module.qualified(around.func) != "typing.cast":
             return call
         call = around
+
+
+def _returns_argument(function: cst.BaseExpression) -> bool:
+    return dotted(function).rpartition(".")[2] in table("tensors")["layers"]["returning_argument"]
 
 
 def _returns_module(method: cst.Attribute) -> bool:

@@ -14,6 +14,8 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
+from ddp_lint.knowledge.tensors import names
+from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -21,8 +23,6 @@ from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, last_name
 from ddp_lint.source.syntax import defaults, walk
 from ddp_lint.source.tree import descendants, method_of, names_in, parameters_of, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites
-from ddp_lint.tensors.operations import names
 from ddp_lint.view.wraps import argument
 
 #: Reading these of a tensor does not read its elements.

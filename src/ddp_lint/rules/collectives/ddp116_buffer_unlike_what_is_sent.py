@@ -4,7 +4,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import load
-from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.buffers import LISTED, SIZED, Made, made_by
 from ddp_lint.rules.triggers import Triggers

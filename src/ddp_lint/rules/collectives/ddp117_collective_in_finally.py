@@ -19,7 +19,8 @@ from ddp_lint.launch.communicating import (
     waits,
 )
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.ranks import is_world_of_one, runs_alone, several_ranks
+from ddp_lint.launch.one_process import is_world_of_one
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers

@@ -13,6 +13,7 @@ from ddp_lint.divergence.one_process import (
     spawned_alone,
 )
 from ddp_lint.findings import CallSite, Cause, Confidence, Sharing
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.ranks import is_for_one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.collectives.headlines import facts as facts_of
@@ -20,7 +21,6 @@ from ddp_lint.rules.collectives.headlines import headline, remedy
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import SourceFile
 from ddp_lint.source.syntax import blocks_at
-from ddp_lint.tensors.operations import words_of
 
 #: What a test of ranks that part is named after.
 _CONSEQUENCES = frozenset(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.tensors import is_log
 from ddp_lint.rules.compile.host import HostRule, Place, truth_values
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
@@ -12,7 +13,6 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import receiver
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.operations import is_log
 
 
 class TensorPrinted(HostRule):

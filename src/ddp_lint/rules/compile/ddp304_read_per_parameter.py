@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.callers import calls_in_file
 from ddp_lint.launch.uncalled import is_in_no_step
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.rules.base import Rule
@@ -18,9 +20,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.source.tree import called, descendants, method_of, subtree
 from ddp_lint.tensors import Kind, TensorFile
-from ddp_lint.tensors.callers import calls_in_file
 from ddp_lint.tensors.contexts import SELDOM, evaluation_only, logging_only, once_in
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.tensors.values import Value
 from ddp_lint.view.accumulation import loop_of
 

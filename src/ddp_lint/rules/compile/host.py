@@ -10,6 +10,12 @@ from typing import TypeGuard
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.knowledge.tensors import names
+from ddp_lint.launch.callers import (
+    call_sites,
+    calls_in_file,
+    constant_arguments,
+)
 from ddp_lint.launch.ranks import meets_no_ranks
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
@@ -18,11 +24,6 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, parameters
 from ddp_lint.source.tree import descendants, names_in, parameters_of
 from ddp_lint.tensors import Reached, TensorFile, Value
-from ddp_lint.tensors.callers import (
-    call_sites,
-    calls_in_file,
-    constant_arguments,
-)
 from ddp_lint.tensors.compiled import Compiled, compiled_functions
 from ddp_lint.tensors.contexts import (
     comes_untrained,
@@ -36,7 +37,6 @@ from ddp_lint.tensors.contexts import (
 )
 from ddp_lint.tensors.evaluated import called_for_evaluation, made_for_evaluation
 from ddp_lint.tensors.on_host import host_arguments, is_on_host
-from ddp_lint.tensors.operations import names
 
 #: Functions that are called one by the other, which are gone through.
 _CALLERS = 3

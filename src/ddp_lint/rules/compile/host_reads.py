@@ -13,16 +13,16 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.knowledge.tensors import is_log
+from ddp_lint.launch.callers import call_sites
 from ddp_lint.project import Project
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import below
 from ddp_lint.source.tree import descendants
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.callers import call_sites
 from ddp_lint.tensors.classes import ModuleClass
 from ddp_lint.tensors.contexts import inside_graphs
-from ddp_lint.tensors.operations import is_log
 from ddp_lint.view import Module
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)

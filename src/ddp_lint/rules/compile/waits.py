@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.knowledge.tensors import is_log, is_tensor_function, is_tensor_method, names
 from ddp_lint.rules.compile.host import CONVERSIONS, read_by, truth_values
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.flow import Flow
-from ddp_lint.tensors.operations import is_log, is_tensor_function, is_tensor_method, names
 from ddp_lint.view import Module
 
 #: What Python does with its own objects.

@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix, Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.callers import is_always_false
 from ddp_lint.launch.ranks import joining_words, runs_alone
 from ddp_lint.launch.search import programs
 from ddp_lint.launch.unused import is_plain
@@ -21,7 +22,7 @@ from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampl
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import ImportTable
-from ddp_lint.source.queries import calls_in, is_false, returned_values
+from ddp_lint.source.queries import calls_in, returned_values
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.view.wraps import argument, assigned_name
@@ -126,7 +127,7 @@ class SamplerNeverSetEpoch(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if dotted(node.func) == "iter" and node.args and "loader" in dotted(node.args[0].value):
             self._restarts.append(node)
-        if is_sampler(self.module, node) and not is_false(argument(node, 3, "shuffle")) and not self._is_new(node):
+        if is_sampler(self.module, node) and self._shuffles(node) and not self._is_new(node):
             target = assigned_name(self.module, self._whole(node))
             dataset = self.module.code(node.args[0].value) if node.args else ""
             function = self.module.function_of(node)
@@ -160,6 +161,9 @@ class SamplerNeverSetEpoch(Rule):
         given = self.module.parent(self._whole(sampler))
         loader = self.module.parent(given) if isinstance(given, cst.Arg) else None
         return assigned_name(self.module, loader) if isinstance(loader, cst.Call) else ""
+
+    def _shuffles(self, sampler: cst.Call) -> bool:
+        return not is_always_false(self.module, argument(sampler, 3, "shuffle"), sampler)
 
     def _is_new(self, sampler: cst.Call) -> bool:
         """Whether each round of a loop makes a sampler of its own, with the round in its seed."""

@@ -3,11 +3,11 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.launch.callers import call_sites
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.tensors.callers import call_sites
 
 _DEPTH = 8  # steps from what a call gives to the call that makes it
 

@@ -4,13 +4,13 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.callers import CallSite, call_sites, constructions
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
-from ddp_lint.tensors.callers import CallSite, call_sites, constructions
 from ddp_lint.view.wraps import argument, assigned_name
 
 

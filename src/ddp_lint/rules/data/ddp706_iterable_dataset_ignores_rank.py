@@ -5,7 +5,8 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import mentions_own_rank, several_ranks
+from ddp_lint.launch.one_rank import mentions_own_rank
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 

@@ -8,7 +8,8 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge.frameworks import wrappers
-from ddp_lint.launch.ranks import mentions_own_rank
+from ddp_lint.launch.callers import CallSite, call_sites
+from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
 from ddp_lint.rules.triggers import Triggers
@@ -17,7 +18,6 @@ from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, descendants, parameters_of, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
 #: What a function says that gives each rank its part.

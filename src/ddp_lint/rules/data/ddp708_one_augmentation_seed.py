@@ -7,7 +7,8 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.ranks import mentions_own_rank, on_one_rank, runs_alone, several_ranks
+from ddp_lint.launch.one_rank import mentions_own_rank, on_one_rank
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import (
     LOADERS,

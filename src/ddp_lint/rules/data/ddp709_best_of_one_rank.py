@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.helpers import Helper, helper_of
-from ddp_lint.launch.ranks import on_one_rank, several_ranks
+from ddp_lint.launch.one_rank import on_one_rank
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
@@ -21,7 +23,6 @@ from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument
 

@@ -8,8 +8,11 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.callers import constructions
 from ddp_lint.launch.loader_workers import makes_samples
-from ddp_lint.launch.ranks import mentions_own_rank, several_ranks
+from ddp_lint.launch.one_rank import mentions_own_rank
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import is_evaluation, ranks_share, reads_alike
@@ -17,8 +20,6 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.tensors.callers import constructions
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument, assigned_name
 

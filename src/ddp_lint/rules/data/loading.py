@@ -13,6 +13,7 @@ import libcst as cst
 from ddp_lint.files import lies_in
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
@@ -22,7 +23,6 @@ from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, parameters, walk
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument, assigned_name
 

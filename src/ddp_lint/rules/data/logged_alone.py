@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.project import Project
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
 

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.tensors import is_factory, words_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to, kept_by_node
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
-from ddp_lint.tensors.operations import is_factory, words_of
 
 #: A layer, and not what wraps a model: ``torch.nn.parallel.DistributedDataParallel``.
 _LAYER = re.compile(r"torch\.nn\.[A-Z]\w*$")

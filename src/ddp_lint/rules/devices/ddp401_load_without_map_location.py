@@ -11,12 +11,14 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.callers import call_sites
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import comes_on_one_rank
 from ddp_lint.launch.ranks import (
     Evidence,
-    as_one_process,
     called_in_one_process,
-    comes_on_one_rank,
     joining_words,
     joins_ranks,
     program_of_ranks,
@@ -33,8 +35,6 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
 from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
-from ddp_lint.tensors.callers import call_sites
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view.edits import add_argument, set_argument
 from ddp_lint.view.wraps import argument, assigned_name
 

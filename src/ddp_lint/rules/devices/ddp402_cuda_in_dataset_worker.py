@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.cuda import Initialiser, makes_context, surely_cuda
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.loader_workers import METHODS, SAMPLES, loaders_use_workers, makes_samples
@@ -21,7 +22,6 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.tensors.callers import CallSite, constructions
 from ddp_lint.view.edits import add_argument
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument

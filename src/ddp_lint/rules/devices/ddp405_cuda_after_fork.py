@@ -6,6 +6,7 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Fix
+from ddp_lint.launch.callers import call_sites
 from ddp_lint.launch.cuda import Initialiser, asks_driver, runs_before, uses_cuda
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.search import importers, leads_to
@@ -16,7 +17,6 @@ from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import appends, receiver
 from ddp_lint.source.syntax import function_at
 from ddp_lint.source.tree import called, descendants, names_in, subtree
-from ddp_lint.tensors.callers import call_sites
 from ddp_lint.view.edits import replace
 from ddp_lint.view.wraps import argument, assigned_name
 

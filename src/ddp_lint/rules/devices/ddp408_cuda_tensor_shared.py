@@ -4,11 +4,11 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.tensors import is_factory, names
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.tensors.operations import is_factory, names
 
 _DEPTH = 4
 #: Methods whose result lies where their tensor lies.

@@ -7,12 +7,12 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
 from ddp_lint.launch.backend import forms_none, makes_tensors_on_gpus, nccl_alone
+from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import holding
 from ddp_lint.tensors import Code, TensorFile
-from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.on_host import gives_host
 from ddp_lint.view.wraps import argument
 

@@ -7,7 +7,9 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
-from ddp_lint.launch.ranks import Evidence, as_one_process, has_ranks, joins_ranks, on_one_rank, runs_alone
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import on_one_rank
+from ddp_lint.launch.ranks import Evidence, has_ranks, joins_ranks, runs_alone
 from ddp_lint.launch.single_process import one_process
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers

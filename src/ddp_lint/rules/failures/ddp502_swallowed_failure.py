@@ -9,7 +9,9 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.joining import spawns_inside
-from ddp_lint.launch.ranks import as_one_process, has_ranks, on_one_rank, several_ranks
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import on_one_rank
+from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exit_methods import EXITS, drops_each_failure

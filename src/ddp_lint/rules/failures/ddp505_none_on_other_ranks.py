@@ -7,14 +7,9 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.launch.ranks import (
-    asserts_one_process,
-    called_on_one_rank,
-    comes_on_one_rank,
-    first_rank_test,
-    on_one_rank,
-    several_ranks,
-)
+from ddp_lint.launch.one_process import asserts_one_process
+from ddp_lint.launch.one_rank import called_on_one_rank, comes_on_one_rank, first_rank_test, on_one_rank
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.kept_by_objects import UsedInTraining
 from ddp_lint.rules.failures.tracking import is_kept_above, started_on_first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ddp_lint.launch.ranks import calls_of, is_on_first
+from ddp_lint.launch.one_rank import calls_of, is_on_first
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part

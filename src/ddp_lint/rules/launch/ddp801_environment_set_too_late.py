@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.callers import call_sites
 from ddp_lint.launch.cuda import Initialiser, asks_driver, makes_context, runs_before
 from ddp_lint.launch.environment import Write, names_first_gpus, read_at, writes
 from ddp_lint.project.facts import ModuleFacts
@@ -17,7 +18,6 @@ from ddp_lint.rules.launch.variables import WriteRule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in
-from ddp_lint.tensors.callers import call_sites
 
 #: What starts fresh processes, which read the variable when they start.
 _STARTS = re.compile(

@@ -5,10 +5,13 @@ from collections.abc import Iterable
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
+from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.on_all_ranks import reached_by_all
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import is_kept_to_one_rank, on_one_rank
 from ddp_lint.launch.own_paths import is_given_own, is_of_each, is_own_path, parameters_given_own
-from ddp_lint.launch.ranks import as_one_process, is_kept_to_one_rank, on_one_rank, runs_alone
+from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.launch.shown_in_file import EVERY_RANK, WORDS, ShownInFile
 from ddp_lint.launch.waiting import ends_while_others_wait
 from ddp_lint.launch.written_paths import MAKING, REMOVING, WRITING, Outcome, WrittenPaths
@@ -18,7 +21,6 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below
 from ddp_lint.source.tree import names_in
-from ddp_lint.tensors.callers import CallSite, call_sites
 
 #: How the same call ends on the other ranks, and what to do instead.
 _OUTCOMES = {

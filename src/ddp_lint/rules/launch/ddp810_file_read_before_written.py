@@ -8,20 +8,21 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.launch.callers import CallSite, call_sites, calls_in_file, constructions
 from ddp_lint.launch.file_access import Accesses, plain_path
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.joining import is_before_fit, is_prepared_alone
-from ddp_lint.launch.ranks import (
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import (
     BARRIERS,
     IN_TURN,
     all_ranks_call,
-    as_one_process,
     first_rank_test,
     is_kept_to_one_rank,
     on_one_rank,
     own_ranks,
-    several_ranks,
 )
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.launch.single_process import on_one_node
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
@@ -34,7 +35,6 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites, calls_in_file, constructions
 from ddp_lint.view.wraps import argument
 
 _WRITES = Accesses(

@@ -213,7 +213,7 @@ class LocalRankArgument(Rule):
 def _is_older(project: Project, facts: ModuleFacts, launch: Launch) -> bool:
     """Whether a program is for a torch whose launcher passes the old spelling."""
     return (
-        requires_older(project, "torch", _RELEASE)
+        requires_older(project, "torch", _RELEASE, facts.source.inside)
         or imports_removed(project, facts, "torch", _RELEASE)
         or page_requires_older(project, launch.inside, "torch", _RELEASE)
     )

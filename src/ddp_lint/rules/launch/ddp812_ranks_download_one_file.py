@@ -6,12 +6,15 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
+from ddp_lint.launch.callers import CallSite, calls_in_file, sites_of
 from ddp_lint.launch.downloads import Download, comes_with, download_of, words
 from ddp_lint.launch.joining import is_before_fit, is_done_before_ranks, is_prepared_alone
 from ddp_lint.launch.locks import is_called_in_turn, is_way_in_turn
 from ddp_lint.launch.on_all_ranks import calls_of_all_lead_to, reached_by_all
+from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_rank import all_ranks_call, is_on_first, on_one_rank
 from ddp_lint.launch.own_paths import is_given_own, is_of_each, is_own_path, parameters_given_own
-from ddp_lint.launch.ranks import all_ranks_call, as_one_process, is_on_first, on_one_rank, runs_alone
+from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.launch.shown_in_file import ShownInFile
 from ddp_lint.launch.waiting import ends_while_others_wait
 from ddp_lint.project import Project
@@ -20,7 +23,6 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions_at
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import names_in
-from ddp_lint.tensors.callers import CallSite, calls_in_file, sites_of
 
 
 class RanksDownloadOneFile(Rule):

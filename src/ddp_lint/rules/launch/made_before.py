@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from ddp_lint.launch.callers import CallSite, sites_of
 from ddp_lint.launch.file_access import LOOKS
 from ddp_lint.project import Project
 from ddp_lint.source import dotted
@@ -14,7 +15,6 @@ from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, holds_line
 from ddp_lint.source.tree import called
-from ddp_lint.tensors.callers import CallSite, sites_of
 from ddp_lint.view import Module
 
 #: Methods of the path of a file that leave its folder.

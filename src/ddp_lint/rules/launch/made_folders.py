@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.launch.written_paths import FOLDER_MAKERS
 from ddp_lint.source.tree import called
 from ddp_lint.view import Module

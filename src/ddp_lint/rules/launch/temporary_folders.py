@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.queries import path_of
 from ddp_lint.source.tree import called, descendants, names_in

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.knowledge.tensors import is_factory, names, words_of
 from ddp_lint.launch.alone import modules_around
+from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.ranks import meets_no_ranks, several_ranks
 from ddp_lint.launch.search import importers, programs
@@ -23,10 +25,8 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, is_false, receiver
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants, subtree
-from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.contexts import comes_untrained, evaluation_only, may_train, without_gradient
 from ddp_lint.tensors.evaluated import called_without_gradient
-from ddp_lint.tensors.operations import is_factory, names, words_of
 from ddp_lint.view.wraps import argument
 
 #: Where small constants become 0; not in bfloat16, whose exponents are those of single precision: what may be either

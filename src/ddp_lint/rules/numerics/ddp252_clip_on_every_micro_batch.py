@@ -4,13 +4,13 @@ import functools
 
 import libcst as cst
 
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import called, subtree
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view.accumulation import calls_of_round, guards, is_backward, is_step, loop_of
 
 _CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grad_norm"})

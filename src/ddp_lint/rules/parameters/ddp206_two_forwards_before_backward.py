@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
+from ddp_lint.knowledge.tensors import layer_kind, names
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -19,7 +20,6 @@ from ddp_lint.source.syntax import calls_below
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import without_gradient
-from ddp_lint.tensors.operations import layer_kind, names
 from ddp_lint.view.accumulation import is_backward
 from ddp_lint.view.wraps import Wrap, argument
 

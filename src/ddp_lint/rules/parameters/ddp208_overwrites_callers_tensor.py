@@ -9,6 +9,8 @@ from typing import NamedTuple
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.tensors import names, words_of
+from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.source import dotted
@@ -17,9 +19,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of, subtree
 from ddp_lint.tensors import Code, ModuleClass, Reached, TensorFile, Write
-from ddp_lint.tensors.callers import CallSite, call_sites
 from ddp_lint.tensors.kept import Keeping, Kept
-from ddp_lint.tensors.operations import names, words_of
 
 #: Attributes and methods of a tensor that look at it and keep nothing.
 _ASKED = {"shape", "size", "dim", "ndim", "device", "dtype", "is_cuda", "numel", "new_zeros", "new_ones"}

@@ -5,13 +5,13 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.tensors import names
 from ddp_lint.launch.texts import is_worded_in_texts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.parameters.in_place import makes_parameter
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, method_of
-from ddp_lint.tensors.operations import names
 from ddp_lint.view.wraps import assigned_name
 
 _EXPANDED = {"expand", "expand_as", "broadcast_to"}

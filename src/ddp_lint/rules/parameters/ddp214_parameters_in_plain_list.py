@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.tensors import layer_kind
 from ddp_lint.project.framework_imports import SHARDING
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
@@ -15,7 +16,6 @@ from ddp_lint.source.queries import is_false
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.tensors import Kind, ModuleClass, TensorFile
-from ddp_lint.tensors.operations import layer_kind
 
 _PLAIN = (cst.List, cst.Tuple, cst.Dict, cst.ListComp, cst.DictComp)
 _REGISTERING = {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}

@@ -7,13 +7,13 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive, leaves
 from ddp_lint.source.queries import calls_in, receiver
 from ddp_lint.source.tree import called, descendants, method_of, names_in, subtree
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view.wraps import argument
 
 #: Calls that return a new dictionary with the same tensors.

@@ -9,6 +9,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
@@ -17,7 +18,6 @@ from ddp_lint.source.tree import descendants, subtree
 from ddp_lint.tensors import Code, Flow, Reached, TensorFile, Write
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
 from ddp_lint.tensors.contexts import evaluation_only, only_infers
-from ddp_lint.tensors.operations import words_of
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
 

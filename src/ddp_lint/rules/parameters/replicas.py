@@ -6,13 +6,13 @@ import ast
 
 import libcst as cst
 
+from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import children, method_of
 from ddp_lint.tensors import Flow, Write
-from ddp_lint.tensors.operations import names, words_of
 from ddp_lint.tensors.values import Kind
 from ddp_lint.view import Module
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.knowledge.tensors import names, writes
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
@@ -16,7 +17,6 @@ from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import parameters, walk
 from ddp_lint.source.tree import called, descendants
-from ddp_lint.tensors.operations import names, writes
 from ddp_lint.view import Module
 
 

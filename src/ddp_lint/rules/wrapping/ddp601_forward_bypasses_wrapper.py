@@ -10,7 +10,9 @@ import libcst as cst
 from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
-from ddp_lint.launch.ranks import runs_alone, several_ranks, uses_data_parallel
+from ddp_lint.knowledge.tensors import names, words_of
+from ddp_lint.launch.one_process import uses_data_parallel
+from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
@@ -23,8 +25,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import last_name
 from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import subtree
-from ddp_lint.tensors.contexts import without_gradient
-from ddp_lint.tensors.operations import names, words_of
+from ddp_lint.tensors.contexts import is_method_without_gradient, without_gradient
 from ddp_lint.view.accumulation import is_backward
 from ddp_lint.view.wraps import Wrap
 
@@ -308,6 +309,8 @@ class ForwardBypassesWrapper(Rule):
         until = backward or (node if is_method else None)
         if until is not None and may_be_armed and self._is_armed(node, wrapper, until):
             return True
+        if isinstance(node.func, cst.Attribute) and is_method_without_gradient(self.module, node.func.attr.value):
+            return False
         name, taken = self.module.quoted(node.func), self.module.span(place)
         self.report(
             node,

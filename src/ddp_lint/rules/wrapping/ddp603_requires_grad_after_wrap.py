@@ -4,11 +4,11 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.launch.never_none import needs_none
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, model_path
-from ddp_lint.tensors.never_none import needs_none
 from ddp_lint.view.wraps import Wrap, argument
 
 

@@ -10,7 +10,10 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import frameworks, table
-from ddp_lint.launch.ranks import first_rank_test, on_one_rank, runs_alone
+from ddp_lint.knowledge.tensors import is_average
+from ddp_lint.launch.callers import comes_first
+from ddp_lint.launch.one_rank import first_rank_test, on_one_rank
+from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -21,8 +24,6 @@ from ddp_lint.source.control_flow import arms, conditions, exclusive, ruled_out
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, walk
 from ddp_lint.source.tree import called, children, descendants
-from ddp_lint.tensors.callers import comes_first
-from ddp_lint.tensors.operations import is_average
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument, is_init
 
@@ -211,15 +212,26 @@ class AttributeBehindWrapper(Rule):
                 self._taken_out.setdefault(wrapper, []).append(inner.value)
         calls = [call for call in self.module.of_type(cst.Call) if isinstance(call.func, cst.Attribute) and call.args]
         unwraps = [call for call in calls if called(call) == "unwrap_model" and dotted(call.args[0].value)]
-        preparing = (call for call in calls if unwraps and called(call) in _PREPARING_METHODS)
-        if not self.module.file.is_test and any(map(self._prepares, preparing)):
-            for call in unwraps:
+        may_prepare = (call for call in calls if unwraps and called(call) in _PREPARING_METHODS)
+        preparing = [call for call in may_prepare if self._prepares(call)] if not self.module.file.is_test else []
+        for call in unwraps if preparing else ():
+            if not self._leaves_out(preparing, call):
                 self._taken_out.setdefault(dotted(call.args[0].value), []).append(call.args[0].value)
         #: By the first binding of a name: all uses of the name in one scope see the same ones.
         self._given_wrapped: dict[tuple[str, cst.CSTNode], bool] = {}
         self._of_one_rank: dict[cst.CSTNode, bool] = {}
         #: By what wrapped a model: what that is in, the tests of the `if`s among it with the arm, and their names.
         self._above: dict[cst.CSTNode, tuple[frozenset[cst.CSTNode], dict[str, str], frozenset[str]]] = {}
+
+    def _leaves_out(self, preparing: list[cst.Call], unwrapping: cst.Call) -> bool:
+        """Whether the calls that prepare models in a function name all that they are given, and not the model that is
+        made and unwrapped there: `unwrap_model` returns one that is not wrapped as it is."""
+        scope, model = self.module.scope_of(unwrapping), unwrapping.args[0].value
+        given = [arg for call in preparing if self.module.scope_of(call) is scope for arg in call.args]
+        names, made = {dotted(arg.value) for arg in given}, self.module.bindings(dotted(model), model)
+        if not given or not all(names) or dotted(model) in names:
+            return False
+        return bool(made) and all(b.kind == "assign" and isinstance(b.value, cst.Call) for b in made)
 
     def visit_Attribute(self, node: cst.Attribute) -> None:
         name, attribute = dotted(node.value), node.attr.value

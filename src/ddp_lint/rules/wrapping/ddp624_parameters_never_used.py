@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge.tensors import layer_kind, names
+from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts
 from ddp_lint.rules.base import Rule
@@ -19,9 +21,7 @@ from ddp_lint.source.control_flow import conjuncts, holding
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.tree import descendants, parameters_of
 from ddp_lint.tensors import TensorFile
-from ddp_lint.tensors.callers import CallSite, constructions
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
-from ddp_lint.tensors.operations import layer_kind, names
 
 #: What uses parameters without their names, or says that some get no gradient.
 _BY_OTHER_NAMES = re.compile(

@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.launch.callers import CallSite, call_sites, comes_first
 from ddp_lint.project import Project
 from ddp_lint.project.handed_on import given_wrapped
 from ddp_lint.rules.base import Rule
@@ -17,7 +18,6 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
-from ddp_lint.tensors.callers import CallSite, call_sites, comes_first
 from ddp_lint.tensors.classes import is_module_class
 from ddp_lint.view.wraps import Wrap, argument, assigned_name
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.ranks import on_one_rank
+from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import owner_of

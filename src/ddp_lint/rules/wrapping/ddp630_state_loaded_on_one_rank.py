@@ -7,14 +7,15 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks
-from ddp_lint.launch.ranks import comes_on_one_rank, on_one_rank, several_ranks
+from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.one_rank import comes_on_one_rank, on_one_rank
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below
-from ddp_lint.tensors.operations import words_of
 
 #: Words of a call that trains.
 _TRAINS = frozenset({"backward", "train", "fit"})

@@ -19,8 +19,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from ddp_lint.lifetime import end_with_parent
 from ddp_lint.verify.child.zygote import Forked
-from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.spec import Jobs, Marks, Spec, keep_end
 
 _POLL = 0.02

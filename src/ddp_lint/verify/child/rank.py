@@ -10,11 +10,11 @@ import sys
 import threading
 import traceback
 
+from ddp_lint.lifetime import end_with_parent
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import guard
 from ddp_lint.verify.child.session import Session
 from ddp_lint.verify.frames import add_target
-from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.spec import Spec
 
 

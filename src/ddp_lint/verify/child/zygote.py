@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ddp_lint.verify.lifetime import end_with_parent
+from ddp_lint.lifetime import end_with_parent
 
 #: The socket, below the folder of the launch, which is the working directory of all its processes: such a name may
 #: not be long.

@@ -16,8 +16,8 @@ import time
 
 import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for the ranks
 
+from ddp_lint.lifetime import end_with_parent
 from ddp_lint.verify.child import dry, rank, shim, zygote  # noqa: F401 - for the ranks
-from ddp_lint.verify.lifetime import end_with_parent
 from ddp_lint.verify.spec import LOOPBACK, Marks, Spec, keep_end
 
 #: A rank that runs longer than this many timeouts has a loop that nothing ends.

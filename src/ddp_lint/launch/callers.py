@@ -11,6 +11,7 @@ from typing import cast
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.knowledge.tensors import names
 from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.bound import bound_in
@@ -19,6 +20,7 @@ from ddp_lint.project.uses import Use, uses
 from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.queries import is_false
 from ddp_lint.source.syntax import (
     FunctionNode,
     argument_at,
@@ -30,7 +32,6 @@ from ddp_lint.source.syntax import (
     walk,
 )
 from ddp_lint.source.tree import parameters_of, positional_of
-from ddp_lint.tensors.operations import names
 from ddp_lint.view import Module
 
 #: Files that hold the name of a function; where more do, the name says too little to look for its calls.
@@ -54,6 +55,10 @@ class CallSite:
     @property
     def span(self) -> Span:
         return self.facts.file.span_of(self.node)
+
+    def has_stars(self) -> bool:
+        """Whether the call unpacks what it gives."""
+        return any(isinstance(a, ast.Starred) for a in self.node.args) or any(k.arg is None for k in self.node.keywords)
 
     def given(self, function: cst.FunctionDef | FunctionNode, name: str) -> ast.expr | None:
         """What the call gives a parameter; None when it leaves it to the default, or a star hides it."""
@@ -331,6 +336,23 @@ def constant_arguments(module: Module, function: cst.FunctionDef) -> dict[str, b
         if given and all(isinstance(v, ast.Constant) for v in given) and len(values) == 1:
             found[param.name.value] = values.pop()
     return found
+
+
+def is_always_false(module: Module, value: cst.BaseExpression | None, at: cst.CSTNode) -> bool:
+    """Whether an argument is False: as it is written, or as the parameter of the function around `at` that is so by
+    default, or in all calls that give it."""
+    function = module.function_of(at)
+    if value is None or function is None or is_false(value):
+        return is_false(value)
+    found = next((p for p in parameters_of(function) if p.name.value == dotted(value)), None)
+    sites = call_sites(module, function) if found is not None else ()
+    if found is None or not sites or not isinstance(value, cst.Name):
+        return False
+    given = [site.given(function, value.value) for site in sites if not site.has_stars()]
+    falsely = (
+        is_false(found.default) if g is None else isinstance(g, ast.Constant) and g.value is False for g in given
+    )
+    return len(given) == len(sites) and all(falsely)
 
 
 def comes_first(module: Module, use: cst.CSTNode, other: cst.CSTNode) -> bool:

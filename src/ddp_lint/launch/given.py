@@ -11,6 +11,7 @@ from typing import Any
 
 import libcst as cst
 
+from ddp_lint.launch.callers import calls_in_file, sites_of
 from ddp_lint.launch.options import is_left_off, options_of
 from ddp_lint.launch.texts import called_in_texts, is_installed, named_in_texts, words_of_settings
 from ddp_lint.launch.unused import is_plain, may_be_called_by_text
@@ -31,7 +32,6 @@ from ddp_lint.source.syntax import (
     walk,
 )
 from ddp_lint.source.tree import descendants, dotted, parameters_of, positional_of
-from ddp_lint.tensors.callers import calls_in_file, sites_of
 from ddp_lint.view import Module
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument
