@@ -38,21 +38,41 @@ def is_locked(module: Module, node: cst.CSTNode) -> bool:
     return any(is_machine_lock(module.qualified(maker) or dotted(maker)) for maker in makers)
 
 
-def is_in_turn(module: Module, call: cst.Call, name: str = "") -> bool:
-    """Whether the first rank comes by a call before the others: under a lock or ``with main_process_first():``, or
-    where one rank alone has a barrier in the function, or a call of `name`."""
-    if any("first" in module.code(each) for each in _held(module, call)) or is_locked(module, call):
-        return True
-    function = module.function_of(call)
-    for other in calls_in(function.body if function is not None else module.tree):
-        waits = called(other) in BARRIERS
-        if (waits or (name and module.qualified(other.func) == name)) and on_one_rank(module, other):
+class Turns:
+    """Where in a module the first rank comes by before the others."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._calls: dict[cst.FunctionDef | None, dict[str, list[cst.Call]]] = {}
+        self._first: dict[tuple[cst.FunctionDef | None, str], bool] = {}
+
+    def has(self, call: cst.Call, name: str = "") -> bool:
+        """Whether it does so at a call: under a lock or ``with main_process_first():``, or where one rank alone has a
+        barrier in the function, or a call of `name`."""
+        if any("first" in self.module.code(each) for each in _held(self.module, call)) or is_locked(self.module, call):
             return True
-    return False
+        function = self.module.function_of(call)
+        return any(self._is_of_first(function, each) for each in (*BARRIERS, name) if each)
+
+    def _is_of_first(self, function: cst.FunctionDef | None, name: str) -> bool:
+        """Whether one rank alone makes a call by a name in a function: a barrier by its last one."""
+        key = function, name
+        if key not in self._first:
+            calls = self._calls_of(function).get(name, ())
+            self._first[key] = any(on_one_rank(self.module, each) for each in calls)
+        return self._first[key]
+
+    def _calls_of(self, function: cst.FunctionDef | None) -> dict[str, list[cst.Call]]:
+        if function not in self._calls:
+            found = self._calls.setdefault(function, {})
+            for call in calls_in(function.body if function is not None else self.module.tree):
+                last = called(call)
+                found.setdefault(last if last in BARRIERS else self.module.qualified(call.func), []).append(call)
+        return self._calls[function]
 
 
 def is_called_in_turn(site: CallSite) -> bool:
-    """The same of a call of a function, as far as the one around it shows."""
+    """Whether the first rank makes a call before the others, as far as the function around it shows."""
     around = site.around
     if around is None:
         return False

@@ -10,9 +10,9 @@ from typing import Any
 import libcst as cst
 
 from ddp_lint.knowledge import table
-from ddp_lint.launch.downloads import is_fetched
+from ddp_lint.launch.downloads import Downloads
 from ddp_lint.launch.file_access import LOOKS, mode_of
-from ddp_lint.launch.locks import is_in_turn, is_locked
+from ddp_lint.launch.locks import Turns, is_locked
 from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, raises
@@ -63,6 +63,7 @@ class WrittenPaths:
 
     def __init__(self, module: Module) -> None:
         self.module = module
+        self._downloads, self._turns = Downloads(module), Turns(module)
         self._steps: dict[cst.CSTNode, list[cst.Call]] = {}
 
     def outcome(self, call: cst.Call) -> Outcome:
@@ -95,7 +96,7 @@ class WrittenPaths:
             writes = "modes" not in writer or self._opens_to_write(call, *writer["modes"])
             return argument(call, *writer["path"]) if writes else None
         if isinstance(call.func, cst.Name) and call.func.value == "open":
-            writes = self._opens_to_write(call, 1, "mode") and not is_fetched(self.module, call)
+            writes = self._opens_to_write(call, 1, "mode") and not self._downloads.is_fetched(call)
             return argument(call, 0, "file") if writes else None
         if called(call) in _writing_methods() and isinstance(call.func, cst.Attribute):
             return self._written_by_method(call, call.func.value)
@@ -179,7 +180,7 @@ class WrittenPaths:
         if suppressed or any(isinstance(up, cst.Try) and _takes(up) for up in around):
             return True
         asked = any(LOOKS.search(self.module.code(test)) for test, _ in conditions(self.module, call))
-        return asked and is_in_turn(self.module, call)
+        return asked and self._turns.has(call)
 
 
 @functools.cache

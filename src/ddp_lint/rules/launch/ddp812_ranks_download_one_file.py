@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Sequence
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.launch.callers import CallSite, calls_in_file, sites_of
-from ddp_lint.launch.downloads import Download, comes_with, download_of, words
+from ddp_lint.launch.downloads import Download, Downloads, comes_with, words
 from ddp_lint.launch.joining import is_before_fit, is_done_before_ranks, is_prepared_alone
 from ddp_lint.launch.locks import is_called_in_turn, is_way_in_turn
 from ddp_lint.launch.on_all_ranks import calls_of_all_lead_to, reached_by_all
@@ -23,6 +24,9 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import conditions_at
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import names_in
+
+#: Other downloads of a function that are shown with the first one, and functions with other parts of its data set.
+_OTHERS = 3
 
 
 class RanksDownloadOneFile(Rule):
@@ -131,8 +135,9 @@ class RanksDownloadOneFile(Rule):
     def start(self) -> None:
         self._shown = ShownInFile(self.module)
         self._downloads: dict[cst.FunctionDef | None, list[Download]] = {}
+        downloads = Downloads(self.module)
         for call in self.module.of_type(cst.Call):
-            found = download_of(self.module, call)
+            found = downloads.of(call)
             if found is not None:
                 self._downloads.setdefault(self.module.function_of(call), []).append(found)
 
@@ -153,7 +158,7 @@ class RanksDownloadOneFile(Rule):
         sites = self._sites_of_all(node) if found else ()
         site = next((s for d in found for s in sites if self._is_for_ranks(s, node, d)), None)
         if site is not None:
-            self._report(found, site.span)
+            self._report([d for d in found if not is_given_own(self.module, site, node, d.path)], site.span)
         elif found:
             self._visit_reached(node, found, {site.node for site in sites})
 
@@ -204,14 +209,11 @@ class RanksDownloadOneFile(Rule):
 
     def _is_there(self, download: Download, function: cst.FunctionDef) -> bool:
         """Whether each rank has another part of the same data set already, from a function that is called above."""
-        sites = sites_of(self.module, function)
-        for other, downloads in self._downloads.items():
-            if other is None or other is function or not any(comes_with(self.module, download, d) for d in downloads):
-                continue
-            above = sites_of(self.module, other)
-            if sites and all(any(_comes_behind(site, each) for each in above) for site in sites):
-                return True
-        return False
+        others = (f for f, found in self._downloads.items() if f is not None and f is not function and found)
+        same = (f for f in others if any(comes_with(self.module, download, d) for d in self._downloads[f]))
+        above = [site for each in itertools.islice(same, _OTHERS) for site in sites_of(self.module, each)]
+        sites = sites_of(self.module, function) if above else ()
+        return bool(sites) and all(any(_comes_behind(site, each) for each in above) for site in sites)
 
     def _is_for_ranks(self, site: CallSite, function: cst.FunctionDef, download: Download) -> bool:
         """Whether a call of a function is made by every rank, for one and the same path of a download in it."""
@@ -230,7 +232,7 @@ class RanksDownloadOneFile(Rule):
         if first is None:
             return
         does, meanwhile = ("unpacks", "reads") if first.unpacks else ("downloads", "checks or reads")
-        others = [(d.call, "and here") for d in found if d is not first and not d.unpacks]
+        others = [(d.call, "and here") for d in found if d is not first and not d.unpacks][:_OTHERS]
         self.report(
             first.call,
             f"every rank {does} to this path at the same time: one {meanwhile} what another still writes",
@@ -253,8 +255,10 @@ def _comes_behind(site: CallSite, other: CallSite) -> bool:
     around = site.around
     if around is None or other.around is not around:
         return False
+    if (other.span.line, other.span.column) >= (site.span.line, site.span.column):
+        return False
     tests, others = (
         {(cst.Module(()).code_for_node(test), taken) for test, taken in conditions_at(around, each.node)}
         for each in (site, other)
     )
-    return (other.span.line, other.span.column) < (site.span.line, site.span.column) and others <= tests
+    return others <= tests
