@@ -72,7 +72,7 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
 def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
     """Whether a line is in what no program comes to that imports the file: those that call a method by that name have
     it from another class."""
-    programs = _programs_above(facts, project) if not is_installed(project) else ()
+    programs = _programs_above(facts, project) if not is_installed(project, facts) else ()
     # A program that stands alone may be an excerpt, which leaves out who calls its methods.
     left = (
         bool(programs)
@@ -85,7 +85,7 @@ def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
 def shows_no_ranks(facts: ModuleFacts, project: Project, line: int | None, shown: Shown) -> bool:
     """Whether the programs that come to a file, or to a line of it, are seen, and none of them shows several ranks,
     whether or not others of the project do. Who has installed a project may run its modules in other programs."""
-    if not facts.name or is_installed(project):
+    if not facts.name or is_installed(project, facts):
         return False
     programs = _coming_to(facts, project, line)
     return bool(programs) and all(
@@ -96,7 +96,7 @@ def shows_no_ranks(facts: ModuleFacts, project: Project, line: int | None, shown
 def modules_around(facts: ModuleFacts, project: Project, line: int | None) -> frozenset[str]:
     """The modules of all programs that come to a file, or to a line of it; none where these are not seen, or others
     may use what the project has."""
-    programs = _coming_to(facts, project, line) if facts.name and not is_installed(project) else ()
+    programs = _coming_to(facts, project, line) if facts.name and not is_installed(project, facts) else ()
     return frozenset[str]().union(*(_modules(project, program) for program in programs))
 
 

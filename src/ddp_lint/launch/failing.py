@@ -91,7 +91,7 @@ class _Search:
         if len(blocks) > 1 and not isinstance(top, ast.ClassDef):
             return self._is_behind(facts, blocks, depth)  # a function inside another one, where that defines it
         project, name = self._project, top.name
-        if is_installed(project):
+        if is_installed(project, facts):
             return False
         if (facts.name, name) in self._above:
             return True

@@ -117,7 +117,12 @@ def _may_be_called(module: Module, project: Project, function: cst.FunctionDef) 
 def _calls_here(module: Module, node: cst.CSTNode) -> Sequence[cst.Call]:
     """The calls of the function around a place, where this file has all of them, each under a test."""
     function, project = module.function_of(node), module.project
-    if function is None or project is None or module.function_of(function) is not None or is_installed(project):
+    if (
+        function is None
+        or project is None
+        or module.function_of(function) is not None
+        or is_installed(project, module.facts)
+    ):
         return ()
     name, owner = function.name.value, module.class_of(function)
     if function.decorators or (name.startswith("__") and name.endswith("__")):
@@ -350,7 +355,12 @@ def _of_attribute(module: Module, node: cst.Attribute, depth: int) -> _Values:
 def _of_parameter(module: Module, binding: Binding, depth: int) -> _Values:
     """The values that all calls of a function give a parameter."""
     project, function = module.project, module.function_of(binding.node)
-    if project is None or function is None or binding.node not in parameters_of(function) or is_installed(project):
+    if (
+        project is None
+        or function is None
+        or binding.node not in parameters_of(function)
+        or is_installed(project, module.facts)
+    ):
         return None
     if not all(_is_transparent(module, each) for each in function.decorators):
         return None
@@ -432,7 +442,7 @@ def _is_made_here(module: Module, project: Project, owner: cst.ClassDef) -> bool
     it by a text."""
     word, name = owner.name.value, module.name_of(owner)
     paths = project.contents.holding(word)
-    if owner.decorators or is_installed(project) or len(paths) > _FILES:
+    if owner.decorators or is_installed(project, module.facts) or len(paths) > _FILES:
         return False
     for path in paths:
         facts = project.modules.facts_of(path)
@@ -634,7 +644,7 @@ def is_always(
 ) -> bool:
     """Whether all that a function, or the constructor of a class, is given for a parameter are some of these values:
     ``devices=1``, where no call of the project gives another number. False where calls may not be seen."""
-    if is_installed(project) or not _is_only_parameter(function, name):
+    if is_installed(project, facts) or not _is_only_parameter(function, name):
         return False
     blocks = blocks_at(facts.tree, function.lineno)
     owner = blocks[0] if len(blocks) == 2 and isinstance(blocks[0], ast.ClassDef) else None

@@ -32,7 +32,7 @@ _DEPTH: Final = 3
 def needs_none(module: Module, node: cst.CSTNode) -> bool:
     """Whether a place is reached only where a name is None that never is: the `else` of ``if args.gpu is not None``."""
     facts, project = module.facts, module.project
-    if facts is None or project is None or is_installed(project):
+    if facts is None or project is None or is_installed(project, facts):
         return False
     around = function_at(facts.tree, module.span(node).line)
     for test, taken in conditions(module, node):

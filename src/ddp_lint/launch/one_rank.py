@@ -332,7 +332,7 @@ def _all_calls_on_one_rank(module: Module, project: Project, function: cst.Funct
     others = [site for site in sites if site not in first]
     if not first or not all(comes_alone(site.facts, project, site.node.lineno) for site in others):
         return False
-    return (owner is None or is_plain(project, module.name_of(owner))) and not is_installed(project)
+    return (owner is None or is_plain(project, module.name_of(owner))) and not is_installed(project, module.facts)
 
 
 def _are_on_one_rank(calls: Iterable[bool]) -> bool:

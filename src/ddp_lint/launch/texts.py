@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable
 
 from ddp_lint.knowledge import table
 from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import imports_in, is_within
 
 #: Files that are read: in a project with more, any name may be in one of them.
 _FILES = 2000
 #: What the files have that say how a project is installed.
 _INSTALLED = re.compile(r"\bsetup\(|(?m:^\[(?:project|tool\.poetry|metadata)\])")
+#: How `setup.py` names packages, and what else it may install or take packages for.
+_PACKAGES = re.compile(r"\bpackages *=")
+_OTHERWISE = re.compile(r"\bpy_modules\b|\bpackage_dir\b|find_namespace_packages|PEP420|\bwhere *=")
 _BY_UV = re.compile(r"(?m)^\[+tool\.uv\b")
 _BUILT = re.compile(r"(?m)^\[(?:build-system\]|tool\.(?:setuptools|hatch|poetry|flit|pdm)\b)|^package *= *true\b")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -60,10 +64,22 @@ def _called(text: str) -> set[str]:
     return {*_CALLED.findall(text), *(word for line in _IMPORTING.findall(text) for word in _WORD.findall(line))}
 
 
-def is_installed(project: Project) -> bool:
-    """Whether the project is a package that is installed: by what its files say, or as it lies below `src`."""
+def is_installed(project: Project, facts: ModuleFacts | None = None) -> bool:
+    """Whether the project is a package that is installed: by what its files say, or as it lies below `src`. Of a file,
+    whether who has installed it may import that: not what lies beside the packages, as programs at the root do."""
     found: bool = project.remember(("is installed",), lambda: _is_installed(project))
-    return found
+    return found and (facts is None or not _lies_beside(project, facts))
+
+
+def _lies_beside(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a file is in none of the packages that `setup.py` installs: it names packages alone, and a folder above
+    the file is none."""
+    setup, _, pyproject = _how_to_install(project)
+    if not _PACKAGES.search(setup) or _OTHERWISE.search(setup) or _INSTALLED.search(pyproject):
+        return False
+    packages = project.remember(("packages",), lambda: frozenset(project.contents.named("__init__.py")))
+    above = facts.source.inside.split("/")[:-1]
+    return not above or any("/".join((*above[:n], "__init__.py")) not in packages for n in range(1, len(above) + 1))
 
 
 def _is_installed(project: Project) -> bool:
@@ -72,7 +88,7 @@ def _is_installed(project: Project) -> bool:
         return any(map(_INSTALLED.search, (setup, settings)))
     if any(map(_INSTALLED.search, (setup, settings, pyproject))):
         return True
-    packages = project.remember(("packages",), lambda: project.contents.named("__init__.py"))
+    packages = project.remember(("packages",), lambda: frozenset(project.contents.named("__init__.py")))
     if not any(path.startswith("src/") and path.count("/") == 2 for path in packages):
         return False
     # Programs beside the packages run in place, and so does what imports `src` itself: nothing installs that name.

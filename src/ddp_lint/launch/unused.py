@@ -134,7 +134,7 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
             return False
         if any(_may_name(project, other, stem) for other in project.contents.holding(stem) if other != path):
             return False
-        if named_in_texts(project, stem) or is_installed(project):
+        if named_in_texts(project, stem) or is_installed(project, facts):
             return False
         return _is_copied_beside(project, facts) or _is_left_beside(project, facts)
 
@@ -257,7 +257,7 @@ def _is_left(
     if not is_in_use(project, facts) and (among is None or not does_something(facts)):
         return False
     if among is None:
-        by_text = is_installed(project) or bool(_how_it_looks_up(project))
+        by_text = is_installed(project, facts) or bool(_how_it_looks_up(project))
     else:
         by_text = _computes_names(project, among)
     paths = files_mentioning(project, facts, name, by_text=by_text)
@@ -295,7 +295,7 @@ def files_mentioning(project: Project, facts: ModuleFacts, name: str, *, by_text
     """The files that hold the name of a definition and may mean it, as not all do where it is a word: its own, what
     imports it or a package that passes it on, and what has the string where that counts."""
     paths = project.contents.holding(name)
-    if len(paths) > _WORD_FILES or (len(paths) <= _FILES and is_installed(project)):
+    if len(paths) > _WORD_FILES or (len(paths) <= _FILES and is_installed(project, facts)):
         return paths
     words = {home.rpartition(".")[2] for home in homes(project, facts.name)}
     as_string = re.compile(rf"[\"'](?:[\w.]*\.)?{name}[\"']")
@@ -461,7 +461,7 @@ def is_found_by_name(project: Project, facts: ModuleFacts, name: str, among: fro
     how = _how_it_looks_up(project)
     # What looks in any module gets the name from somewhere: a string of the code counts as a mention. Who has installed
     # the project gives it names that are not seen.
-    return how == "composed" or (how == "given" and (is_installed(project) or named_in_texts(project, name)))
+    return how == "composed" or (how == "given" and (is_installed(project, facts) or named_in_texts(project, name)))
 
 
 def may_be_called_by_text(project: Project, facts: ModuleFacts, name: str) -> bool:

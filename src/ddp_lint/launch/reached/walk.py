@@ -81,11 +81,20 @@ def is_never_reached_from_programs(project: Project, facts: ModuleFacts, line: i
 
 def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
     path = project.modules.find(facts.name)
-    if path is None or is_installed(project):
+    if path is None or is_installed(project, facts):
         return False
     inside, found = project.paths.inside(path), reached(project)
     # Of a module that no program imports, the users are not seen.
     return found.has((inside, MODULE)) and not found.has((inside, body))
+
+
+def is_unreached_in_package(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether no program of a project that is installed as a package comes to the function, class or method that a line
+    is in, while it has programs. Others may use that, but nothing here shows how, and whether they train by it."""
+    path, found = project.modules.find(facts.name), reached(project)
+    if path is None or facts.source.is_test or not is_installed(project, facts) or not found.programs:
+        return False
+    return not found.has((project.paths.inside(path), body_at(facts.tree, line)))
 
 
 def is_reached_from(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:

@@ -14,7 +14,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
-from ddp_lint.knowledge.tensors import names
+from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
@@ -29,6 +29,10 @@ from ddp_lint.view.wraps import argument
 _METADATA = frozenset(
     {"shape", "size", "dtype", "device", "numel", "dim", "ndim", "stride", "is_cuda", "record_stream"}
 )
+#: The flag of a call that an expression decides.
+_DECIDED = "..."
+#: Methods that keep a tensor somewhere, and functions by their words: nothing is read.
+_KEEPING = frozenset({"append", "appendleft", "insert", "store", "push", "put", "enqueue"})
 #: A call of something so named, between the collective and the use, makes the use safe.
 _SYNCHRONISES = re.compile(r"(?<!a)sync|wait|barrier", re.IGNORECASE)
 
@@ -145,7 +149,8 @@ class AsyncWorkNotWaited(Rule):
         pending = _Pending(entry, node, _buffers(entry, node, outputs=True), _buffers(entry, node, outputs=False))
         parent = self.module.parent(node)
         if isinstance(parent, cst.Expr):
-            self._dropped(pending, certain=flag == "True", asked=asked is True)
+            # What an expression decides, the code behind it may ask again: `async_op=device is None`.
+            self._dropped(pending, certain=flag == "True", asked=asked is True and flag != _DECIDED)
         elif flag == "True" and isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             self._assigned(pending, dotted(parent.targets[0].target))
         elif flag == "True" and isinstance(parent, cst.Arg):
@@ -183,6 +188,8 @@ class AsyncWorkNotWaited(Rule):
         touched = self._touched(pending, handle="")
         if touched is None and (not certain or self._synchronised_later(pending.call)):
             return
+        if touched is None and pending.outputs and all(map(self._is_never_read, pending.outputs)):
+            return
         called = self.module.code(pending.call.func)
         self.report(
             pending.call,
@@ -194,6 +201,21 @@ class AsyncWorkNotWaited(Rule):
             else Confidence.HIGH if certain and touched is not None
             else Confidence.MEDIUM,
         )  # fmt: skip
+
+    def _is_never_read(self, name: str) -> bool:
+        """Whether the file makes a tensor and gives it to collectives, and nothing else: ranks meet by it."""
+        mentions = [n for n in self.module.of_type(cst.Name) if n.value == name] if "." not in name else []
+        return len(mentions) > 1 and all(map(self._is_made_or_sent, mentions))
+
+    def _is_made_or_sent(self, mention: cst.Name) -> bool:
+        up = self.module.parent(mention)
+        call = self.module.parent(up) if isinstance(up, cst.Arg) else None
+        if isinstance(call, cst.Call):
+            return self.module.qualified(call.func) in load().collectives
+        if isinstance(up, cst.AssignTarget):
+            assignment = self.module.parent(up)
+            return isinstance(assignment, cst.Assign) and isinstance(assignment.value, cst.Call)
+        return isinstance(up, cst.Attribute) and up.value is mention and up.attr.value == "record_stream"
 
     def _assigned(self, pending: _Pending, handle: str) -> None:
         if not handle:
@@ -455,13 +477,14 @@ def _is_off(value: ast.expr | None) -> bool:
 
 
 def _flag(entry: Collective, call: cst.Call) -> str | None:
-    """The source of the `async_op` argument, 'True' for calls that are always asynchronous, None for synchronous."""
+    """The name that is the `async_op` argument, `_DECIDED` for another expression, 'True' for calls that are always
+    asynchronous, None for synchronous."""
     if not entry.asynchronous:
         return "True"
     value = _argument(entry, call, entry.asynchronous)
     if value is None or is_false(value):
         return None
-    return value.value if isinstance(value, cst.Name) else "..."
+    return value.value if isinstance(value, cst.Name) else _DECIDED
 
 
 def _argument(entry: Collective, call: cst.Call, parameter: str) -> cst.BaseExpression | None:
@@ -512,11 +535,11 @@ def _is_metadata(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
 
 
 def _is_renamed(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
-    """`y = x`, `parts.append(x)`: another name or place for the tensor, nothing is read."""
+    """`y = x`, `parts.append(x)`, `store(x)`: another name or place for the tensor, nothing is read."""
     for outer in descendants(statement):
         if isinstance(outer, cst.Assign) and outer.value is node:
             return True
-        if isinstance(outer, cst.Call) and last_name(outer.func) == "append":
+        if isinstance(outer, cst.Call) and words_of(last_name(outer.func)) & _KEEPING:
             return any(argument.value is node for argument in outer.args)
     return False
 

@@ -17,6 +17,7 @@ from ddp_lint.launch.callers import (
     constant_arguments,
 )
 from ddp_lint.launch.ranks import meets_no_ranks
+from ddp_lint.launch.reached.walk import is_unreached_in_package
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
 from ddp_lint.source.control_flow import asks_for_none, conditions, raises
@@ -177,6 +178,9 @@ class HostRule(Rule):
             return True
         if not isinstance(where, cst.CSTNode) or self._is_surely_compiled(where):
             return False
+        facts, project, line = self.module.facts, self.module.project, self.module.span(where).line
+        if facts is not None and project is not None and is_unreached_in_package(project, facts, line):
+            return True
         return comes_untrained(self.module, where) or meets_no_ranks(self.module, where)
 
     def _is_surely_compiled(self, node: cst.CSTNode) -> bool:

@@ -166,8 +166,19 @@ def _is_on_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
         given = (assigned_to(value.id, around) if around is not None else []) or assigned_to(value.id, facts.tree)
         if any(_is_part(n.targets[0], value.id) and _comes_from_cpu(n.value, facts) for n in _assigned_in_loops(facts)):
             return True
+        if around is not None and _has_states_from_cpu(value.id, around, given, facts):
+            return True
         return any(_comes_from_cpu(v, facts) for v in given) and not any(_calls(v, "cuda") for v in given)
     return _comes_from_cpu(value, facts)
+
+
+def _has_states_from_cpu(name: str, function: FunctionNode, given: list[ast.expr], facts: ModuleFacts) -> bool:
+    """Whether a dictionary gets states by its keys, and all of them from the CPU: ``saved["model"] =
+    to_cpu(model.state_dict())``."""
+    parts = [n.value for n in walk(function) if isinstance(n, ast.Assign) and _is_part(n.targets[0], name)]
+    states = [part for part in parts if _state(part, None) is not False]
+    made_with = any(_state(part, None) for whole in given for part in getattr(whole, "values", ()))
+    return bool(states) and not made_with and all(_comes_from_cpu(part, facts) for part in states)
 
 
 def _assigned_in_loops(facts: ModuleFacts) -> Iterator[ast.Assign]:
@@ -208,7 +219,7 @@ def _comes_from_cpu(value: ast.expr, facts: ModuleFacts) -> bool:
     if isinstance(value, ast.Call) and is_factory(facts.qualified(value.func)):
         return not any(keyword.arg in ("device", None) for keyword in value.keywords)
     return (
-        _calls(value, "cpu")
+        any("cpu" in words_of(last_part(call.func)) for call in calls_below(value))  # `.cpu()`, `to_cpu(state)`
         or _is_made_here(value, facts)
         or any(
             isinstance(arg, ast.Constant) and arg.value == "cpu"

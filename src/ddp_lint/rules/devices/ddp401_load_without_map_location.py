@@ -33,7 +33,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, main_guards, walk
 from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
 from ddp_lint.view.edits import add_argument, set_argument
 from ddp_lint.view.wraps import argument, assigned_name
@@ -578,7 +578,9 @@ class LoadWithoutMapLocation(Rule):
         name = "" if function is None else re.sub(r"(^|_)(load|restore|resume)(?=_|$)", r"\1save", function.name.value)
         if function is None or name == function.name.value:
             return False
-        partners = [n for n in walk(facts.tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+        around = blocks_at(facts.tree, self.module.span(call).line)
+        owner = next((block for block in around if isinstance(block, ast.ClassDef)), facts.tree)
+        partners = [n for n in walk(owner) if isinstance(n, ast.FunctionDef) and n.name == name]
         return bool(partners) and all(saved_from_cpu(facts, partner) for partner in partners)
 
     # ---- the finding

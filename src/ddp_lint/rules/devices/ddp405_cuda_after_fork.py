@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -15,7 +16,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
 from ddp_lint.source.queries import appends, receiver
-from ddp_lint.source.syntax import function_at
+from ddp_lint.source.syntax import FunctionNode, blocks_at, function_at
 from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.view.edits import replace
 from ddp_lint.view.wraps import argument, assigned_name
@@ -219,7 +220,7 @@ class CudaAfterFork(Rule):
             return False
         line = self.module.span(node).line
         own = function_at(facts.tree, line)
-        if own is not None and uses_cuda(project, facts, own):
+        if own is not None and any(uses_cuda(project, facts, part) for part in _in_one_run(own, line)):
             return True
         sites = call_sites(self.module, function) if function is not None and self.module.class_of(node) is None else ()
         lines = [(facts, line), *((site.facts, site.node.lineno) for site in sites[:_CALLERS])]
@@ -312,3 +313,18 @@ class CudaAfterFork(Rule):
                 labels=[(evidence.span, evidence.text)],
                 help='get_context("spawn").Manager()',
             )
+
+
+def _in_one_run(function: FunctionNode, line: int) -> Iterator[ast.AST]:
+    """The parts of a function that a run which comes by a line may come by: not those in the other arms of the `if`s
+    around it."""
+    around = blocks_at(function, line)
+    branches = [block for block in around if isinstance(block, ast.If)]
+    others = [s for b in branches for s in (b.body if any(each in around for each in b.orelse) else b.orelse)]
+    stack: list[ast.AST] = [*function.body]
+    while stack:
+        part = stack.pop()
+        if part in around:
+            stack += [each for each in ast.iter_child_nodes(part) if each not in others]
+        else:
+            yield part
