@@ -120,8 +120,8 @@ class RanksWriteOneFile(Rule):
     others wait for it in a barrier. Code that only programs without a group come to, where others of the project make
     one.
 
-    Only with `--preview`: programs of one process do all of this, too, and which one is started is often not in the
-    code. On public code that nobody had read, four in ten of the files that all ranks write were false.
+    Only with `--preview`: programs of one process do all of this, too, and which of them are started with several is
+    often not in the code. On public code that nobody had read, half of the findings were false.
 
     ## How to confirm
 
