@@ -13,6 +13,7 @@ from ddp_lint.divergence.event_graph import Called
 from ddp_lint.divergence.frame import text_of
 from ddp_lint.divergence.mismatches import Mismatch
 from ddp_lint.divergence.values import Variation
+from ddp_lint.launch.file_access import LOOKS
 from ddp_lint.launch.locks import is_machine_lock
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast, last_part
@@ -20,8 +21,6 @@ from ddp_lint.source.syntax import calls_below, function_at, walk
 
 #: Calls that only wait: where a file is missing, they wait for the rank that creates it.
 _WAITS = frozenset({"barrier", "monitored_barrier", "rendezvous"})
-#: A test, as text, that looks whether a file is there.
-LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
 _MISSES = "except FileNotFoundError"
 #: Calls that make no file of what they are given: they look for it, read it, fetch it from a hub, or report it.
 _MAKES_NONE = re.compile(

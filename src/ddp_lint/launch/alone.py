@@ -47,7 +47,10 @@ _STARTS_ITSELF = re.compile(
     r"\bspawn\(|start_processes|notebook_launcher|\bsubprocess\b|os\.system\(|\w*Process\(|\w*launch\w*\("
 )
 #: The one GPU that a program leaves itself, whatever its rank.
-_ONE_GPU = re.compile(r"(?m)^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *[\"']\d[\"'] *$")
+_ONE_GPU = re.compile(
+    r"(?m)^os\.environ\[[\"']CUDA_VISIBLE_DEVICES[\"']\] *= *"
+    r"(?:[\"']\d[\"']|[\"'],[\"']\.join\((?:str\((\w+)\) for \1 in|map\(str,) *\[\d\]\)+) *$"
+)
 #: What makes options of a program of the parameters of its functions.
 _MAKES_OPTIONS = re.compile(r"\b(fire|Fire|click|typer|tyro|jsonargparse|plac|defopt|CLI)\b")
 #: How a program comes to modules that it does not import by their names.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 
 import libcst as cst
@@ -19,6 +20,8 @@ from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, first
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
 
+#: A test, as text, that looks whether a file is there.
+LOOKS = re.compile(r"(?:\.|\b)(?:exists|isfile|isdir|is_file|is_dir)\(")
 #: What paths are made with.
 _MODULES = frozenset({"os", "Path", "pathlib", "str"})
 #: How many functions of the project are followed, one in the other.
@@ -91,6 +94,12 @@ class Accesses:
 
     def _fits(self, mode: str) -> bool:
         return bool(set(mode) & set(self.modes))
+
+
+def mode_of(call: cst.Call, *place: int | str) -> str:
+    """The mode in which a call opens a file, '' where it is not written there."""
+    mode = argument(call, *place)  # type: ignore[arg-type]
+    return str(mode.evaluated_value) if isinstance(mode, cst.SimpleString) else ""
 
 
 @kept_by_node(4096)

@@ -144,6 +144,18 @@ def is_before_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around
     return facts.file.holds("spawn") and _is_above(facts, call, around, spawns(facts, project))
 
 
+def is_done_before_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode | None) -> bool:
+    """Whether the process that spawns the ranks makes a call before it does so, whoever makes it besides."""
+    if not facts.file.holds("spawn"):
+        return False
+    calls = [n for n in calls_below(facts.tree) if around is not None and dotted_ast(n.func) == around.name]
+    return any(
+        function_at(facts.tree, c.lineno) is function_at(facts.tree, place.lineno) and c.lineno < place.lineno
+        for place in spawns(facts, project)
+        for c in (call, *calls)
+    )
+
+
 def is_before_fit(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
     """Whether a call is made above ``trainer.fit()`` in a program of Lightning that no launcher starts: only there the
     first process starts the others, which come to this place after it has left it."""
@@ -154,6 +166,12 @@ def is_before_fit(facts: ModuleFacts, project: Project, call: ast.Call, around: 
         return False
     fits = (n for n in calls_below(facts.tree) if last_part(n.func) == "fit")
     return _is_above(facts, call, around, fits)
+
+
+def is_prepared_alone(facts: ModuleFacts, name: str) -> bool:
+    """Whether a method by a name is what Lightning runs in one process, behind which the others wait:
+    ``prepare_data``."""
+    return name == "prepare_data" and "lightning" in facts.file.text
 
 
 #: What a program has that starts all its ranks at once.

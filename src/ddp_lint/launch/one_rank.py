@@ -371,14 +371,14 @@ def _is_reached_by_all(site: CallSite, project: Project, above: int = _CALLS_ABO
     callers = list(_callers_here(site)) if above else []
     return not callers or any(
         not is_kept_to_one_rank(project, each.facts, each.node, each.around)
-        and not _has_turns(each.around, each.node)
+        and not has_turns(each.around, each.node)
         and _is_reached_by_all(each, project, above - 1)
         for each in callers
         if each.around is not None
     )
 
 
-def _has_turns(function: FunctionNode, call: ast.Call) -> bool:
+def has_turns(function: FunctionNode, call: ast.Call) -> bool:
     """Whether a call is between ``if rank != 0: barrier()`` and ``if rank == 0: barrier()``."""
     for block in (node.body for node in (function, *statements(function)) if hasattr(node, "body")):
         place = next((i for i, s in enumerate(block) if s.lineno <= call.lineno <= (s.end_lineno or s.lineno)), None)
@@ -393,13 +393,16 @@ def _has_barrier(statement: ast.stmt) -> bool:
 
 
 def _callers_here(site: CallSite) -> Iterator[CallSite]:
-    """The calls that other functions of the file make of the one around a call."""
+    """The calls that other functions of the file make of the one around a call; of a method those of its class."""
     name = site.around.name if site.around is not None else ""
+    owner, _ = site.facts.method_at(site.around.lineno) or (None, None) if site.around is not None else (None, None)
     for node in calls_below(site.facts.tree):
-        if dotted_ast(node.func) == name:
-            around = function_at(site.facts.tree, node.lineno)
-            if around is not None and around is not site.around:
-                yield dataclasses.replace(site, node=node, around=around)
+        if dotted_ast(node.func) != (name if owner is None else f"self.{name}"):
+            continue
+        around = function_at(site.facts.tree, node.lineno)
+        of_class, _ = site.facts.method_at(node.lineno) or (None, None) if owner is not None else (None, None)
+        if around is not None and around is not site.around and of_class is owner:
+            yield dataclasses.replace(site, node=node, around=around)
 
 
 def _calls_of(name: str, body: list[ast.stmt], names: _Names) -> Iterator[bool]:

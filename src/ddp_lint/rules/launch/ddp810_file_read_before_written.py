@@ -11,7 +11,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.callers import CallSite, call_sites, calls_in_file, constructions
 from ddp_lint.launch.file_access import Accesses, plain_path
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.joining import is_before_fit
+from ddp_lint.launch.joining import is_before_fit, is_prepared_alone
 from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.one_rank import (
     BARRIERS,
@@ -311,7 +311,7 @@ class FileReadBeforeWritten(Rule):
     def _site_of_all(self, function: cst.FunctionDef) -> CallSite | None:
         """The first call of a function that all ranks make at once, and none of them alone before."""
         project, sites = self.module.project, self._sites(function)
-        if project is None or any(map(_prepares, sites)):
+        if project is None or any(s.around and is_prepared_alone(s.facts, s.around.name) for s in sites):
             return None
         together = (site for site in sites if all_ranks_call(site, project))
         return next((s for s in together if s.around and not is_before_fit(s.facts, project, s.node, s.around)), None)
@@ -424,11 +424,6 @@ def _in_turns(project: Project | None, site: CallSite, around: FunctionNode) -> 
     """Whether one rank alone makes a call, or a function that has ranks wait for each other."""
     waits = any(last_part(each.func) in BARRIERS for each in calls_below(around))
     return waits or is_kept_to_one_rank(project, site.facts, site.node, around)
-
-
-def _prepares(site: CallSite) -> bool:
-    """Whether a call is in what Lightning runs in one process, behind which the others wait: ``prepare_data``."""
-    return site.around is not None and site.around.name == "prepare_data" and "lightning" in site.facts.file.text
 
 
 def _words(test: cst.BaseExpression) -> Iterator[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.launch.callers import CallSite, sites_of
+from ddp_lint.launch.file_access import LOOKS
 from ddp_lint.project import Project
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.launch.one_rank import on_one_rank
+from ddp_lint.launch.written_paths import FOLDER_MAKERS
 from ddp_lint.source.tree import called
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
-
-#: Functions that make a folder; the method of that name makes the one that it is called on.
-MAKING = frozenset({"os.makedirs", "os.mkdir"})
 
 
 def made_on_one_rank(module: Module, calls: list[cst.Call]) -> dict[str, cst.Call]:
@@ -29,7 +27,7 @@ def made_on_one_rank(module: Module, calls: list[cst.Call]) -> dict[str, cst.Cal
 
 
 def _made(module: Module, call: cst.Call) -> str:
-    if module.qualified(call.func) in MAKING:
+    if module.qualified(call.func) in FOLDER_MAKERS:
         given = argument(call, 0, "name") or argument(call, 0, "path")
         return module.code(given) if given is not None else ""
     return module.code(call.func.value) if called(call) == "mkdir" and isinstance(call.func, cst.Attribute) else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddp_lint.divergence.file_race import LOOKS
 from ddp_lint.divergence.mismatches import Kind
+from ddp_lint.launch.file_access import LOOKS
 from ddp_lint.rules.registry import all_rules
 from ddp_lint.verify.compare import differ
 from ddp_lint.verify.match import Mismatch, Streams, describe, exchanged, place, present
