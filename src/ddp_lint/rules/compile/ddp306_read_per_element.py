@@ -94,7 +94,7 @@ class ReadPerElement(Rule):
     - https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization
     """
 
-    confidence = Confidence.LOW
+    confidence = Confidence.MEDIUM
     of_small_harm = True
     triggers = Triggers(Trait.READS, file=("torch",))
     oracles = ("sync", "graph_break")
@@ -116,7 +116,7 @@ class ReadPerElement(Rule):
             f"{self.module.quoted(node)} waits for the GPU for each element of the loop, on every rank in every step",
             labels=[(loop, "the loop")],
             help="compare with torch.arange, or call `.tolist()` once before the loop",
-            confidence=Confidence.MEDIUM if self._fills(node, function) else None,
+            confidence=Confidence.MEDIUM if self._fills(node, function) else Confidence.LOW,
         )
 
     def _fills(self, read: cst.Call, function: cst.FunctionDef) -> bool:
