@@ -9,6 +9,7 @@ from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.queries import calls_in, last_name
 
 # A class that says any of this divides its stream, draws at random, or passes on another dataset's stream.
 _SHARE = re.compile(r"rank|world|worker|shard|split_by|num_replicas|seed|random|shuffle|self\.(dataset|ds|source)\b")
@@ -107,6 +108,11 @@ class IterableDatasetIgnoresRank(Rule):
             self.report(
                 iterate.name,
                 f"`{node.name.value}` divides its stream between the workers, but not the ranks: all train on copies",
+                labels=[
+                    (call, "the worker, not the rank")
+                    for call in calls_in(iterate.body)
+                    if last_name(call.func) == "get_worker_info"
+                ][:1],
                 help="take the part of rank * num_workers + worker of world_size * num_workers parts",
             )
             return

@@ -17,7 +17,7 @@ from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.arming import runs_forward, trained_by
-from ddp_lint.rules.wrapping.freezing import is_frozen
+from ddp_lint.rules.wrapping.freezing import Changes
 from ddp_lint.rules.wrapping.training import backward_of, backward_of_callers, loss_of, returned
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
@@ -173,6 +173,7 @@ class ForwardBypassesWrapper(Rule):
         self._wraps = self.module.wraps
         self._unwrapping = Unwrapping(self.module)
         self._orders: dict[cst.FunctionDef, _Order] = {}
+        self._changes = Changes(self.module)
         self._raw_calls: dict[cst.FunctionDef | None, list[tuple[cst.Call, str, str]]] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -212,7 +213,7 @@ class ForwardBypassesWrapper(Rule):
             return
         if self._may_replicate(wrap, node) and self._is_armed(node, head, backward):
             return
-        if runs_alone(self.module, node) or self._averages_itself(backward) or is_frozen(self.module, head, node):
+        if runs_alone(self.module, node) or self._averages_itself(backward) or self._changes.is_frozen(head, node):
             return
         labels: list[tuple[cst.CSTNode | Span, str]] = [(backward, "this backward averages nothing")]
         if wrap is not None:
@@ -343,7 +344,7 @@ class ForwardBypassesWrapper(Rule):
             return False
         effect = "this backward averages nothing" if backward is not None else "the loss that is used for training"
         wrapper, place = found
-        if is_frozen(self.module, wrapper, node):
+        if self._changes.is_frozen(wrapper, node):
             return False
         wrap = self._wraps.of(wrapper, node)
         if wrap is None and isinstance(place, cst.Attribute) and self._is_of_one_process():

@@ -7,7 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.optimizers import makes_optimizer, models_of
+from ddp_lint.rules.wrapping.optimizers import made_in, makes_optimizer, models_of
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants
 from ddp_lint.view.edits import move_below
@@ -130,12 +130,16 @@ class OptimizerBeforeShard(Rule):
             if wraps.before(node, wrap) or wraps.leads_to(node, wrap) or wraps.is_called_first(node, wrap):
                 if self._rebuilt(node, wrap):
                     return
+                made = made_in(self.module, node)
                 self.report(
                     node,
                     f"the optimizer takes the parameters of `{wrap.inner}` before {_NAMES[wrap.kind]} replaces them: "
                     "nothing is trained",
                     notes=["step() changes tensors that no rank's model uses any more"],
-                    labels=[(wrap.place, "the parameters are replaced here")],
+                    labels=[
+                        (wrap.place, "the parameters are replaced here"),
+                        *([(made, "the optimizer is made here")] if made is not None else ()),
+                    ],
                     help="wrap first, then build the optimizer",
                     fix=self._fix(node, wrap),
                 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import re
 
 import libcst as cst
 
@@ -18,6 +20,8 @@ from ddp_lint.view.wraps import argument
 
 Change = tuple[str, cst.BaseExpression]  # the model, or its part, by its dotted name, and what is set
 
+#: In the names of functions that do it.
+_SAYS_SO = re.compile(r"grad|freez|frozen|train", re.IGNORECASE)
 _TRUE, _FALSE = cst.Name("True"), cst.Name("False")
 
 
@@ -36,27 +40,39 @@ def change_of(module: Module, node: cst.CSTNode) -> Change | None:
     return None
 
 
-def is_frozen(module: Module, name: str, node: cst.CSTNode) -> bool:
-    """Whether the function around a place has turned the gradients of a whole model off, and not on again."""
-    function = module.function_of(node)
-    changes = (
-        (module.order[each], change[1])
-        for each in (descendants(function.body) if function is not None else ())
-        if isinstance(each, (cst.Call, cst.Assign))
-        and module.order[each] < module.order[node]
-        and (change := change_of(module, each)) is not None
-        and change[0].removesuffix(".module") == name
-        and not exclusive(module, each, node)
-    )
-    last = max(changes, key=lambda change: change[0], default=None)
-    return last is not None and dotted(last[1]) == "False"
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """The changes in each function of a file, looked for once: many calls of one function ask for those before it."""
+
+    module: Module
+    known: dict[cst.FunctionDef, list[tuple[cst.CSTNode, Change]]] = dataclasses.field(default_factory=dict)
+
+    def is_frozen(self, name: str, node: cst.CSTNode) -> bool:
+        """Whether the function around a place has turned the gradients of a whole model off, and not on again."""
+        order, function = self.module.order, self.module.function_of(node)
+        before = [
+            (each, change)
+            for each, change in (self._within(function) if function is not None else ())
+            if change[0].removesuffix(".module") == name
+            and order[each] < order[node]
+            and not exclusive(self.module, each, node)
+        ]
+        return bool(before) and dotted(before[-1][1][1]) == "False"
+
+    def _within(self, function: cst.FunctionDef) -> list[tuple[cst.CSTNode, Change]]:
+        if function not in self.known:
+            nodes = [n for n in descendants(function.body) if isinstance(n, (cst.Call, cst.Assign))]
+            found = ((each, change_of(self.module, each)) for each in nodes)
+            made = [(each, change) for each, change in found if change is not None]
+            self.known[function] = sorted(made, key=lambda change: self.module.order[change[0]])
+        return self.known[function]
 
 
 def _by_function(module: Module, call: cst.Call) -> Change | None:
     """The change by a function that does nothing to a model but this."""
     if not call.args or method_of(call) == "requires_grad_" or any(arg.star for arg in call.args):
         return None
-    helper = helper_of(module, call) if module.file.holds("requires_grad") or "grad" in dotted(call.func) else None
+    helper = helper_of(module, call) if _SAYS_SO.search(dotted(call.func)) else None
     if helper is None or helper.owner is not None or not isinstance(helper.function, ast.FunctionDef):
         return None
     places = [parameter.arg for parameter in parameters(helper.function)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddp_lint.findings import Span
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -50,6 +51,14 @@ def models_of(module: Module, call: cst.Call) -> set[str]:
         found |= {dotted(argument(call, places.index(name), name)) for name in taken} - {""}
         found |= _made_together(module, call, builder)
     return found
+
+
+def made_in(module: Module, call: cst.Call) -> Span | None:
+    """Where the function of the project that a call runs makes the optimizer; None for an optimizer of torch's."""
+    builder = _builder(module, call)
+    made = calls_below(builder.function) if builder is not None else ()
+    place = next((each for each in made if builder is not None and _makes_optimizer(builder.facts, each)), None)
+    return builder.facts.file.span_of(place) if builder is not None and place is not None else None
 
 
 def _made_together(module: Module, call: cst.Call, builder: Helper) -> set[str]:
