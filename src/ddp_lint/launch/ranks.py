@@ -224,8 +224,8 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
     listed = known["identifiers"] | own_words
     idle = functools.cache(lambda: _counted(kinds) | _by_default(kinds) | _only_printed(kinds) | names_off(tree))
     used = {node.id for node in kinds[ast.Name]}
-    in_use = functools.cache(lambda: _in_use(facts, nodes, used))
-    asked = functools.cache(lambda: _asked_for(nodes))
+    in_use = functools.cache(lambda: _in_use(facts, kinds, used))
+    asked = functools.cache(lambda: _asked_for(kinds[ast.Call]))
     spare = _fallen_back(nodes) if uses_data_parallel(facts.file) else frozenset()
     for node in nodes:
         field = _NAMED.get(node.__class__)
@@ -236,7 +236,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                 yield name, node
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for name in _imported(node):
-                if not _is_used(name, node, used, nodes):
+                if not _is_used(name, node, used, kinds[ast.Attribute]):
                     continue
                 foreign = is_within(name, known["modules"]) and not _is_of_project(project, name)
                 words = _wordy().get(name.partition(".")[0])
@@ -245,7 +245,7 @@ def _evidence(facts: ModuleFacts, project: Project) -> Iterator[tuple[str, ast.A
                     continue  # it has a function that sets seeds, say
                 if not foreign and name.rpartition(".")[2] not in known["identifiers"]:
                     continue
-                if _only_asked_for(name, node, nodes, asked()) and not _is_wrapped_elsewhere(facts, project):
+                if _only_asked_for(name, node, kinds[ast.Name], asked()) and not _is_wrapped_elsewhere(facts, project):
                     continue
                 yield name, node
         elif isinstance(node, ast.ClassDef):
@@ -354,26 +354,29 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [base + alias.name for alias in node.names]
 
 
-def _is_used(name: str, imported: ast.Import | ast.ImportFrom, used: set[str], nodes: list[ast.AST]) -> bool:
+def _is_used(
+    name: str, imported: ast.Import | ast.ImportFrom, used: set[str], attributes: Sequence[ast.Attribute]
+) -> bool:
     """Whether anything is done with what an import brings: an import that was left behind shows nothing."""
     alias = next((a for a in imported.names if name.endswith(a.name)), None)
     if alias is None or alias.name == "*":
         return True
     if alias.asname is None and isinstance(imported, ast.Import) and "." in name:  # ``import torch.distributed``
-        return any(isinstance(node, ast.Attribute) and dotted_ast(node) == name for node in nodes)
+        last = name.rpartition(".")[2]
+        return any(node.attr == last and dotted_ast(node) == name for node in attributes)
     if alias.asname is None and isinstance(imported, ast.Import):
         return True
     return (alias.asname or alias.name) in used
 
 
-def _asked_for(nodes: list[ast.AST]) -> frozenset[int]:
+def _asked_for(calls: Sequence[ast.Call]) -> frozenset[int]:
     """The parts (their ``id``) of the classes that `isinstance` tests for."""
-    tests = (n for n in nodes if isinstance(n, ast.Call) and last_part(n.func) == "isinstance" and len(n.args) > 1)
+    tests = (call for call in calls if last_part(call.func) == "isinstance" and len(call.args) > 1)
     return frozenset(id(part) for test in tests for part in walk(test.args[1]))
 
 
 def _only_asked_for(
-    name: str, imported: ast.Import | ast.ImportFrom, nodes: list[ast.AST], asked: frozenset[int]
+    name: str, imported: ast.Import | ast.ImportFrom, names: Sequence[ast.Name], asked: frozenset[int]
 ) -> bool:
     """Whether all that is done with what an import brings is to ask whether objects are of that class:
     ``isinstance(model, DDP)``."""
@@ -381,7 +384,7 @@ def _only_asked_for(
     if alias is None or isinstance(imported, ast.Import):
         return False
     bound = alias.asname or alias.name
-    return all(id(n) in asked for n in nodes if isinstance(n, ast.Name) and n.id == bound)
+    return all(id(n) in asked for n in names if n.id == bound)
 
 
 def _is_wrapped_elsewhere(facts: ModuleFacts, project: Project) -> bool:
@@ -391,12 +394,12 @@ def _is_wrapped_elsewhere(facts: ModuleFacts, project: Project) -> bool:
     return any(project.paths.inside(path) != facts.source.inside for path in found)
 
 
-def _in_use(facts: ModuleFacts, nodes: list[ast.AST], used: set[str]) -> str:
+def _in_use(facts: ModuleFacts, kinds: _Kinds, used: set[str]) -> str:
     """The code of a file without comments, without strings that nothing reads (what a notebook has switched off), and
     without imports that were left behind."""
     lines = in_code(facts.file.text, facts.tree).split("\n")
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and not any(_is_used(name, node, used, nodes) for name in _imported(node)):
+    for node in kinds[ast.ImportFrom]:
+        if not any(_is_used(name, node, used, kinds[ast.Attribute]) for name in _imported(node)):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     return "\n".join(lines)
