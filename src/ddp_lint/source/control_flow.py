@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import libcst as cst
 
-from ddp_lint.source.syntax import FunctionNode, text_of, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, text_of, walk
 from ddp_lint.source.syntax import below as below_of
 from ddp_lint.source.tree import dotted, names_in, subtree
 
@@ -64,7 +64,7 @@ def _conditions(
 
 def conditions_at(function: FunctionNode, node: ast.AST) -> Iterator[tuple[cst.BaseExpression, bool]]:
     """`conditions` for a node of the `ast` of a function: of a file that is not parsed by LibCST, or not as a whole."""
-    around = {child: up for up in walk(function) for child in below_of(up)}
+    around = _around(function, node)
     below = node
     while below is not function and (up := around.get(below)) is not None:
         if isinstance(up, (ast.If, ast.IfExp)) and below is not up.test:
@@ -78,6 +78,14 @@ def conditions_at(function: FunctionNode, node: ast.AST) -> Iterator[tuple[cst.B
             if below in block:
                 yield from ((_test(test), False) for test in _left_above(block[: block.index(below)]))
         below = up
+
+
+def _around(function: FunctionNode, node: ast.AST) -> dict[ast.AST, ast.AST]:
+    """What is directly around each node from one up to a function: in the statement that it is in, and around that."""
+    chain = [function, *blocks_at(function, getattr(node, "lineno", 0))]
+    found = {child: up for up in walk(chain[-1]) for child in below_of(up)}
+    found |= {child: up for up, child in itertools.pairwise(chain)}
+    return found if node in found else {child: up for up in walk(function) for child in below_of(up)}
 
 
 def _test(test: ast.expr) -> cst.BaseExpression:
