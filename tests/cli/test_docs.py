@@ -92,12 +92,12 @@ def test_there_are_fifteen_complaints_each_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "studies").glob("[!.]*.tsv")), ids=lambda path: path.name)
 def test_judgements_of_studies_can_be_read(path: pathlib.Path) -> None:
-    others = ("silent.tsv", "real-fixes.tsv", "fresh-fixes.tsv", "whole-programs.tsv")
+    others = ("silent.tsv", "real-fixes.tsv", "fresh-fixes.tsv", "whole-programs.tsv", "written-programs.tsv")
     if not path.name.endswith(".repositories.tsv") and path.name not in others:
         assert read(path)
 
 
-@pytest.mark.parametrize("study", ["real-fixes", "fresh-fixes", "whole-programs"])
+@pytest.mark.parametrize("study", ["real-fixes", "fresh-fixes", "whole-programs", "written-programs"])
 def test_the_tables_of_fixes_count_their_rows(study: str) -> None:
     studies = ROOT / "docs" / "studies"
     with (studies / f"{study}.tsv").open(encoding="utf-8", newline="") as file:

@@ -65,9 +65,7 @@ class RanksDownloadOneFile(Rule):
         folder = os.path.join(os.path.expanduser("~"), ".cache")
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, f"ddp_lint_data_{os.environ['MASTER_PORT']}")
-        dist.barrier()
-        if not os.path.exists(path):
-            urllib.request.urlretrieve(SOURCE, path)  # <- DDP812
+        urllib.request.urlretrieve(SOURCE, path)  # <- DDP812
         with open(path, "rb") as file:
             print(len(file.read()), "bytes")
         dist.destroy_process_group()
