@@ -114,6 +114,8 @@ class EmbeddingMaxNorm(Rule):
             options = bound[0].value
         if isinstance(options, cst.Dict):
             pairs = [each for each in options.elements if isinstance(each, cst.DictElement)]
+            if len(pairs) != len(options.elements):
+                return None  # what is spread into it may hold another limit
             found = [each.value for each in pairs if literal_text(each.key) == "max_norm"]
         elif isinstance(options, cst.Call) and called(options) == "dict":
             found = [arg.value for arg in options.args if arg.keyword is not None and arg.keyword.value == "max_norm"]
