@@ -12,16 +12,17 @@ from ddp_lint.launch.cuda import Initialiser, makes_context, surely_cuda
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.loader_workers import METHODS, SAMPLES, is_read_without_workers, loaders_use_workers, makes_samples
 from ddp_lint.launch.options import default_of
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, of_self
 from ddp_lint.source.parsing import parse_expression
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import descendants, method_of
+from ddp_lint.source.syntax import argument_at, parameters
+from ddp_lint.source.tree import descendants, method_of, parameters_of
 from ddp_lint.view.edits import add_argument
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument
@@ -37,8 +38,9 @@ class CudaInDatasetWorker(Rule):
     Finds, in the methods of a Dataset (or a collate function) that DataLoader workers run: `.cuda()`, `.to("cuda")`,
     `device="cuda"`, `torch.load` without `map_location`, calls of functions of the project that use CUDA; methods of
     the dataset that do so with the device it was given, also as the default of an option (`--device`); and tensors that
-    `__init__` put on the GPU and `__getitem__` returns. Only where a DataLoader in the file or the project uses
-    workers.
+    `__init__` put on the GPU and `__getitem__` returns. An object that all makers of the dataset give it counts, if
+    what is called of it uses CUDA, with the device that it was made with (`Data(files, Features(device))`). Only where
+    a DataLoader in the file or the project uses workers.
 
     ## Why it breaks
 
@@ -134,6 +136,46 @@ class CudaInDatasetWorker(Rule):
             for call, read in self._kept_on_gpu(owner, node):
                 if self._runs_in_worker(call):
                     self._report(call, "puts on a GPU what is read", (read, "read in the workers"))
+            for call in calls_in(node.body):
+                if self._calls_what_uses_gpu(owner, call) and self._runs_in_worker(call):
+                    self._report(call, "uses a GPU", (node.name, "runs in the workers"))
+
+    def _calls_what_uses_gpu(self, owner: cst.ClassDef, call: cst.Call) -> bool:
+        """Whether a call of an object that every maker of the dataset gives it surely uses a GPU: ``self.features(x)``
+        after ``Data(files, Features(device))``."""
+        attribute, _, method = of_self(dotted(call.func)).partition(".")
+        bound = self.module.bindings(f"self.{attribute}", call) if attribute else []
+        init = self.module.function_of(bound[0].node) if len(bound) == 1 else None
+        if init is None or init.name.value != "__init__" or bound[0].kind != "assign":
+            return False
+        name = _stored(bound[0])
+        if not any(each.name.value == name for each in parameters_of(init)):
+            return False
+        sites = constructions(self.module, owner)
+        return bool(sites) and all(self._is_given_user(site, site.given(init, name), method) for site in sites)
+
+    def _is_given_user(self, site: CallSite, given: ast.expr | None, method: str) -> bool:
+        """Whether a maker gives an object of the project whose method surely uses a GPU."""
+        project = self.module.project
+        if isinstance(given, ast.Name) and site.around is not None:
+            values = assigned_in(site.around, given.id)
+            given = values[0] if len(values) == 1 else None
+        if project is None or not isinstance(given, ast.Call):
+            return False
+        made, name = given, project.meanings.of(site.facts, given.func)
+        found = project.classes.method(name, method or "__call__") if name else None
+        if found is None and name and not method:
+            found = project.classes.method(name, "forward")
+        if found is None:
+            return False
+        cls, function = found
+
+        def counts(facts: ModuleFacts, call: ast.Call) -> bool:
+            moved = isinstance(call.func, ast.Attribute) and call.func.attr == "to" and bool(call.args)
+            on_gpu = moved and facts is cls.module and _is_gpu_of(cls, call.args[0], made, site)
+            return on_gpu or _uses_gpu(facts, call)
+
+        return Initialiser(project, counts).within(cls.module, function.body) is not None
 
     def _visit_methods(self, owner: cst.ClassDef, sample: cst.FunctionDef) -> None:
         """Report the first use of a GPU in each method of the dataset that it calls for a sample, if what the method
@@ -282,6 +324,25 @@ class CudaInDatasetWorker(Rule):
             help="keep samples on the CPU; move the batch in the training loop, with pin_memory and non_blocking",
             fix=fix,
         )
+
+
+def _stored(binding: Binding) -> str:
+    """The name that an attribute gets the object of, '' for anything else."""
+    return dotted(binding.value) if isinstance(binding.value, cst.Name) and not binding.index else ""
+
+
+def _is_gpu_of(cls: ClassFacts, device: ast.expr, made: ast.Call, site: CallSite) -> bool:
+    """Whether a device that an object keeps is a GPU, as the call that makes the object gives it."""
+    name = of_self(dotted_ast(device))
+    stored = cls.attribute(name) if name else ()
+    value, init = stored[0] if len(stored) == 1 else (None, None)
+    if value is None or init is None or init.name != "__init__":
+        return False
+    places = [each.arg for each in parameters(init)]
+    if not isinstance(value, ast.Name) or value.id not in places:
+        return surely_cuda(cls.module, value, init)
+    given = argument_at(made, places.index(value.id) - 1, value.id)
+    return given is not None and surely_cuda(site.facts, given, site.around)
 
 
 def _uses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:

@@ -10,9 +10,10 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.tensors import names, words_of
-from ddp_lint.launch.callers import CallSite, call_sites
+from ddp_lint.launch.callers import CallSite, call_sites, calls_in_file
 from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.imports import dotted_ast
@@ -33,7 +34,8 @@ class OverwritesCallersTensor(InPlaceRule):
 
     Finds `x += y`, `x *= s`, `x[i] = y` and `x.add_(y)` in the forward of an `nn.Module` (or in a method that forward
     calls) if `x` is an argument or a view of one, and a call in the project passes a tensor that is needed afterwards:
-    a softmax, a sigmoid or an earlier layer saves it for backward, or the caller reads it again.
+    a softmax, a sigmoid or an earlier layer saves it for backward, or the caller reads it again. A function of the file
+    that forward calls counts where no test decides the write, if the tensor comes from parameters and is saved.
 
     ## Why it breaks
 
@@ -130,6 +132,8 @@ class OverwritesCallersTensor(InPlaceRule):
     """
 
     confidence = Confidence.MEDIUM
+    #: Classes with a constructor too: a method of one may be what calls the function that writes.
+    triggers = Triggers(Trait.WRITES, Trait.CONSTRUCTS, file=("torch",), tests=False)
     oracles = ("exception", "gradient")
 
     def check(self, write: Write, function: Code, reached: Reached | None) -> None:
@@ -137,14 +141,18 @@ class OverwritesCallersTensor(InPlaceRule):
         kept = write.save is not None and write.save.certain
         if not argument or kept or not write.value.tensor or not write.gradient:
             return
+        helper = reached is None
+        if helper and not any(conditions(self.module, write.node)):
+            reached = TensorFile.of(self.module).called(function)
         if reached is None or not reached.gradient or write.value.detached or write.value.name:
             return
-        if words_of(argument) & names("in_place", "written_arguments") or not _computes(write):
+        # What a function of the file gets shows whether it has a gradient; of what a module gets its name tells.
+        if (not helper and words_of(argument) & names("in_place", "written_arguments")) or not _computes(write):
             return
         if self._is_data(write):
             return
         held = self._held(function, argument) if not reached.chain or _returns(function) else None
-        if held is None:
+        if held is None or (helper and not (held[1].saved and self._has_gradient(function, argument, held[0]))):
             return
         site, need = held
         self.report(
@@ -167,6 +175,18 @@ class OverwritesCallersTensor(InPlaceRule):
         asked = f"{self.module.code(write.target).partition('[')[0]}.requires_grad"
         return any(self.module.code(test) == asked and not taken for test, taken in conditions(self.module, write.node))
 
+    def _has_gradient(self, function: Code, argument: str, site: CallSite) -> bool:
+        """Whether what a call in this file gives a function comes from parameters."""
+        calls = calls_in_file(self.module, function) if isinstance(function, cst.FunctionDef) else ()
+        for call in calls:
+            span, around = self.module.span(call), self.module.function_of(call)
+            if (span.line, span.column) == (site.span.line, site.span.column) and around is not None:
+                given = site.given(function, argument) if isinstance(function, cst.FunctionDef) else None
+                place = next((i for i, each in enumerate(site.node.args) if each is given), None)
+                value = self.flow(around).value(call.args[place].value) if place is not None else None
+                return value is not None and value.carries_gradient and not value.detached
+        return False
+
     def _held(self, function: Code, argument: str) -> tuple[CallSite, _Need] | None:
         """A call that passes a tensor which is needed afterwards, with what needs it."""
         if isinstance(function, cst.Module):
@@ -175,6 +195,8 @@ class OverwritesCallersTensor(InPlaceRule):
             given = site.given(function, argument)
             tensors = TensorFile.of(self.module)
             caller = _Caller(site, tensors.class_around(site), tensors.keeping)
+            if caller.owner is None and self.module.class_of(function) is None:
+                continue  # no module calls the function there
             need = caller.needs(given) if given is not None else None
             if need is not None:
                 return site, need

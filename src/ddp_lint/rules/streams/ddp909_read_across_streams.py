@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import re
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
@@ -11,8 +13,9 @@ from ddp_lint.rules.streams.stream import stream_of
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import chosen_apart, opposed
-from ddp_lint.source.queries import calls_in
-from ddp_lint.source.tree import called, descendants, subtree
+from ddp_lint.source.imports import of_self
+from ddp_lint.source.queries import calls_in, options
+from ddp_lint.source.tree import called, descendants, names_in, subtree
 from ddp_lint.tensors import TensorFile
 from ddp_lint.view.wraps import argument
 
@@ -49,6 +52,9 @@ _VIEWS = frozenset(
     {"view", "reshape", "transpose", "permute", "expand", "unsqueeze", "squeeze", "narrow", "chunk", "detach"}
 )
 _CURRENT = ("current_stream", "default_stream")
+#: In the names of what may order one stream behind another, in a class or where it is used.
+_MAY_ORDER = re.compile(r"wait|(?<!a)sync|event", re.IGNORECASE)
+_ORDERS = re.compile(r"\bwait_stream\b|\bwait_event\b|\bsynchronize\b|\bEvent\(")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +81,9 @@ class ReadAcrossStreams(Rule):
     `side.wait_stream(...)` in between, and one that is computed on the side stream and used after the block without
     `torch.cuda.current_stream().wait_stream(side)`. What is copied there asynchronously counts as computed, whatever
     holds it: `batch["x"].cuda(non_blocking=True)`. So does what is written there: in place (`x.mul_(2)`), or by a call
-    that gets a buffer without values (`torch.empty`, or a part of it) and whose result nobody takes.
+    that gets a buffer without values (`torch.empty`, or a part of it) and whose result nobody takes. Finds a prefetcher
+    as well that hands out what it copies on a stream of its own (`self.x = self.x.cuda(non_blocking=True)`), if no
+    method of the class waits for that stream, nor any file that names the class.
 
     ## Why it breaks
 
@@ -154,8 +162,8 @@ class ReadAcrossStreams(Rule):
 
     If the reader has waited since, directly or through a third stream. If an event, `synchronize()` or the `wait()` of
     a handle is in between. Tensors on the host, whose upload is ordered by its stream; uses of only the shape or the
-    device; results that are only returned or stored, whose user may wait; calls of functions after the block, which
-    may also wait; tensors from another function.
+    device; results that a function returns or stores, whose user may wait, but for those of such a class; calls of
+    functions after the block, which may also wait; tensors from another function.
 
     ## How to confirm
 
@@ -190,6 +198,71 @@ class ReadAcrossStreams(Rule):
         for name in descendants(node.body):
             if isinstance(name, cst.Name) and name.value in made and self.module.function_of(name) is node:
                 self._visit_read(name, made[name.value], all_made, reported)
+
+    # ---- classes that hand out what they copy
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        blocks = [n for n in descendants(node.body) if isinstance(n, cst.With) and of_self(self._side(n))]
+        if not blocks or any(self._is_of_project(base.value) for base in node.bases) or self._may_order(node):
+            return
+        copied = {name: copy for block in blocks for name, copy in self._copies(block)}
+        for read, name in self._handed_out(node, copied.keys()) if copied else ():
+            stream = self._stream_at(copied[name])
+            if self._is_side_stream(stream, copied[name]):
+                self.report(
+                    read,
+                    f"`{name}` is handed out, but nothing waits for `{stream}`, which copies it: it may be half done",
+                    notes=["this depends on timing: in one step rank 0 may be correct and rank 1 not"],
+                    labels=[(copied[name], f"copied on `{stream}`")],
+                    help=f"torch.cuda.current_stream().wait_stream({stream}) before it is handed out",
+                )
+                return
+
+    def _is_of_project(self, base: cst.BaseExpression) -> bool:
+        """Whether a base class may have methods that wait: any but those of PyTorch, and `object`."""
+        name = self.module.qualified(base)
+        return not name.startswith("torch.") and dotted(base) != "object"
+
+    def _may_order(self, owner: cst.ClassDef) -> bool:
+        """Whether a name in a class sounds as if it waited, or a file of the project that uses the class may do so."""
+        if any(isinstance(n, cst.Name) and _MAY_ORDER.search(n.value) for n in descendants(owner)):
+            return True
+        project = self.module.project
+        if project is None:
+            return True
+        texts = (project.contents.text(path) or "" for path in project.contents.holding(owner.name.value))
+        return any(_ORDERS.search(text) for text in texts)
+
+    def _copies(self, block: cst.With) -> Iterator[tuple[str, cst.Assign]]:
+        """The attributes that a block gives what it copies asynchronously."""
+        for node in descendants(block.body):
+            if not isinstance(node, cst.Assign) or not any(
+                isinstance(n, cst.Call) and self._is_uploaded(n) for n in subtree(node.value)
+            ):
+                continue
+            for target in node.targets:
+                to = target.target.value if isinstance(target.target, cst.Subscript) else target.target
+                if of_self(dotted(to)):
+                    yield dotted(to), node
+
+    def _handed_out(self, owner: cst.ClassDef, copied: Collection[str]) -> Iterator[tuple[cst.CSTNode, str]]:
+        """The places where a method returns one of the attributes, or gives it to a name that it returns."""
+        for function in (n for n in owner.body.body if isinstance(n, cst.FunctionDef)):
+            inside = list(descendants(function.body))
+            returned = [n.value for n in inside if isinstance(n, (cst.Return, cst.Yield)) and n.value is not None]
+            named = {name for value in returned if isinstance(value, cst.BaseExpression) for name in names_in(value)}
+            taken = [n for n in inside if isinstance(n, cst.Assign) and named & _bound_by(n)]
+            for value in (*returned, *(n.value for n in taken)):
+                if not isinstance(value, cst.BaseExpression) or self._stream_at(value):
+                    continue
+                parts = [e.value for e in value.elements] if isinstance(value, cst.Tuple) else [value]
+                yield from ((part, dotted(part)) for part in parts if dotted(part) in copied)
+
+    def _is_side_stream(self, stream: str, at: cst.CSTNode) -> bool:
+        """Whether an attribute always holds a stream that the class makes, or None."""
+        values = options(self.module.assignments(stream, at))
+        made = [v for v in values if isinstance(v, cst.Call) and self.module.qualified(v.func) == "torch.cuda.Stream"]
+        return bool(made) and all(v in made or dotted(v) == "None" for v in values)
 
     def _place(self, node: cst.CSTNode) -> tuple[int, int]:
         span = self.module.span(node)
@@ -337,3 +410,7 @@ class ReadAcrossStreams(Rule):
         if not isinstance(call, cst.Call) or called(call) in _ORDER_ALL:
             return False
         return bool(stream) or self.module.qualified(call.func).startswith("torch.")
+
+
+def _bound_by(assign: cst.Assign) -> set[str]:
+    return {name for target in assign.targets for name in names_in(target.target)} - {"self"}

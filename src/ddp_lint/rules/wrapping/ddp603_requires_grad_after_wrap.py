@@ -20,6 +20,11 @@ def _model_and_part(name: str) -> tuple[str, str]:
     return ".".join(parts[:keep]), ".".join(p for p in parts[keep:] if p != "module")
 
 
+def _holds(whole: str, part: str) -> bool:
+    """Whether a part of a model is in another one, or holds it: `encoder` and `encoder.layers`."""
+    return f"{part}.".startswith(f"{whole}." if whole else "") or whole.startswith(f"{part}.")
+
+
 class RequiresGradAfterWrap(Rule):
     """Parameters are frozen or unfrozen after DDP has registered them.
 
@@ -28,7 +33,8 @@ class RequiresGradAfterWrap(Rule):
     Finds `requires_grad_(True)` or `p.requires_grad = True` on a DDP model for parameters that were frozen when it was
     wrapped, the freezing of a part of a wrapped model, also by a function of the project that does nothing else
     (`set_requires_grad(model.module.encoder, False)`), and assignments to `find_unused_parameters` of an existing DDP
-    object.
+    object. The unfreezing may be that of another object's model, as in a callback (`trainer.model.module.encoder`), if
+    one class of the file alone wraps an attribute of that name, and has frozen that part, or what it is in, before.
 
     ## Why it breaks
 
@@ -126,6 +132,25 @@ class RequiresGradAfterWrap(Rule):
     def start(self) -> None:
         self._wraps = self.module.wraps
         self._frozen: list[tuple[str, cst.CSTNode]] = []  # what was frozen, and where
+        self._parts: list[tuple[str, str, bool, cst.CSTNode]] = []  # a model, its part, what was set, and where
+        self._thawed: list[tuple[str, cst.CSTNode]] = []  # what an unknown wrapper holds that was unfrozen, and where
+
+    def finish(self) -> None:
+        for name, node in self._thawed:
+            owner, _, part = name.partition(".module.")
+            attribute = owner.rpartition(".")[2]
+            wraps = [
+                w for w in self._wraps.all if attribute in (w.outer.rpartition(".")[2], w.inner.rpartition(".")[2])
+            ]
+            wrap = wraps[0] if len(wraps) == 1 else None
+            if wrap is None or wrap.kind != "ddp" or wrap.outer != f"self.{attribute}":
+                continue
+            models = (wrap.inner, wrap.outer)
+            changed = [each for each in self._parts if each[0] in models and self._wraps.before(each[3], wrap)]
+            last = next((each for each in reversed(changed) if _holds(each[1], part)), None)
+            if last is not None and not last[2] and not self._wrapped_again(wrap, node):
+                labels: list[tuple[cst.CSTNode, str]] = [(last[3], "frozen here, before the wrap")]
+                self._report(node, wrap, "parameters are unfrozen", "the replicas drift apart", labels)
 
     def visit_Call(self, node: cst.Call) -> None:
         change = change_of(self.module, node)
@@ -155,8 +180,11 @@ class RequiresGradAfterWrap(Rule):
             return
         model, part = _model_and_part(name)
         wrap = self._made(self._wraps.around(name, node), node)
+        self._parts.append((model, part, value.value == "True", node))
         if value.value == "False" and (wrap is None or wrap.kind != "ddp"):
             self._frozen.append((model, node))
+        if value.value == "True" and wrap is None and ".module." in name and "." in name.partition(".module.")[0]:
+            self._thawed.append((name, node))
         if wrap is None or wrap.kind != "ddp" or self._wrapped_again(wrap, node):
             return
         if value.value == "True":

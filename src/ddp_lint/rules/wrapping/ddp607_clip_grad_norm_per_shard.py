@@ -3,9 +3,13 @@ from __future__ import annotations
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Edit, Fix
+from ddp_lint.launch.callers import call_sites
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import CallOnSharded, owner_of
+from ddp_lint.source.tree import parameters_of
 from ddp_lint.view.wraps import Wrap, argument
+
+_PLAIN = frozenset({"torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"})
 
 
 class ClipGradNormPerShard(CallOnSharded):
@@ -14,7 +18,8 @@ class ClipGradNormPerShard(CallOnSharded):
     ## What it does
 
     Finds `torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` where `model` is a FullyShardedDataParallel,
-    also one that another file wraps and hands over.
+    also one that another file wraps and hands over. So is a call of a parameter to which every call in the project
+    gives that function: `clip(model.parameters(), limit)` after `train(model, torch.nn.utils.clip_grad_norm_)`.
 
     ## Why it breaks
 
@@ -91,17 +96,33 @@ class ClipGradNormPerShard(CallOnSharded):
     """
 
     triggers = Triggers(
-        "clip_grad_norm_", "clip_grad_norm", "FullyShardedDataParallel", file=("torch", "FullyShardedDataParallel")
+        "clip_grad_norm_",
+        "clip_grad_norm",
+        "parameters",
+        "FullyShardedDataParallel",
+        file=("torch", "FullyShardedDataParallel"),
     )
     oracles = ("value",)
 
     kinds = ("fsdp1",)
 
     def model_of(self, node: cst.Call) -> str:
-        if self.module.qualified(node.func) not in ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"):
-            return ""
         parameters = argument(node, 0, "parameters")
-        return owner_of(parameters, "parameters") if isinstance(parameters, cst.Call) else ""
+        model = owner_of(parameters, "parameters") if isinstance(parameters, cst.Call) else ""
+        return model if model and (self.module.qualified(node.func) in _PLAIN or self._is_given(node)) else ""
+
+    def _is_given(self, node: cst.Call) -> bool:
+        """Whether what is called is a parameter of the function, to which each call in the project gives the plain
+        function."""
+        function, name = self.module.function_of(node), node.func
+        if function is None or not isinstance(name, cst.Name):
+            return False
+        own = any(each.name.value == name.value for each in parameters_of(function))
+        if not own or self.module.assignments(name):
+            return False
+        sites = call_sites(self.module, function)
+        given = [(site.facts, site.given(function, name.value)) for site in sites]
+        return bool(given) and all(value is not None and facts.qualified(value) in _PLAIN for facts, value in given)
 
     def found(self, node: cst.Call, name: str, wrap: Wrap) -> None:
         self.report(
@@ -115,6 +136,8 @@ class ClipGradNormPerShard(CallOnSharded):
 
     def _fix(self, node: cst.Call, owner: str) -> Fix | None:
         rest = node.args[1:]
+        if self.module.qualified(node.func) not in _PLAIN:
+            return None  # of a parameter the next caller may give another one
         if any(arg.star or (arg.keyword and arg.keyword.value not in ("max_norm", "norm_type")) for arg in rest):
             return None
         arguments = ", ".join(self.module.code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in rest)

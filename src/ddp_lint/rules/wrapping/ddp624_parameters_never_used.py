@@ -15,6 +15,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
+from ddp_lint.rules.wrapping.layer_drop import dropped_layers
 from ddp_lint.rules.wrapping.wrapped_classes import searched_classes, wrapped_classes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conjuncts, holding
@@ -42,7 +43,9 @@ class ParametersNeverUsed(Rule):
     Finds `self.x = nn.Linear(..)`, another layer with parameters, or `nn.Parameter(..)` in the constructor of a module
     that a file of the project wraps in DDP or gives `accelerator.prepare`, directly or as a part, if the name `x`
     occurs nowhere else; or if the methods of the class use it only under `if self.switch:`, where `switch` is a
-    parameter of the constructor that is off by default and that nothing in the project gives.
+    parameter of the constructor that is off by default and that nothing in the project gives. Finds a `forward` as well
+    that leaves layers of a list out at random (`if self.training and random.random() < self.layerdrop: continue`), if
+    the probability is known to be between 0 and 1.
 
     ## Why it breaks
 
@@ -147,6 +150,8 @@ class ParametersNeverUsed(Rule):
             or not _is_whole(project, name_of_class)
         ):
             return
+        for test, layers in dropped_layers(self.module, owner):
+            self._report_dropped(test, layers)
         for line, name in self._layers(node):
             switch = self._switch_off(node, owner, name) if self._is_read(project, name) else ""
             if switch or not self._is_read(project, name):
@@ -162,6 +167,13 @@ class ParametersNeverUsed(Rule):
             help=f"make it only `if {switch}:`"
             if switch
             else "delete it; or, if a later step uses it, pass find_unused_parameters=True",
+        )
+
+    def _report_dropped(self, test: cst.BaseExpression, layers: str) -> None:
+        self.report(
+            test,
+            f"a layer of `{layers}` that is left out gets no gradient: under DDP the next forward raises",
+            help="pass find_unused_parameters=True to DDP, or run the layer and multiply what it adds by 0",
         )
 
     # ---- what a switch keeps from being used
