@@ -26,8 +26,8 @@ from collections.abc import Callable
 from ddp_lint.cli import main as ddp_lint
 from ddp_lint.config import Settings
 from ddp_lint.engine.checking import preload
+from ddp_lint.lifetime import PREFIX
 from ddp_lint.rules.registry import declared
-from ddp_lint.verify.lifetime import PREFIX
 
 FINDING = "import torch.distributed as dist\n\nif dist.get_rank() == 0:\n    dist.barrier()\n"
 FILES = 16
