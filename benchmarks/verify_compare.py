@@ -151,7 +151,7 @@ def main() -> None:
         if re.search(given.only, f"{name}:{tool}") and (tool != "flight recorder" or given.device == "cuda")
     ]
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        rounds = [list(pool.map(lambda one: run(*one, given), todo)) for _ in range(given.repeat)]
+        rounds = [list(pool.map(lambda one: run(one[0], one[1], given), todo)) for _ in range(given.repeat)]
         for (name, tool), *same in zip(todo, *rounds, strict=True):
             told = min(same, key=lambda one: (one.status is None, one.seconds))
             ended = f"{told.seconds:.1f}" if told.status is not None else f"more than {told.seconds:.0f}"

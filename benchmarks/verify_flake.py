@@ -122,7 +122,7 @@ def interrupt(device: str, runs: int, jobs: int) -> int:
     chance = random.Random(0)
     moments = [(number, chance.uniform(0.1, _LATEST)) for number in range(runs)]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        left = [what for found in pool.map(lambda one: _interrupted(*one, device), moments) for what in found]
+        left = [what for found in pool.map(lambda one: _interrupted(one[0], one[1], device), moments) for what in found]
     left += sorted(_shared() - shared)
     print(f"interrupts: {runs} runs, {len(left)} processes or files left over", flush=True)
     for what in left:

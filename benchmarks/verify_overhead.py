@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from ddp_lint.verify.launch import run
+from ddp_lint.verify.launch import Launcher
 from ddp_lint.verify.options import Options, Watch
 from ddp_lint.verify.target import resolve
 
@@ -54,7 +54,8 @@ def bare(script: pathlib.Path, steps: int, out: pathlib.Path) -> list[float]:
 
 def traced(script: pathlib.Path, steps: int, out: pathlib.Path) -> list[float]:
     options = Options(device="cpu", arguments=(str(steps), str(out)))
-    (result,) = run(resolve(str(script), options), options, Watch())
+    with Launcher(resolve(str(script), options), options) as launcher:
+        (result,) = launcher.run(launcher.probe(), Watch())
     assert result.outcome == "completed", result.message
     return list(json.loads(out.read_text()))
 
