@@ -227,13 +227,13 @@ def test_what_the_scaffold_refuses(
     ],
 )
 def test_first_readings_make_a_rule_low(code: str, verdicts: dict[str, int], blocks_ago: int, is_refuted: bool) -> None:
-    assert (code in refuted(_read(code, verdicts, int(NEWEST) - blocks_ago))) is is_refuted
+    assert (code in refuted(_read(code, verdicts, int(NEWEST[0]) - blocks_ago))) is is_refuted
 
 
 def test_newer_readings_that_keep_the_promise_make_a_rule_shown_again() -> None:
-    before = _read("DDP708", {"true": 8, "false": 8}, int(NEWEST) - RECENT - 2)
-    assert "DDP708" not in refuted(before + _read("DDP708", {"true": 6, "false": 2}, int(NEWEST) - 1))
-    assert "DDP708" in refuted(before + _read("DDP708", {"true": 5, "false": 3}, int(NEWEST) - 1))
+    before = _read("DDP708", {"true": 8, "false": 8}, int(NEWEST[0]) - RECENT - 2)
+    assert "DDP708" not in refuted(before + _read("DDP708", {"true": 6, "false": 2}, int(NEWEST[0]) - 1))
+    assert "DDP708" in refuted(before + _read("DDP708", {"true": 5, "false": 3}, int(NEWEST[0]) - 1))
 
 
 def _read(code: str, verdicts: dict[str, int], block: int) -> list[Judgement]:

@@ -42,8 +42,9 @@ RECENT = 20
 LEAST, HARDLY = 0.55, 1 / 20
 #: Rules of which some first readings are about more than the rule says now, and the last block of those.
 NARROWED = {"DDP201": 89, "DDP250": 96, "DDP401": 92, "DDP408": 95, "DDP601": 96}
-#: The block that was read last measures the classes that were shipped then. It calibrates when the next one is read.
-NEWEST = "102"
+#: The blocks that were read last, with the classes of one calibration, measure these. They calibrate when the next one
+#: is read.
+NEWEST = ("102", "103")
 _FILES = ("head.tsv", "divergence.tsv", "readings_divergence.tsv", "readings_other.tsv")
 _NEAR = 2
 _HEAD = """\
@@ -65,13 +66,13 @@ def first_readings(studies: pathlib.Path) -> list[Judgement]:
 
 
 def calibrates(judgement: Judgement) -> bool:
-    """Whether a reading is of the half of the code bases that calibrates, and not of the newest block."""
-    return judgement.block != NEWEST and hashlib.sha256(judgement.repository.lower().encode()).digest()[0] % 2 == 0
+    """Whether a reading is of the half of the code bases that calibrates, and not of the newest blocks."""
+    return judgement.block not in NEWEST and hashlib.sha256(judgement.repository.lower().encode()).digest()[0] % 2 == 0
 
 
 def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     """The content of `knowledge/calibration.toml`: the class of each rule and kind of place that has been read."""
-    known, first = [j for j in judgements(studies) if j.block != NEWEST], first_readings(studies)
+    known, first = [j for j in judgements(studies) if j.block not in NEWEST], first_readings(studies)
     prior = _shares([j for j in known if calibrates(j)])
     doubted, low = _doubted(first), refuted(first)
     rules, places = _grouped(known)
@@ -121,7 +122,7 @@ def _by(rows: Iterable[Judgement], key: Callable[[Judgement], str]) -> dict[str,
 
 def _doubted(first: Iterable[Judgement]) -> set[str]:
     """Rules of which less than `medium` promises was not false when it was first read."""
-    rows = _by((judgement for judgement in first if judgement.block != NEWEST), lambda judgement: judgement.code)
+    rows = _by((judgement for judgement in first if judgement.block not in NEWEST), lambda judgement: judgement.code)
     return {code for code, read in rows.items() if _shares(read)[0] < PROMISES[Confidence.MEDIUM][0]}
 
 
@@ -140,7 +141,7 @@ def _is_refuted(read: Sequence[Judgement]) -> bool:
     """Whether the newest blocks of some time refuted a rule, and none since keeps what `medium` promises. What is not
     shown is not read any more: that old readings leave the newest blocks makes a rule no better."""
     low = False
-    for end in range(1, int(NEWEST) + 1):
+    for end in range(1, int(NEWEST[0]) + 1):
         window = _of_many(judgement for judgement in read if end - RECENT <= _number(judgement.block) < end)
         not_false, real = _shares(window)
         promised = not_false >= PROMISES[Confidence.MEDIUM][0]
@@ -204,7 +205,7 @@ def report(found: Iterable[Judgement]) -> Iterator[list[object]]:
     The class is the one that the rule has by default: a finding that the rule itself calls less sure counts there too.
     """
     known = list(found)
-    grouped = _grouped(judgement for judgement in known if judgement.block != NEWEST)
+    grouped = _grouped(judgement for judgement in known if judgement.block not in NEWEST)
     calibrating = {judgement for each in grouped for rows in each.values() for judgement in _that_calibrate(rows)}
     groups = collections.defaultdict[str, list[Judgement]](list)
     for judgement in known:
