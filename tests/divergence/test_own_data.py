@@ -7,6 +7,30 @@ import pytest
 from test_mismatches import check
 
 PARTING = {
+    "rounds by the rank of loops that come to one call may add up, and those of one loop do not": """
+        def step(x):
+            dist.all_reduce(x)
+
+        def phases(x, count):
+            warmup = min(dist.get_world_size() - dist.get_rank(), count)
+            for _ in range(warmup):
+                step(x)  # ?loop-count
+            for _ in range(count - warmup):
+                step(x)  # ?loop-count
+
+        def one_phase(x, count):
+            warmup = min(dist.get_world_size() - dist.get_rank(), count)
+            for _ in range(warmup):
+                step(x)  # !loop-count
+            for _ in range(count):
+                step(x)
+
+        def two_calls(x, y):
+            for _ in range(dist.get_rank()):
+                step(x)  # !loop-count
+            for _ in range(dist.get_rank()):
+                dist.broadcast(y, 0)  # !loop-count
+    """,
     "what a generator takes from the loader": """
         def proposed(choices, loader):
             while True:

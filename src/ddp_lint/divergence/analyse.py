@@ -22,7 +22,7 @@ from ddp_lint.divergence.effects import Effect, choices
 from ddp_lint.divergence.event_graph import PART, Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
 from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
-from ddp_lint.divergence.mismatches import Mismatch
+from ddp_lint.divergence.mismatches import Kind, Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
@@ -41,7 +41,7 @@ from ddp_lint.project import Asked, Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import calls_on_self, children, inside
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import FunctionNode, first_name, nested, positional, statements, walk
+from ddp_lint.source.syntax import FunctionNode, first_name, function_at, nested, positional, statements, walk
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -182,9 +182,27 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
             if first.confidence is Confidence.LOW or _tells_more(mismatch, first):
                 found[mismatch.kind, mismatch.span] = mismatch
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
-    shown = _without_choices_of_one(list(found.values()))
+    shown = _with_rounds_that_add_up(_without_choices_of_one(list(found.values())), facts)
     mismatches = one_for_each_exit(_first_of_each(_without_repeated(shown, facts)), facts)
     return Result(tuple(sorted(mismatches, key=lambda mismatch: (mismatch.span, mismatch.kind))), tuple(skipped))
+
+
+def _with_rounds_that_add_up(mismatches: list[Mismatch], facts: ModuleFacts) -> list[Mismatch]:
+    """In doubt where several loops of a function, each with a number of rounds that is computed from the rank, come to
+    the same collective: what a rank lacks in one, as the phases of a pipeline, it may do in another."""
+
+    def place(mismatch: Mismatch) -> tuple[object, ...]:
+        by_rank = mismatch.kind is Kind.LOOP and mismatch.cause == "rank" and mismatch.way
+        return (function_at(facts.tree, mismatch.span.line), mismatch.way[-1].span) if by_rank else ()
+
+    loops = collections.Counter(map(place, mismatches))
+    doubt = "other loops come to the same call: what a rank lacks in one it may do in another"
+    return [
+        dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=mismatch.doubt or doubt)
+        if place(mismatch) and loops[place(mismatch)] > 1
+        else mismatch
+        for mismatch in mismatches
+    ]
 
 
 def _tells_more(mismatch: Mismatch, first: Mismatch) -> bool:
