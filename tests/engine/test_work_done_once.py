@@ -12,7 +12,7 @@ import pytest
 
 from ddp_lint.config import Configuration, Overrides
 from ddp_lint.engine.checking import Checker
-from ddp_lint.launch import cuda, ranks, search, single_process
+from ddp_lint.launch import cuda, one_process, search, single_process
 from ddp_lint.project import Project, handed_on
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.handed_on import wrapping_functions
@@ -156,8 +156,8 @@ class _Counted:
 
 
 def test_what_a_whole_file_shows_is_searched_for_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = _Counted(ranks._ON_TPUS)
-    monkeypatch.setattr(ranks, "_ON_TPUS", counted)
+    counted = _Counted(one_process._ON_TPUS)
+    monkeypatch.setattr(one_process, "_ON_TPUS", counted)
     loads = "".join(f"    model.load_state_dict(torch.load('last{i}.pt'))\n" for i in range(20))
     head = "import torch\nfrom torch.nn.parallel import DistributedDataParallel\n\n"
     body = f"def f(model):\n    model = DistributedDataParallel(model)\n{loads}"
