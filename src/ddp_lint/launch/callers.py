@@ -58,12 +58,16 @@ class CallSite:
 
     def has_stars(self) -> bool:
         """Whether the call unpacks what it gives."""
-        return any(isinstance(a, ast.Starred) for a in self.node.args) or any(k.arg is None for k in self.node.keywords)
+        return _unpacks(self.node)
 
     def given(self, function: cst.FunctionDef | FunctionNode, name: str) -> ast.expr | None:
         """What the call gives a parameter; None when it leaves it to the default, or a star hides it."""
         places = _places_of(function)[self.bound and not _is_static(function) :]
         return argument_at(self.node, places.index(name) if name in places else len(self.node.args), name)
+
+
+def _unpacks(call: ast.Call) -> bool:
+    return any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
 
 
 def _places_of(function: cst.FunctionDef | FunctionNode) -> list[str]:
@@ -119,7 +123,7 @@ def sites_by_keyword(project: Project, function: FunctionNode, name: str) -> lis
 
 def _takes(function: FunctionNode, call: ast.Call) -> bool:
     """Whether a method can be called so, with nothing left out or too much."""
-    if any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords):
+    if _unpacks(call):
         return False
     pairs = [(each.arg, default) for each, default in defaults(function.args)][1:]
     given = {name for name, _ in pairs[: len(call.args)]} | {each.arg for each in call.keywords}
