@@ -44,7 +44,7 @@ LEAST, HARDLY = 0.55, 1 / 20
 NARROWED = {"DDP201": 89, "DDP250": 96, "DDP401": 92, "DDP408": 95, "DDP601": 96}
 #: The blocks that were read last, with the classes of one calibration, measure these. They calibrate when the next one
 #: is read.
-NEWEST = ("102", "103")
+NEWEST = ("104",)
 _FILES = ("head.tsv", "divergence.tsv", "readings_divergence.tsv", "readings_other.tsv")
 _NEAR = 2
 _HEAD = """\
