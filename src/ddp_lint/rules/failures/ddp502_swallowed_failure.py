@@ -7,6 +7,7 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
+from ddp_lint.launch.callers import calls_in_file
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.joining import spawns_inside
 from ddp_lint.launch.one_process import as_one_process
@@ -15,7 +16,7 @@ from ddp_lint.launch.ranks import has_ranks, several_ranks
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.exit_methods import EXITS, drops_each_failure
-from ddp_lint.rules.failures.failure_handling import caught, does_work, exits_with_success, only_logs
+from ddp_lint.rules.failures.failure_handling import caught, does_work, exits_with_success, is_log, only_logs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.queries import calls_in, enclosing, last_name, statements
@@ -29,10 +30,11 @@ class SwallowedFailure(Rule):
     ## What it does
 
     Finds `except Exception:` (or bare, or `BaseException`, `RuntimeError`) around the call that trains or launches
-    training, whose body only prints, logs or passes, if no later code reports the failure; also around one training
-    step in a loop of code that several ranks run; `except BaseException` that only prints; and such a handler around
-    the `yield` of a context manager, which drops the failure of every `with` block that uses it, as does an `__exit__`
-    that returns True without a look at the exception.
+    training, whose body only prints, logs or passes, if no later code reports the failure, or returns a status that
+    the only caller drops; also around one training step in a loop of code that several ranks run;
+    `except BaseException` that only prints; and such a handler around the `yield` of a context manager, which drops
+    the failure of every `with` block that uses it, as does an `__exit__` that returns True without a look at the
+    exception.
 
     ## Why it breaks
 
@@ -120,8 +122,9 @@ class SwallowedFailure(Rule):
                 if several_ranks(self.module) is not None and not self._is_around_imports(function):
                     self._report_context_manager(node, handler)
                 continue
+            unread = self._unread_status(node, handler)
             if (
-                not only_logs(handler.body)
+                not (only_logs(handler.body) or unread is not None)
                 or not self._is_broad(handler)
                 or (node.finalbody is not None and self._raises(node.finalbody))
             ):
@@ -129,7 +132,9 @@ class SwallowedFailure(Rule):
             work = next((call for call in calls_in(node.body) if does_work(self.module, call)), None)
             if work is not None and on_one_rank(self.module, node):
                 continue  # the others do not take part in it
-            if work is not None and self._ends_here(node, handler):
+            if work is not None and unread is not None:
+                self._report(handler, work, "ends with status 0", unread)
+            elif work is not None and self._ends_here(node, handler):
                 if self._spawns(work):
                     self._report_parent(handler, work)
                 else:
@@ -225,8 +230,8 @@ class SwallowedFailure(Rule):
     def _raises(self, block: cst.Finally) -> bool:
         return any(isinstance(n, cst.Raise) for n in descendants(block))
 
-    def _ends_here(self, node: cst.Try, handler: cst.ExceptHandler) -> bool:
-        """Whether the `try` is what a script or a `main` ends with: nothing after it says that a failure happened."""
+    def _ends_here(self, node: cst.CSTNode, handler: cst.ExceptHandler) -> bool:
+        """Whether a statement is what a script or a `main` ends with: nothing after it says that a failure happened."""
         function = self.module.function_of(node)
         if function is not None and function.name.value not in _ENTRIES and not _is_entry(function.name.value):
             return False
@@ -234,8 +239,8 @@ class SwallowedFailure(Rule):
             return False
         return not any(self._reports_failure(later, handler) for later in self._later(node))
 
-    def _later(self, node: cst.Try) -> Iterator[cst.CSTNode]:
-        """The statements after the `try` in its own and the enclosing blocks, up to the function."""
+    def _later(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The statements after one in its own and the enclosing blocks, up to the function."""
         below: cst.CSTNode = node
         for up in self.module.ancestors(node):
             if isinstance(up, cst.BaseSuite | cst.Module):
@@ -269,7 +274,20 @@ class SwallowedFailure(Rule):
             isinstance(a, (cst.For, cst.While)) for a in self.module.ancestors(node)
         )
 
-    def _report(self, handler: cst.ExceptHandler, work: cst.Call, what: str) -> None:
+    def _unread_status(self, node: cst.Try, handler: cst.ExceptHandler) -> cst.Call | None:
+        """The call that drops what a handler returns behind its message, ``return 1``: the only one of the function,
+        and what the script ends with."""
+        body = [*statements(handler.body)]
+        function = self.module.function_of(node)
+        last = body[-1] if body and all(map(is_log, body[:-1])) else None
+        if not isinstance(last, cst.Return) or function is None:
+            return None
+        calls = calls_in_file(self.module, function) if isinstance(last.value, (cst.Integer, cst.Name)) else ()
+        statement = self.module.parent(calls[0]) if len(calls) == 1 else None
+        return calls[0] if isinstance(statement, cst.Expr) and self._ends_here(statement, handler) else None
+
+    def _report(self, handler: cst.ExceptHandler, work: cst.Call, what: str, unread: cst.Call | None = None) -> None:
+        dropped = [(unread, "what the handler returns is dropped here")] if unread is not None else []
         kind = " or ".join(k or "any exception" for k in caught(handler))
         self.report(
             self._head(handler),
@@ -279,10 +297,10 @@ class SwallowedFailure(Rule):
                 f"when it fails on rank 1, the handler only logs it and the rank {what}; rank 0 waits in a "
                 "collective that rank 1 never enters"
             ],
-            labels=[(work, f"a failure in here ({kind}) is dropped")],
+            labels=[(work, f"a failure in here ({kind}) is dropped"), *dropped],
             help="re-raise after the message, or exit with a status other than 0",
             confidence=Confidence.MEDIUM if self._runs_on_ranks(handler) else Confidence.LOW,
-            fix=self._raise_again(handler),
+            fix=self._raise_again(handler) if unread is None else None,
         )
 
     def _spawns(self, work: cst.Call) -> bool:

@@ -4,19 +4,21 @@ import ast
 import collections
 import functools
 import itertools
+from typing import TypeGuard
 
 import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
 from ddp_lint.knowledge.tensors import layer_kind, names
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import chosen_apart, exclusive
-from ddp_lint.source.imports import dotted_ast, of_self
-from ddp_lint.source.syntax import calls_below
+from ddp_lint.source.imports import dotted_ast, last_part, of_self
+from ddp_lint.source.syntax import FunctionNode, calls_below, positional
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import without_gradient
@@ -37,8 +39,9 @@ class TwoForwardsBeforeBackward(Rule):
     ## What it does
 
     Finds two calls of the same DDP model, the first with gradients and not detached, before the `backward()` of the
-    first, when `broadcast_buffers` was left on: the two passes of a discriminator, of a siamese or contrastive loss.
-    The wrap may be in a base class, also in another file.
+    first, when `broadcast_buffers` was left on: the two passes of a discriminator, of a siamese or contrastive loss,
+    also inside a function that gets the model and returns the loss. The wrap may be in a base class, also in another
+    file.
 
     ## Why it breaks
 
@@ -140,6 +143,9 @@ class TwoForwardsBeforeBackward(Rule):
                 self._report_pending(open_calls)
                 open_calls.clear()
                 continue
+            for given in self._scored_twice(call):
+                open_calls.setdefault(given, call)
+                self._pending.setdefault(given, (call, call))
             first = open_calls.get(name)
             if first is not None and not (
                 exclusive(self.module, first, call) or chosen_apart(self.module, first, call)
@@ -153,6 +159,18 @@ class TwoForwardsBeforeBackward(Rule):
     def start(self) -> None:
         self._pending: dict[str, tuple[cst.Call, cst.Call]] = {}
         self._names: dict[cst.FunctionDef, dict[str, list[cst.Name]]] = {}
+
+    def _scored_twice(self, call: cst.Call) -> list[str]:
+        """The DDP models that a call gives to a function of the project which calls each twice, whatever else it does,
+        for what it returns: ``loss = d_loss(d, real, fake)``."""
+        names = [dotted(arg.value) for arg in call.args if arg.keyword is None and not arg.star]
+        wrapped = [name for name in names if self._is_wrapped(name, call)]
+        helper = helper_of(self.module, call) if wrapped and self._keeps_graph(call) else None
+        if helper is None or len(helper.returned) != 1 or helper.function.decorator_list:
+            return []
+        places = [each.arg for each in positional(helper.function)][helper.owner is not None :]
+        given = {name: place for name, place in zip(names, places, strict=False) if name in wrapped}
+        return [name for name, place in given.items() if _always_called(helper.function, place) > 1]
 
     def _report_pending(self, open_calls: dict[str, cst.Call]) -> None:
         for name, (first, second) in self._pending.items():
@@ -304,6 +322,20 @@ class TwoForwardsBeforeBackward(Rule):
             if canonical(project.meanings.canonical(imports.resolve(dotted_ast(inner.func)) or "")) == _DDP
         ]
         return bool(wraps) and all(_broadcasts_ast(inner) for inner in wraps)
+
+
+def _always_called(function: FunctionNode, name: str) -> int:
+    """How often a function calls a parameter for a result with gradients, outside of branches, loops and blocks."""
+    straight = [s for s in function.body if isinstance(s, (ast.Assign, ast.AnnAssign, ast.Expr, ast.Return))]
+    calls = [call for statement in straight for call in calls_below(statement)]
+    if any(last_part(call.func) in ("backward", "grad") for call in calls_below(function)):
+        return 0
+    detached = {part.value for s in straight for part in ast.walk(s) if _is_detaching(part)}
+    return sum(dotted_ast(call.func) == name and call not in detached for call in calls)
+
+
+def _is_detaching(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr in _DETACHING
 
 
 def _broadcasts(wrap: Wrap) -> bool:
