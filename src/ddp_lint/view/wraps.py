@@ -404,6 +404,30 @@ class Wraps:
                 orders += [self.follows(b, a) for a in first for b in second if not exclusive(self._module, a, b)]
         return bool(orders) and all(orders)
 
+    def is_constructed_first(self, at: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether the constructor always comes to `at`, and another method of the class, which the constructor does
+        not lead to, wraps an attribute: that one runs on the object that is made."""
+        here, there = self._module.function_of(at), self._module.function_of(wrap.call)
+        owner = self._module.class_of(at)
+        if here is None or there is None or here is there or owner is None or not is_init(here):
+            return False
+        if owner is not self._module.class_of(wrap.call) or not wrap.inner.startswith("self."):
+            return False
+        if not any(
+            self._module.parent(up) is here.body
+            for up in self._module.ancestors(at)
+            if isinstance(up, cst.SimpleStatementLine)
+        ):
+            return False
+        methods = {each.name.value: each for each in owner.body.body if isinstance(each, cst.FunctionDef)}
+        left, reached = [here], {here.name.value}
+        while left:
+            named = {dotted(n) for n in descendants(left.pop().body) if isinstance(n, cst.Attribute)}
+            new = {name for name in methods if f"self.{name}" in named} - reached
+            reached |= new
+            left += [methods[name] for name in new]
+        return methods.get(there.name.value) is there and there.name.value not in reached
+
     def follows(self, later: cst.CSTNode, earlier: cst.CSTNode) -> bool:
         """Whether `later` is behind `earlier` in the source."""
         return self._module.order[later] > self._module.order[earlier]

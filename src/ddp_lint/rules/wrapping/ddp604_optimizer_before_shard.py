@@ -8,6 +8,7 @@ from ddp_lint.findings import Applicability, Fix
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.optimizers import made_in, makes_optimizer, models_of
+from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false
 from ddp_lint.source.tree import descendants
 from ddp_lint.view.edits import move_below
@@ -33,7 +34,7 @@ class OptimizerBeforeShard(Rule):
 
     Finds an optimizer that takes `model.parameters()` before `fully_shard(model)`, or before `FSDP(model)` without
     `use_orig_params=True`, in the same function or in a method of the class that the function calls afterwards, or
-    that another method calls below it.
+    that another method calls below it; or in the constructor of a class that steps it, where another method shards.
     Functions of the project that build the optimizer, also together with the model, or shard the model, count as what
     they do.
 
@@ -127,7 +128,8 @@ class OptimizerBeforeShard(Rule):
             return
         for wrap in (wrap for model in sorted(models_of(self.module, node)) for wrap in self._replacing.get(model, ())):
             wraps = self.module.wraps
-            if wraps.before(node, wrap) or wraps.leads_to(node, wrap) or wraps.is_called_first(node, wrap):
+            first = wraps.before(node, wrap) or wraps.leads_to(node, wrap) or wraps.is_called_first(node, wrap)
+            if first or (wraps.is_constructed_first(node, wrap) and self._is_kept(node, wrap)):
                 if self._rebuilt(node, wrap):
                     return
                 made = made_in(self.module, node)
@@ -162,6 +164,44 @@ class OptimizerBeforeShard(Rule):
             for other in descendants(self.module.tree)
             if isinstance(other, cst.Call)
         )
+
+    def _is_kept(self, node: cst.Call, wrap: Wrap) -> bool:
+        """Whether the class steps the optimizer that it makes, and neither it nor the model becomes another one: both
+        are set once, and the optimizer is given to nothing that could fill it anew."""
+        name, owner = assigned_name(self.module, node), self.module.class_of(node)
+        if not name.startswith("self.") or owner is None:
+            return False
+        nodes = list(descendants(owner.body))
+        stored = [
+            (dotted(part), each)
+            for each in nodes
+            if isinstance(each, cst.Assign)
+            for target in each.targets
+            for part in (
+                [e.value for e in target.target.elements] if isinstance(target.target, cst.Tuple) else [target.target]
+            )
+        ]
+        own = [each for stored_name, each in stored if stored_name == name]
+        models = [
+            each
+            for stored_name, each in stored
+            if stored_name == wrap.inner and self.module.function_of(each) is not self.module.function_of(node)
+        ]
+        if len(own) != 1 or any(each.value is not wrap.call for each in models):
+            return False
+        if any(isinstance(each, cst.Attribute) and dotted(each) == f"{name}.param_groups" for each in nodes):
+            return False
+        if any(isinstance(each, cst.Attribute) and dotted(each) == f"{name}.add_param_group" for each in nodes):
+            return False
+        calls = [each for each in nodes if isinstance(each, cst.Call)]
+        there = self.module.function_of(wrap.call)
+        given = any(
+            dotted(arg.value) in (name, "self")
+            for call in calls
+            if self.module.function_of(call) is there
+            for arg in call.args
+        )
+        return not given and any(dotted(call.func) == f"{name}.step" for call in calls)
 
     def _is_behind_call(self, node: cst.Call, other: cst.Call, wrap: Wrap) -> bool:
         """Whether `other` is behind the call of the method that wraps, and `node` before it."""
