@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -171,40 +172,31 @@ class OptimizerBeforeShard(Rule):
         name, owner = assigned_name(self.module, node), self.module.class_of(node)
         if not name.startswith("self.") or owner is None:
             return False
+        here, there = self.module.function_of(node), self.module.function_of(wrap.call)
         nodes = list(descendants(owner.body))
-        stored = [
-            (dotted(part), each)
-            for each in nodes
-            if isinstance(each, cst.Assign)
-            for target in each.targets
-            for part in (
-                [e.value for e in target.target.elements] if isinstance(target.target, cst.Tuple) else [target.target]
-            )
-        ]
-        own = [each for stored_name, each in stored if stored_name == name]
-        models = [
-            each
-            for stored_name, each in stored
-            if stored_name == wrap.inner and self.module.function_of(each) is not self.module.function_of(node)
-        ]
-        if len(own) != 1 or any(each.value is not wrap.call for each in models):
+        read = {dotted(each) for each in nodes if isinstance(each, cst.Attribute)}
+        if not read.isdisjoint((f"{name}.param_groups", f"{name}.add_param_group")):
             return False
-        if any(isinstance(each, cst.Attribute) and dotted(each) == f"{name}.param_groups" for each in nodes):
-            return False
-        if any(isinstance(each, cst.Attribute) and dotted(each) == f"{name}.add_param_group" for each in nodes):
+        stored = list(_stored(nodes))
+        models = (each for part, each in stored if part == wrap.inner and self.module.function_of(each) is not here)
+        if [part for part, _ in stored].count(name) != 1 or any(each.value is not wrap.call for each in models):
             return False
         calls = [each for each in nodes if isinstance(each, cst.Call)]
-        there = self.module.function_of(wrap.call)
-        given = any(
-            dotted(arg.value) in (name, "self")
-            for call in calls
-            if self.module.function_of(call) is there
-            for arg in call.args
-        )
-        return not given and any(dotted(call.func) == f"{name}.step" for call in calls)
+        handed = (arg for call in calls if self.module.function_of(call) is there for arg in call.args)
+        if any(dotted(arg.value) in (name, "self") for arg in handed):
+            return False
+        return any(dotted(call.func) == f"{name}.step" for call in calls)
 
     def _is_behind_call(self, node: cst.Call, other: cst.Call, wrap: Wrap) -> bool:
         """Whether `other` is behind the call of the method that wraps, and `node` before it."""
         wraps = self.module.wraps
         together = self.module.function_of(other) is self.module.function_of(node)
         return together and wraps.leads_to(node, wrap) and not wraps.leads_to(other, wrap)
+
+
+def _stored(nodes: Iterable[cst.CSTNode]) -> Iterator[tuple[str, cst.Assign]]:
+    """What assignments set, also as parts of a tuple, each with its assignment."""
+    for node in (each for each in nodes if isinstance(each, cst.Assign)):
+        for whole in (target.target for target in node.targets):
+            for part in (each.value for each in whole.elements) if isinstance(whole, cst.Tuple) else (whole,):
+                yield dotted(part), node
