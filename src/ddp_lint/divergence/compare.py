@@ -20,6 +20,8 @@ from ddp_lint.divergence.event_graph import (
     Loop,
     Node,
     Projection,
+    reached_from,
+    ways,
 )
 from ddp_lint.divergence.groups import Group, holds_all_of, leaves_alone
 from ddp_lint.divergence.values import Bound, Condition, Variation, alone_in, comparison, equality, implied
@@ -251,18 +253,10 @@ class Comparison:
             if varies is None or varies.cause != "rank" or self._projection.diverges(varies):
                 continue
             assert isinstance(node, Choice)
-            yes, no = self._below(node.yes), self._below(node.no)
+            yes, no = reached_from(node.yes), reached_from(node.no)
             only = [arm for arm in (yes - no, no - yes) if any(self._is_event(number) for number in arm)]
             found |= set().union(*only) if len(only) > 1 else set()
         return found
-
-    def _below(self, start: Node) -> set[int]:
-        stack, seen = [start], {start.number}
-        while stack:
-            ways = [way for way, _ in self._ways(stack.pop()) if way.number not in seen]
-            seen.update(way.number for way in ways)
-            stack += ways
-        return seen
 
     def _is_event(self, number: int) -> bool:
         node = self._graph.nodes[number]
@@ -310,23 +304,14 @@ class Comparison:
             node = stack.pop()
             if node is choice:
                 return True
-            ways = [way for way, _ in self._ways(node) if node.number not in same]
-            stack += [way for way in ways if way.number not in seen]
-            seen.update(way.number for way in ways)
+            onward = ways(node) if node.number not in same else ()
+            stack += [way for way in onward if way.number not in seen]
+            seen.update(way.number for way in onward)
         return False
 
     def _reached(self, start: Node, world: int) -> set[int]:
         """Numbers of the nodes that a rank of this world can reach."""
-        reached = {start.number}
-        for node in reversed(self._graph.nodes):
-            if node.number not in reached:
-                continue
-            truth = self._projection.truth(node.condition, world) if isinstance(node, Choice) else None
-            if isinstance(node, Choice) and isinstance(truth, bool):
-                reached.add((node.yes if truth else node.no).number)
-            else:
-                reached.update(child.number for child, _ in self._ways(node))
-        return reached
+        return reached_from(start, functools.partial(self._projection.truth, world=world))
 
     def _assumed(self, start: Node) -> dict[int, dict[Hashable, bool]]:
         """The shared choices that every way to a node has made and that can still decide something; nothing for a node
@@ -364,16 +349,11 @@ class Comparison:
         )
 
     def _ways(self, node: Node) -> list[tuple[Node, dict[Hashable, bool]]]:
-        if isinstance(node, EventNode):
-            return [(node.after, {})]
-        if isinstance(node, Loop):
-            return [(node.body, {}), (node.after, {})]
-        if isinstance(node, Choice):
-            if node.condition.varies is not None:
-                return [(node.yes, {}), (node.no, {})]
+        """The nodes that one leads to, each with the shared choice that is made on the way."""
+        if isinstance(node, Choice) and node.condition.varies is None:
             key = self._projection.truth(node.condition, 0)
             return [(node.yes, {key: True}), (node.no, {key: False})]
-        return []
+        return [(way, {}) for way in ways(node)]
 
     def of_rounds(self, start: Node) -> Iterator[Difference]:
         """Loops with events that ranks go round a different number of times."""
@@ -519,7 +499,7 @@ class Comparison:
         found: list[int] = []
         for node in self._graph.nodes:
             union = 0
-            for child, _ in self._ways(node):
+            for child in ways(node):
                 union |= found[child.number]
             if isinstance(node, Choice) and (node.condition.open or node.condition.varies is None):
                 key = self._projection.truth(node.condition, 0)
@@ -616,7 +596,7 @@ class Comparison:
                 found.append(node)
                 stack.append(node.after)
             else:
-                stack += [child for child, _ in self._ways(node)]
+                stack += ways(node)
         if len(found) > 1 and sum(map(self._has_events, found)) > 1:
             return []
         return found
@@ -644,7 +624,7 @@ class Comparison:
             inner = self._projection.loop_of(node) if isinstance(node, End) else None
             if inner is not None and inner is not loop:
                 stack.append((inner.after, emitted))
-            stack.extend((child, emitted) for child, _ in self._ways(node))
+            stack.extend((child, emitted) for child in ways(node))
         return False
 
     @staticmethod
@@ -796,8 +776,7 @@ class Comparison:
                 doomed.append(node.what == "error")
             elif isinstance(node, Choice):
                 truth = self._projection.truth(node.condition, world) if world is not None else None
-                ways = (node.yes, node.no) if not isinstance(truth, bool) else (node.yes if truth else node.no,)
-                doomed.append(all(doomed[way.number] for way in ways))
+                doomed.append(all(doomed[way.number] for way in ways(node, truth)))
             else:
                 waits = isinstance(node, EventNode) and self._projection.holds(node.event)
                 # Of a loop it is only known for a rank of this world that it may wait in it.

@@ -171,6 +171,26 @@ Node = End | EventNode | Choice | Loop
 N = TypeVar("N", End, EventNode, Choice, Loop)
 
 
+def ways(node: Node, outcome: object = None) -> tuple[Node, ...]:
+    """The nodes that one leads to; `outcome`: of the choice that it is, where that is known to be True or False."""
+    if isinstance(node, Choice):
+        return (node.yes if outcome else node.no,) if isinstance(outcome, bool) else (node.yes, node.no)
+    if isinstance(node, Loop):
+        return (node.body, node.after)
+    return (node.after,) if isinstance(node, EventNode) else ()
+
+
+def reached_from(start: Node, outcome: Callable[[Condition], object] = lambda _: None) -> set[int]:
+    """The numbers of the nodes to which a way leads from one, with itself. `outcome`: what a choice comes to."""
+    left, seen = [start], {start.number}
+    while left:
+        node = left.pop()
+        found = ways(node, outcome(node.condition) if isinstance(node, Choice) else None)
+        left += [way for way in found if way.number not in seen]
+        seen.update(way.number for way in found)
+    return seen
+
+
 class EventGraph:
     """The nodes of one graph, in the order they were made: what follows comes before what it follows."""
 

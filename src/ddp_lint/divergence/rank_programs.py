@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import Final
 
 from ddp_lint.divergence import worlds
-from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Loop
+from ddp_lint.divergence.event_graph import Choice, EventGraph, EventNode, Loop, ways
 from ddp_lint.findings import Span
 
 
@@ -64,14 +64,8 @@ def _reached(graph: EventGraph, world: int) -> list[_Reached]:
     """What a rank of this world comes to from each node; a node comes after those that it leads to."""
     found: list[_Reached] = []
     for node in graph.nodes:
-        if isinstance(node, Choice):
-            truth = node.condition.truths[world] if not node.condition.open else None
-            ways = [node.yes, node.no] if not isinstance(truth, bool) else [node.yes if truth else node.no]
-        elif isinstance(node, Loop):
-            ways = [node.body, node.after]
-        else:
-            ways = [node.after] if isinstance(node, EventNode) else []
-        come = [found[way.number] for way in ways]
+        outcome = node.condition.outcome(world) if isinstance(node, Choice) else None
+        come = [found[way.number] for way in ways(node, outcome)]
         here = come[0] if come else _NOTHING
         for other in come[1:]:
             if other is not here:

@@ -129,6 +129,10 @@ class Condition:
     varies: Variation | None = None
     open: bool = False
 
+    def outcome(self, world: int) -> bool | Hashable | None:
+        """What it comes to in a world; None where each of its ranks decides for itself."""
+        return None if self.open else self.truths[world]
+
     @property
     def caught(self) -> bool:
         """Whether it is that a handler has caught an exception."""
@@ -175,8 +179,8 @@ class Test:
     def truth(self, world: int) -> bool | None:
         """True or False where all ranks of the world must choose so, None where it is open."""
         if self.atom is not None:
-            truth = self.atom.truths[world]
-            return truth if isinstance(truth, bool) and not self.atom.open else None
+            truth = self.atom.outcome(world)
+            return truth if isinstance(truth, bool) else None
         if self.op == "not":
             inner = self.parts[0].truth(world)
             return None if inner is None else not inner

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from ddp_lint.divergence import file_race, worlds
@@ -15,13 +17,13 @@ from ddp_lint.divergence.event_graph import (
     Event,
     EventGraph,
     EventNode,
-    Loop,
     Node,
     as_written,
+    reached_from,
 )
 from ddp_lint.divergence.groups import OF_MACHINES, shown
 from ddp_lint.divergence.mismatches import Kind, Mismatch
-from ddp_lint.divergence.values import Component, Known, Value, Variation, asks_for_shards
+from ddp_lint.divergence.values import Component, Condition, Known, Value, Variation, asks_for_shards
 from ddp_lint.findings import Confidence, Label, RankTrace, Span
 from ddp_lint.knowledge.communication import LEARNING_RATE
 
@@ -307,12 +309,12 @@ def _chosen(side: Side, fork: Step) -> bool | None:
 def wrong_arguments(graph: EventGraph, start: Node) -> Iterator[Mismatch]:
     """Collectives whose root, reduce operation or shape is another one on every rank: ``broadcast(x, src=rank)``."""
     paired = {way for node in graph.nodes if isinstance(node, Choice) for way in _alternatives(node)}
-    alone = _of_one_world(graph, start)
+    alone = functools.cache(lambda: _of_one_world(start))
     for node in graph.nodes:
         if not isinstance(node, EventNode) or node.event.streams or node in paired:
             continue
         own = node.event.uneven is not None and node.event.uneven.call_depth == len(node.event.chain)
-        if own and node.event.uneven is not None and node.number not in alone:
+        if own and node.event.uneven is not None and node.number not in alone():
             yield _uneven_payload(node.event, node.event.uneven)
         if not node.event.chain:
             if node.event.decided is not None:
@@ -324,23 +326,11 @@ def wrong_arguments(graph: EventGraph, start: Node) -> Iterator[Mismatch]:
                     yield from _wrong_argument(node.event, value, reason)
 
 
-def _of_one_world(graph: EventGraph, start: Node) -> frozenset[int]:
+def _of_one_world(start: Node) -> frozenset[int]:
     """The nodes that one of the worlds alone comes to: what the others pass they do in calls of their own."""
-    coming = [0] * len(graph.nodes)
-    coming[start.number] = everyone = (1 << worlds.COUNT) - 1
-    for node in reversed(graph.nodes):  # a node comes after those that it leads to
-        here = coming[node.number]
-        if isinstance(node, Choice):
-            yes, no = everyone, everyone
-            for world, truth in enumerate(node.condition.truths if not node.condition.open else ()):
-                yes &= ~(1 << world) if truth is False else everyone
-                no &= ~(1 << world) if truth is True else everyone
-            coming[node.yes.number] |= here & yes
-            coming[node.no.number] |= here & no
-        elif isinstance(node, (EventNode, Loop)):
-            for way in (node.body, node.after) if isinstance(node, Loop) else (node.after,):
-                coming[way.number] |= here
-    return frozenset(number for number, bits in enumerate(coming) if bits.bit_count() == 1)
+    outcomes = (functools.partial(Condition.outcome, world=world) for world in range(worlds.COUNT))
+    coming = collections.Counter(number for outcome in outcomes for number in reached_from(start, outcome))
+    return frozenset(number for number, count in coming.items() if count == 1)
 
 
 def _uneven_payload(event: Event, varies: Variation) -> Mismatch:
