@@ -100,16 +100,6 @@ def literals_yielded(node: ast.AST) -> tuple[bool, ...]:
     return tuple(all(isinstance(part, ast.Constant) for part in parts) for parts in zip(*tuples, strict=True))
 
 
-def is_positive(default: ast.expr | None) -> bool:
-    """`rank: int = 8` is the rank of a matrix."""
-    return (
-        isinstance(default, ast.Constant)
-        and isinstance(default.value, int)
-        and default.value > 0
-        and default.value is not True
-    )
-
-
 def is_flag(parameter: ast.arg, default: ast.expr | None) -> bool:
     """Is it a Boolean, by its annotation, its default or its name: ``is_main``?"""
     by_default = isinstance(default, ast.Constant) and isinstance(default.value, bool)
@@ -224,7 +214,7 @@ _MAKERS: Final = frozenset({"empty", "ones", "rand", "randn", "zeros"})
 
 
 @kept_by_node(4096)
-def sizes_in(constructor: Definition) -> frozenset[str]:
+def _sizes_in(constructor: Definition) -> frozenset[str]:
     """The names that a constructor makes parameters of: ``nn.Linear(n, rank)``, ``nn.Parameter(zeros(rank, n))``."""
     found: set[str] = set()
     for call in (node for node in inside(constructor) if isinstance(node, ast.Call)):
@@ -234,6 +224,23 @@ def sizes_in(constructor: Definition) -> frozenset[str]:
         elements = (part for maker in makers for given in maker.args for part in _elements(given))
         found |= {part.id for part in elements if isinstance(part, ast.Name)}
     return frozenset(found)
+
+
+def _is_positive(default: ast.expr | None) -> bool:
+    """`rank: int = 8` is the rank of a matrix."""
+    return (
+        isinstance(default, ast.Constant)
+        and isinstance(default.value, int)
+        and default.value > 0
+        and default.value is not True
+    )
+
+
+def is_rank_of_matrix(function: Definition, name: str) -> bool:
+    """Is a parameter the rank of a matrix, by its default or by the parameters that a constructor makes of it?"""
+    if _is_positive(defaults_of(function).get(name)):
+        return True
+    return getattr(function, "name", "") == "__init__" and name in _sizes_in(function)
 
 
 def _elements(given: ast.expr) -> list[ast.expr]:

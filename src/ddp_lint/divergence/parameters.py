@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import references as ref
 from ddp_lint.divergence.arguments import Arguments
-from ddp_lint.divergence.definitions import defaults_of, documented, is_flag, is_positive, sizes_in
+from ddp_lint.divergence.definitions import defaults_of, documented, is_flag, is_rank_of_matrix
 from ddp_lint.divergence.expressions import evaluate
 from ddp_lint.divergence.frame import Evaluation, Frame, entering, reference_of, span_of
 from ddp_lint.divergence.groups import named, names_group
@@ -158,7 +158,7 @@ def _default(summaries: Evaluation, function: FunctionRef, default: ast.expr) ->
 def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heuristic: bool) -> Value:
     """A parameter that no caller is known for: its class by annotation; what its name says."""
     frame = Frame(summaries, function.facts, function.node)
-    if heuristic and not _is_size(function.node, parameter):
+    if heuristic and not is_rank_of_matrix(function.node, parameter.arg):
         ranked = frame.named_rank("name", parameter.arg, parameter)
         if ranked is None and _is_number_of_process(summaries.linker, function, parameter):
             ranked = frame.rank_value(_NUMBER_OF_PROCESS, parameter)
@@ -183,13 +183,6 @@ def unseen(summaries: Evaluation, function: FunctionRef, parameter: ast.arg, heu
         guess = known().guessed_type(parameter.arg)
         of = ref.Instance(guess, guessed=True) if guess else None
     return unknown(("parameter", parameter.arg), of)
-
-
-def _is_size(function: Definition, parameter: ast.arg) -> bool:
-    """Is it the rank of a matrix, by its default or by the parameters that a constructor makes of it?"""
-    if is_positive(defaults_of(function).get(parameter.arg)):
-        return True
-    return getattr(function, "name", "") == "__init__" and parameter.arg in sizes_in(function)
 
 
 def _counts_ranks(function: FunctionRef, parameter: ast.arg) -> bool:

@@ -19,13 +19,12 @@ from ddp_lint.divergence.definitions import (
     entering,
     handing_over,
     is_flag,
-    is_positive,
+    is_rank_of_matrix,
     keyed_by_batches,
     rebinders_in,
     rebound_in,
     remade_in,
     set_in_body,
-    sizes_in,
     stores_of,
 )
 from ddp_lint.divergence.event_graph import CONFIDENCES
@@ -298,8 +297,7 @@ class Variables:
         for owner in self._summaries.linker.linearised(of)[0]:
             for method, value in stores_of(owner.node, name):
                 taken = value.id if isinstance(value, ast.Name) else ""
-                sized = is_positive(defaults_of(method).get(taken)) or taken in sizes_in(method)
-                return method.name == "__init__" and sized
+                return method.name == "__init__" and is_rank_of_matrix(method, taken)
         return False
 
     def _assigned_to(self, of: ClassRef, name: str) -> Value | None:
