@@ -257,6 +257,18 @@ def all_packages() -> frozenset[str]:
 
 
 @functools.cache
+def wrapping_methods() -> Mapping[str, WrappingMethod]:
+    """The methods that wrap what they are given, each with what is known of it: ``accelerator.prepare(model)``."""
+    return {name: entry for entry in every(lambda each: each.wrapping_method) for name in entry.names}
+
+
+@functools.cache
+def called_to_wrap() -> frozenset[str]:
+    """What calls of these name."""
+    return frozenset(name.rpartition(".")[2] for name in wrapping_methods())
+
+
+@functools.cache
 def bases() -> Mapping[str, tuple[str, ...]]:
     """Class of a framework to the classes that it inherits from."""
     return {name: above for framework in frameworks() for name, above in framework.bases.items()}

@@ -35,13 +35,10 @@ _TOGETHER = frozenset(
         "gather", "gather_object",
     )
 )  # fmt: skip
-#: Methods of frameworks that wrap models: ``accelerator.prepare(model)``.
-_PREPARING = frozenset(name for entry in frameworks.every(lambda each: each.wrapping_method) for name in entry.names)
-_PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in _PREPARING)
 #: Classes whose objects join the ranks when they are made, and prepare models.
 _JOINING = frozenset(
     owner
-    for owner in (name.rpartition(".")[0] for name in _PREPARING)
+    for owner in (name.rpartition(".")[0] for name in frameworks.wrapping_methods())
     if owner.rpartition(".")[2] in frameworks.every(lambda each: each.launch.starts)
 )
 #: What a file holds that shows anything here, apart from what it is followed into: for the triggers of rules.
@@ -52,7 +49,7 @@ WORDS = (
     "fully_shard",
     "get_rank",
     *(name.rpartition(".")[2] for name in sorted(_TOGETHER)),
-    *sorted(_PREPARING_METHODS),
+    *sorted(frameworks.called_to_wrap()),
     *sorted(name.rpartition(".")[2] for name in _JOINING),
 )
 
@@ -101,7 +98,9 @@ class ShownInFile:
             shows = self._called_beside_training(function)
         if shows is not None and not on_one_rank(self.module, shows):
             # Who prepares the models is the program.
-            return Shown(shows, surely=False, open=frozenset() if called(shows) in _PREPARING_METHODS else given)
+            return Shown(
+                shows, surely=False, open=frozenset() if called(shows) in frameworks.called_to_wrap() else given
+            )
         if backward is not None:
             return Shown(backward, open=given)
         joined = self._joins_by_function(calls)
@@ -136,7 +135,7 @@ class ShownInFile:
             return argument(call, None, "group") is None
         if name == _ASKS_FOR_RANK:
             return True
-        return called(call) in _PREPARING_METHODS and self.module.callee(call) in _PREPARING
+        return called(call) in frameworks.called_to_wrap() and self.module.callee(call) in frameworks.wrapping_methods()
 
     def _backward(self, calls: list[cst.Call]) -> cst.Call | None:
         """The backward of a function that trains, in a file that several ranks run."""

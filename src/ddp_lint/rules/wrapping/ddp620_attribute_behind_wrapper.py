@@ -17,7 +17,7 @@ from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.preparing import PREPARING, prepares
+from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms, conditions, exclusive, ruled_out
@@ -29,7 +29,6 @@ from ddp_lint.view.wraps import argument, is_init
 
 _TABLE = table("wrappers")
 _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
-_PREPARING_METHODS = frozenset(name.rpartition(".")[2] for name in PREPARING)
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _KEPT = frameworks.every(lambda each: each.kept_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
@@ -179,12 +178,14 @@ class AttributeBehindWrapper(Rule):
         "DistributedDataParallel",
         "module",
         "unwrap_model",
-        *(name.rpartition(".")[2] for name in PREPARING),
+        *sorted(frameworks.called_to_wrap()),
         *(method for entry in _GIVEN for method in entry.methods),
         *(name for entry in _KEPT for name in entry.found_by),
         file=(
             "DistributedDataParallel",
-            *sorted({part for name in PREPARING for part in (name.split(".")[0], name.split(".")[-2])}),
+            *sorted(
+                {part for name in frameworks.wrapping_methods() for part in (name.split(".")[0], name.split(".")[-2])}
+            ),
             *sorted({name.rpartition(".")[2] for entry in _GIVEN for name in entry.classes}),
             *sorted({name.rpartition(".")[2] for entry in _KEPT for name in entry.classes}),
         ),
@@ -212,7 +213,7 @@ class AttributeBehindWrapper(Rule):
                 self._taken_out.setdefault(wrapper, []).append(inner.value)
         calls = [call for call in self.module.of_type(cst.Call) if isinstance(call.func, cst.Attribute) and call.args]
         unwraps = [call for call in calls if called(call) == "unwrap_model" and dotted(call.args[0].value)]
-        may_prepare = (call for call in calls if unwraps and called(call) in _PREPARING_METHODS)
+        may_prepare = (call for call in calls if unwraps and called(call) in frameworks.called_to_wrap())
         preparing = [call for call in may_prepare if self._prepares(call)] if not self.module.file.is_test else []
         for call in unwraps if preparing else ():
             if not self._leaves_out(preparing, call):

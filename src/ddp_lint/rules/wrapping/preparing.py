@@ -13,9 +13,6 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted
 from ddp_lint.view import Module
 
-#: The names of such methods, each with what is known of it.
-PREPARING = {name: entry for entry in frameworks.every(lambda each: each.wrapping_method) for name in entry.names}
-
 #: Settings of a launcher under which what a framework wraps is no DDP.
 _FORWARDING = frozenset({"DEEPSPEED", "FSDP", "MEGATRON_LM"})
 
@@ -26,10 +23,10 @@ def prepares(module: Module, call: cst.Call) -> bool:
     method = bound[0] if len(bound) == 1 else call.func  # ``prepare = accelerator.prepare``
     receiver, _, name = dotted(method).rpartition(".")
     owner = _known_as().get(receiver.rpartition(".")[2].lstrip("_"), "")
-    made = module.callee(call)
+    made, methods = module.callee(call), frameworks.wrapping_methods()
     if method is not call.func and isinstance(method, cst.Attribute):
         made = f"{module.constructed_by(method.value)}.{name}"
-    entry = PREPARING.get(made) or PREPARING.get(f"{owner}.{name}")
+    entry = methods.get(made) or methods.get(f"{owner}.{name}")
     if entry is None or any(word in module.file.code for word in entry.unless):
         return False
     return module.project is None or module.facts is None or not forwards_attributes(module.project, module.facts)

@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
+from ddp_lint.knowledge import frameworks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.project.handed_on import Given, given_by
-from ddp_lint.rules.wrapping.preparing import PREPARING, forwards_attributes
+from ddp_lint.rules.wrapping.preparing import forwards_attributes
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, walk
 from ddp_lint.tensors.classes import is_module_class
@@ -88,7 +89,7 @@ def _given_to_ddp(project: Project) -> Iterator[tuple[str, bool]]:
 
 def _preparing_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
     """The calls by which a framework wraps what they get in plain DDP: ``accelerator.prepare(model, optimizer)``."""
-    for name, entry in PREPARING.items():
+    for name, entry in frameworks.wrapping_methods().items():
         of, _, method = name.rpartition(".")
         for path in project.contents.holding(f"{method}("):
             facts = project.modules.facts_of(path)
