@@ -102,15 +102,13 @@ def _texts(project: Project, names: str, folders: tuple[str, ...]) -> list[str]:
 
 def _limits(text: str, package: str) -> bool:
     """Whether a file of requirements says anything of the version of a package."""
-    named = rf"""(?<![\w./-]){_word(package)}(?:\[[^\]\n]*\])?["']?\s*[<>=~]"""
-    return re.search(named, text, re.IGNORECASE) is not None
+    return re.search(_required_as(package) + "[<>=~]", text, re.IGNORECASE) is not None
 
 
 def _pins(text: str, package: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     """How a file of requirements limits a package, and at which version: ``torch>=1.8,<2.0`` as ``<`` and 2, 0."""
     pins = re.finditer(
-        rf"""(?<![\w./-]){_word(package)}(?:\[[^\]\n]*\])?["']?\s*(?:>=?[^<,\n]*,\s*)?"""
-        r"""(?P<how>={1,3}|<=?|~=)\s*["']?(?P<number>\d+(?:\.\d+)*)""",
+        _required_as(package) + r"""(?:>=?[^<,\n]*,\s*)?(?P<how>={1,3}|<=?|~=)\s*["']?(?P<number>\d+(?:\.\d+)*)""",
         text,
         re.IGNORECASE,
     )
@@ -120,7 +118,7 @@ def _pins(text: str, package: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _named_versions(text: str, package: str) -> Iterator[tuple[int, ...]]:
     """The versions of a package that a page names: not ``1.8+``, ``>=1.8``, ``1.8 or later``, ``1.8 - 2.1``."""
     named = re.finditer(
-        rf"""(?<![\w./-]){_word(package)}[*_`"')\]]*(?: version)?:? ?(?:={{1,2}} ?)?\(?v?(?P<number>\d+(?:\.\d+)+)"""
+        rf"""{_word(package)}[*_`"')\]]*(?: version)?:? ?(?:={{1,2}} ?)?\(?v?(?P<number>\d+(?:\.\d+)+)"""
         r"""(?![\w.]|\+(?!cu|cpu)|[*_`"')\]]* ?(?:or|and|and up|to|-|~|<|<=|>|>=|/)(?![\w]))""",
         text,
         re.IGNORECASE,
@@ -128,8 +126,13 @@ def _named_versions(text: str, package: str) -> Iterator[tuple[int, ...]]:
     return (_numbers(name["number"]) for name in named)
 
 
+def _required_as(package: str) -> str:
+    """A package in a file of requirements, up to what limits it: ``torch[extra] ``."""
+    return rf"""{_word(package)}(?:\[[^\]\n]*\])?["']?\s*"""
+
+
 def _word(package: str) -> str:
-    return _NAMES_OF.get(package, re.escape(package).replace("_", "[-_.]"))
+    return r"(?<![\w./-])" + _NAMES_OF.get(package, re.escape(package).replace("_", "[-_.]"))
 
 
 def _is_older(how: str, pinned: tuple[int, ...], version: tuple[int, ...]) -> bool:
