@@ -41,7 +41,7 @@ RECENT = 20
 #: Less than that not false, or real, when it was first read there, makes a rule `low`.
 LEAST, HARDLY = 0.55, 1 / 20
 #: Rules of which some first readings are about more than the rule says now, and the last block of those.
-NARROWED = {"DDP201": 89, "DDP250": 96, "DDP401": 92, "DDP408": 95, "DDP601": 96}
+NARROWED = {"DDP201": 89, "DDP206": 104, "DDP250": 96, "DDP401": 92, "DDP408": 95, "DDP601": 96}
 #: The blocks that were read last, with the classes of one calibration, measure these. They calibrate when the next one
 #: is read.
 NEWEST = ("104",)

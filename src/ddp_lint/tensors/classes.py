@@ -291,25 +291,27 @@ class ModuleClasses:
             if isinstance(method, ast.FunctionDef)
         )
 
-    def has_buffers(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
+    def has_buffers(self, cls: ModuleClass, seen: frozenset[str] = frozenset(), *, running: bool = False) -> bool:
         """Whether a module surely has buffers: it makes them, or a part that has some, under no condition, or in both
-        arms of one."""
+        arms of one. With `running` only running statistics count, which backward surely reads."""
         if cls.name in seen:
             return False
         seen |= {cls.name}
         return any(
-            self._body_makes_buffers(method.body, each.facts, seen)
+            self._body_makes_buffers(method.body, each.facts, seen, running)
             for each in cls.lineage
             for method in each.node.body
             if isinstance(method, ast.FunctionDef) and method.name == "__init__"
         )
 
-    def _body_makes_buffers(self, body: list[ast.stmt], facts: ModuleFacts, seen: frozenset[str]) -> bool:
+    def _body_makes_buffers(
+        self, body: list[ast.stmt], facts: ModuleFacts, seen: frozenset[str], running: bool
+    ) -> bool:
         return any(
-            self._body_makes_buffers(statement.body, facts, seen)
-            and self._body_makes_buffers(statement.orelse, facts, seen)
+            self._body_makes_buffers(statement.body, facts, seen, running)
+            and self._body_makes_buffers(statement.orelse, facts, seen, running)
             if isinstance(statement, ast.If)
-            else any(self._makes_buffers(call, facts, seen) for call in calls_below(statement))
+            else any(self.makes_buffers(call, facts, seen, running=running) for call in calls_below(statement))
             for statement in _unconditional(body)
         )
 
@@ -340,17 +342,22 @@ class ModuleClasses:
         inner = self.resolve(written, facts)
         return maker in PARAMETER_MAKERS or (inner is not None and self.has_parameters(inner, seen))
 
-    def _makes_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str]) -> bool:
-        """Whether a call registers a buffer, or makes a module that has some, also by a method of its class, or by a
-        function that returns what it makes: ``Decoder.from_pretrained(config)``, ``conv_bn(3, 8)``."""
+    def makes_buffers(
+        self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset(), *, running: bool = False
+    ) -> bool:
+        """Whether a call surely registers a buffer, or makes a module that has some, also by a method of its class, or
+        by a function that returns what it makes: ``Decoder.from_pretrained(config)``, ``conv_bn(3, 8)``. With `running`
+        only running statistics count (SyncBatchNorm keeps them, but its backward reads none)."""
         written = dotted_ast(call.func)
         kind = layer_kind(self.qualified(written, facts))
-        if written == "self.register_buffer" or kind.startswith(("BatchNorm", "SyncBatchNorm")):
-            return True
+        if kind.startswith("BatchNorm"):
+            return not any(keyword.arg in ("track_running_stats", None) for keyword in call.keywords)
+        if kind.startswith("SyncBatchNorm") or written == "self.register_buffer":
+            return not running
         owner, _, method = written.rpartition(".")
         inner = self.resolve(owner if method in _LOADING else written, facts)
         if inner is not None:
-            return self.has_buffers(inner, seen)
+            return self.has_buffers(inner, seen, running=running)
         made = self.function(written, facts) if written else None
         if made is None or made[1].name in seen:
             return False
@@ -359,7 +366,7 @@ class ModuleClasses:
         if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Call):
             return False
         listed = any(isinstance(arg, ast.Starred) for arg in last.value.args)  # `nn.Sequential(*layers)`
-        return self._body_makes_buffers(function.body if listed else [last], there, seen | {function.name})
+        return self._body_makes_buffers(function.body if listed else [last], there, seen | {function.name}, running)
 
     def may_have_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a call makes, or may make, a module with buffers that backward needs."""
@@ -390,8 +397,9 @@ def _setter(name: str) -> str:
     return f"{name}.setter"
 
 
-#: What keeps no buffers for backward: it has none, or multiplies with copies of them (spectral_norm).
-_UNNEEDED = ("LayerNorm", "GroupNorm", "RMSNorm", "weight_norm", "spectral_norm")
+#: What keeps no buffers for backward: it has none, or works with copies of them (spectral_norm) or with none
+#: (SyncBatchNorm).
+_UNNEEDED = ("LayerNorm", "GroupNorm", "RMSNorm", "SyncBatchNorm", "weight_norm", "spectral_norm")
 
 
 def _needed(method: ast.FunctionDef, facts: ModuleFacts) -> frozenset[str]:

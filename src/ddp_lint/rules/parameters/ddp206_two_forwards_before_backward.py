@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import canonical
-from ddp_lint.knowledge.tensors import layer_kind, names
+from ddp_lint.knowledge.tensors import layer_kind
 from ddp_lint.launch.helpers import helper_of
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
@@ -110,10 +110,10 @@ class TwoForwardsBeforeBackward(Rule):
     `broadcast_buffers=False`, a backward between the two calls, a first call under `torch.no_grad()` or whose result is
     read with `.detach()` alone, calls in different branches of an `if`, models whose wrap is not found, models whose
     complete definition is found and has no buffers that backward needs (SyncBatchNorm saves none; nor does what only
-    compares, adds, joins, copies or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer. The
-    rule cannot always determine whether the model has buffers; if it has none, the finding is wrong. Only with
-    `--preview`: models whose class is found and has none for certain (a part is given, or made under a condition), and
-    projects that never mention a layer with running statistics.
+    compares, adds, joins, copies or updates a buffer), tests; and every file if `target-torch` is 2.13 or newer.
+    Only with `--preview`: models that do not surely have BatchNorm. The class that is wrapped, or the layers in place,
+    must be seen and make it under no condition; whether backward reads another buffer, and what a function chooses that
+    makes models by their names, is not certain.
 
     ## How to confirm
 
@@ -182,7 +182,7 @@ class TwoForwardsBeforeBackward(Rule):
                     labels=[(first, "the first forward saves the buffers for its backward")],
                     notes=["only if the model has buffers, as BatchNorm has; torch 2.13 does not raise"],
                     help="run one forward over torch.cat of the batches, or use DDP(.., broadcast_buffers=False)",
-                    confidence=None if self._may_have_buffers(name, first) else Confidence.LOW,
+                    confidence=None if self._surely_has_statistics(name, first) else Confidence.LOW,
                 )
         self._pending.clear()
 
@@ -240,32 +240,36 @@ class TwoForwardsBeforeBackward(Rule):
         classes, made = TensorFile.of(self.module).classes, self._class_of(wrap)
         if made is not None:
             return classes.without_buffers(made)
-        if wrap.handed is None:
-            return self._is_of_layers(wrap, classes)
-        name, facts = wrap.outer.rpartition(".")[2], wrap.handed.facts
-        values = [_unwrapped(value, facts) for value in wrap.handed.made_from(name)]
-        makers = [value for value in values if dotted_ast(value) != name]
-        return bool(makers) and all(_is_without_buffers(value, facts, classes) for value in makers)
+        makers = self._makers(wrap)
+        of_layers = wrap.handed is not None or all(
+            isinstance(value, ast.Call) and layer_kind(facts.qualified(value.func)) for value, facts in makers
+        )
+        return bool(makers) and of_layers and all(_is_without_buffers(*maker, classes) for maker in makers)
 
-    def _is_of_layers(self, wrap: Wrap, classes: ModuleClasses) -> bool:
-        """``DDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))``, also by a name: the parts are seen."""
-        model, facts = argument(wrap.call, 0, "module"), self.module.facts
-        if model is None or facts is None:
-            return False
-        values = self.module.assignments(model) if isinstance(model, cst.Name) else [model]
-        trees = [_unwrapped(ast.parse(self.module.code(value), mode="eval").body, facts) for value in values]
-        layers = all(isinstance(t, ast.Call) and layer_kind(facts.qualified(t.func)) for t in trees)
-        return bool(trees) and layers and all(_is_without_buffers(tree, facts, classes) for tree in trees)
-
-    def _may_have_buffers(self, name: str, at: cst.Call) -> bool:
-        """Whether the model's class has buffers for certain; where the class is not found, whether any file of the
-        project mentions layers that save buffers for backward."""
+    def _surely_has_statistics(self, name: str, at: cst.Call) -> bool:
+        """Whether all that makes the model is seen to make running statistics, which backward reads."""
         wrap = self.module.wraps.of(name, at) or self._at_top_level(name)
-        made = self._class_of(wrap) if wrap is not None else None
+        if wrap is None:
+            return False
+        classes, made = TensorFile.of(self.module).classes, self._class_of(wrap)
         if made is not None:
-            return TensorFile.of(self.module).classes.has_buffers(made)
-        project = self.module.project
-        return project is None or any(project.contents.holding(word) for word in names("buffers", "words"))
+            return classes.has_buffers(made, running=True)
+        makers = self._makers(wrap)
+        return bool(makers) and all(_makes_statistics(*maker, classes) for maker in makers)
+
+    def _makers(self, wrap: Wrap) -> list[tuple[ast.expr, ModuleFacts]]:
+        """What makes a model whose class is not seen: in the file that hands it over, or, also by a name, beside the
+        wrap: ``DDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))``."""
+        if wrap.handed is not None:
+            name, facts = wrap.outer.rpartition(".")[2], wrap.handed.facts
+            handed = [_unwrapped(value, facts) for value in wrap.handed.made_from(name)]
+            return [(value, facts) for value in handed if dotted_ast(value) != name]
+        model, here = argument(wrap.call, 0, "module"), self.module.facts
+        if model is None or here is None:
+            return []
+        values = self.module.assignments(model) if isinstance(model, cst.Name) else [model]
+        trees = [ast.parse(self.module.code(value), mode="eval").body for value in values]
+        return [(_unwrapped(tree, here), here) for tree in trees]
 
     def _class_of(self, wrap: Wrap) -> ModuleClass | None:
         model = argument(wrap.call, 0, "module")
@@ -364,6 +368,14 @@ def _is_without_buffers(value: ast.expr, facts: ModuleFacts, classes: ModuleClas
     if any(isinstance(part, (ast.Name, ast.Starred)) for part in parts):
         return False
     return not any(classes.may_have_buffers(n, facts) for n in calls_below(value))
+
+
+def _makes_statistics(value: ast.expr, facts: ModuleFacts, classes: ModuleClasses) -> bool:
+    """Whether a call, or one of what it is given, surely makes layers with running statistics that stay as they are."""
+    calls = list(calls_below(value)) if isinstance(value, ast.Call) else []
+    if any(facts.qualified(call.func) == _CONVERTS for call in calls):
+        return False
+    return any(classes.makes_buffers(call, facts, running=True) for call in calls)
 
 
 def _broadcasts_ast(call: ast.Call) -> bool:
