@@ -10,10 +10,10 @@ import libcst as cst
 from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.launch.single_process import transforms_samples
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import argument_at, calls_below, walk
+from ddp_lint.source.syntax import argument_at, calls_below, function_at, parameters, walk
 from ddp_lint.view import Module
 
 #: Methods of a dataset that make samples, and all functions that make samples or batches of them.
@@ -97,6 +97,14 @@ def _uses_workers(facts: ModuleFacts, forked: bool) -> bool | None:
 def _asks_for_workers(loader: ast.Call, facts: ModuleFacts) -> bool:
     given = next((k.value for k in loader.keywords if k.arg == "num_workers"), None)
     if given is not None:
-        return not (isinstance(given, ast.Constant) and given.value in (0, None))
+        return not all(isinstance(value, ast.Constant) and value.value in (0, None) for value in _values(given, facts))
     elsewhere = _WORKERS.search(facts.file.code) if any(k.arg is None for k in loader.keywords) else None
     return elsewhere is not None and elsewhere["value"] not in ("0", "None")
+
+
+def _values(given: ast.expr, facts: ModuleFacts) -> list[ast.expr]:
+    """What an argument may be; of a local name all that its function assigns to it: ``n_workers = 0``."""
+    around = function_at(facts.tree, given.lineno)
+    if not isinstance(given, ast.Name) or around is None or given.id in {p.arg for p in parameters(around)}:
+        return [given]
+    return assigned_in(around, given.id) or [given]

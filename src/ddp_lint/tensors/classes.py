@@ -16,7 +16,7 @@ from ddp_lint.knowledge.tensors import layer_kind, names, words_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts, is_setter
 from ddp_lint.source.imports import dotted_ast, of_self
-from ddp_lint.source.syntax import below, calls_below, defaults, statements, walk
+from ddp_lint.source.syntax import argument_at, below, calls_below, defaults, is_none, statements, walk
 from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import unmoved
@@ -352,7 +352,10 @@ class ModuleClasses:
         kind = layer_kind(self.qualified(written, facts))
         if kind.startswith("BatchNorm"):
             return not any(keyword.arg in ("track_running_stats", None) for keyword in call.keywords)
-        if kind.startswith("SyncBatchNorm") or written == "self.register_buffer":
+        if written == "self.register_buffer":  # that of another object, ``text.mask``, may be None
+            value = argument_at(call, 1, "tensor")
+            return not running and not (isinstance(value, ast.Attribute) or is_none(value))
+        if kind.startswith("SyncBatchNorm"):
             return not running
         owner, _, method = written.rpartition(".")
         inner = self.resolve(owner if method in _LOADING else written, facts)

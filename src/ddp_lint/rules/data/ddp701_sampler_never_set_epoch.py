@@ -91,8 +91,9 @@ class SamplerNeverSetEpoch(Rule):
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
     `set_epoch` nearby in code that runs with them, an epoch that the file assigns (`sampler.epoch = epoch`), attributes
     whose epoch any file sets (`model.train_sampler.set_epoch(epoch)`), loaders that an object of a class gets which
-    inherits from one of another package, where no loop over epochs is in sight, and samplers that only programs of one
-    process come to, where other programs of the project make the process group.
+    inherits from one of another package, where no loop over epochs is in sight, samplers of data that each epoch makes
+    for itself (`Pages(epoch)`), and samplers that only programs of one process come to, where other programs of the
+    project make the process group.
 
     ## How to confirm
 
@@ -166,11 +167,14 @@ class SamplerNeverSetEpoch(Rule):
         return not is_always_false(self.module, argument(sampler, 3, "shuffle"), sampler)
 
     def _is_new(self, sampler: cst.Call) -> bool:
-        """Whether each round of a loop makes a sampler of its own, with the round in its seed."""
-        seed = argument(sampler, 4, "seed")
-        loops = (up for up in self.module.ancestors(sampler) if isinstance(up, cst.For))
+        """Whether each round of a loop makes a sampler of its own, with the round in its seed, or in what makes its
+        data there: ``DistributedSampler(Pages(epoch))``."""
+        loops = [up for up in self.module.ancestors(sampler) if isinstance(up, cst.For)]
         rounds = {dotted(name) for loop in loops for name in subtree(loop.target)} - {""}
-        return seed is not None and any(dotted(part) in rounds for part in subtree(seed))
+        data = argument(sampler, 0, "dataset")
+        made = self.module.assignments(data) if isinstance(data, cst.Name) else [data]
+        given = [argument(sampler, 4, "seed"), *(value for value in made if isinstance(value, cst.Call))]
+        return any(dotted(part) in rounds for value in given if value is not None for part in subtree(value))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._functions[node.name.value] = node

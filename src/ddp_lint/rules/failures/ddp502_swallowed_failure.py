@@ -110,6 +110,7 @@ class SwallowedFailure(Rule):
         "asynccontextmanager",
         *EXITS,
         *table("failures")["work"],
+        *table("failures")["starters"],
         *table("failures")["entries"],
         tests=False,
     )

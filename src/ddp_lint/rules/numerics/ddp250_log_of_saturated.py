@@ -176,8 +176,9 @@ class LogOfSaturated(Rule):
     bfloat16, where a sigmoid is 0 for a score below -88 alone, and an exponential overflows above 88. Float16 is what
     the file says, or one that imports it and trains, or what the programs that use it take from settings (DeepSpeed,
     accelerate, Lightning); autocast computes exponentials in single precision. A softmax of vectors' products
-    (`features @ bank / t`): they are normalised more often than not. What no training of several ranks is seen to come
-    to; a mask in a library needs none, as an empty row is NaN in every program.
+    (`features @ bank / t`): they are normalised more often than not. Scores without gradients (`logits.detach()`). What
+    no training of several ranks is seen to come to; a mask in a library needs none, as an empty row is NaN in every
+    program.
 
     ## How to confirm
 
@@ -274,9 +275,17 @@ class LogOfSaturated(Rule):
     ) -> Confidence | None:
         """In single precision a sigmoid is 0 for a score below -88 alone, which training hardly comes to; in half
         precision for one below -17. A softmax of vectors' products is 0 where these are not normalised."""
+        if scores is not None and self._is_detached(scores):
+            return Confidence.LOW
         if saturating == "sigmoid":
             return None if self._may_be_in_half_precision(node) else Confidence.LOW
         return Confidence.LOW if scores is not None and self._is_similarity(scores) else None
+
+    def _is_detached(self, scores: cst.BaseExpression) -> bool:
+        """Whether no gradient reaches the scores: ``logits.detach()``, which are there to be shown more often than to
+        be trained by."""
+        value = self._behind_name(scores)
+        return isinstance(value, cst.Call) and called(value) == "detach"
 
     def _of_powers(self, node: cst.CSTNode) -> Confidence | None:
         """In single precision, which autocast computes exponentials in, they overflow for an input above 88 alone; in
