@@ -14,7 +14,7 @@ import pytest
 
 from ddp_lint.cli.check import check
 from ddp_lint.config import Settings
-from ddp_lint.dev.calibration import NEWEST, RECENT, class_of, first_readings, refuted, toml
+from ddp_lint.dev.calibration import NEWEST, RECENT, class_of, first_readings, keeps_promise, refuted, toml
 from ddp_lint.dev.docs import stale
 from ddp_lint.dev.rule_lists import complaints, symptoms
 from ddp_lint.dev.scaffold import FILL_IN, ScaffoldError, new_rule
@@ -234,6 +234,25 @@ def test_newer_readings_that_keep_the_promise_make_a_rule_shown_again() -> None:
     before = _read("DDP708", {"true": 8, "false": 8}, int(NEWEST[0]) - RECENT - 2)
     assert "DDP708" not in refuted(before + _read("DDP708", {"true": 6, "false": 2}, int(NEWEST[0]) - 1))
     assert "DDP708" in refuted(before + _read("DDP708", {"true": 5, "false": 3}, int(NEWEST[0]) - 1))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "is_kept"),
+    [
+        ({"true": 3, "arguable": 3, "false": 2}, True),
+        ({"true": 2, "arguable": 4, "false": 2}, False),  # too few are real
+        ({"true": 5, "false": 3}, False),  # too many are false
+        ({"true": 7}, False),  # too few
+    ],
+)
+def test_findings_behind_preview_that_keep_the_promise_make_a_rule_shown_again(
+    verdicts: dict[str, int], is_kept: bool
+) -> None:
+    before = _read("DDP708", {"true": 8, "false": 8}, int(NEWEST[0]) - 2)
+    hidden = _read("DDP708", verdicts, int(NEWEST[0]) - 1)
+    since = {"DDP708": int(NEWEST[0]) - 1} if keeps_promise(hidden) else {}
+    assert keeps_promise(hidden) is is_kept
+    assert ("DDP708" in refuted(before, since)) is not is_kept
 
 
 def _read(code: str, verdicts: dict[str, int], block: int) -> list[Judgement]:

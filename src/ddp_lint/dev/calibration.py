@@ -17,7 +17,8 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ddp_lint.dev.studies import Judgement, read
@@ -46,6 +47,8 @@ NARROWED = {"DDP201": 89, "DDP206": 104, "DDP250": 96, "DDP401": 92, "DDP408": 9
 #: is read.
 NEWEST = ("104",)
 _FILES = ("head.tsv", "divergence.tsv", "readings_divergence.tsv", "readings_other.tsv")
+#: Readings of what `low` rules would report if they were shown.
+_HIDDEN = "readings_preview.tsv"
 _NEAR = 2
 _HEAD = """\
 # The class of a rule's findings, and of findings in a kind of place, by the readings of docs/studies: made by
@@ -61,7 +64,7 @@ def judgements(studies: pathlib.Path) -> list[Judgement]:
 
 def first_readings(studies: pathlib.Path) -> list[Judgement]:
     """All readings, those of findings that are no longer reported too."""
-    found = {(j.repository, j.place, j.code): j for name in _FILES for j in read(studies / name)}
+    found = {(j.repository, j.place, j.code): j for name in (*_FILES, _HIDDEN) for j in read(studies / name)}
     return list(found.values())
 
 
@@ -74,7 +77,7 @@ def classes(studies: pathlib.Path) -> dict[str, dict[str, str]]:
     """The content of `knowledge/calibration.toml`: the class of each rule and kind of place that has been read."""
     known, first = [j for j in judgements(studies) if j.block not in NEWEST], first_readings(studies)
     prior = _shares([j for j in known if calibrates(j)])
-    doubted, low = _doubted(first), refuted(first)
+    doubted, low = _doubted(first), refuted(first, _since(read(studies / _HIDDEN)))
     rules, places = _grouped(known)
     rules = {j.code: list[Judgement]() for j in first} | rules
     found_classes = {
@@ -126,13 +129,31 @@ def _doubted(first: Iterable[Judgement]) -> set[str]:
     return {code for code, read in rows.items() if _shares(read)[0] < PROMISES[Confidence.MEDIUM][0]}
 
 
-def refuted(first: Iterable[Judgement]) -> set[str]:
+def _since(hidden: Iterable[Judgement]) -> dict[str, int]:
+    """The rules whose findings keep the promise of `medium` where they were read behind `--preview`, with the last
+    block of these readings."""
+    rows = _by(hidden, lambda judgement: judgement.code)
+    return {code: max(map(_number, (j.block for j in read))) for code, read in rows.items() if keeps_promise(read)}
+
+
+def keeps_promise(read: Sequence[Judgement]) -> bool:
+    """Whether enough readings have the shares that `medium` promises."""
+    not_false, real = _shares(_of_many(read))
+    least, least_real = PROMISES[Confidence.MEDIUM]
+    return len(_of_many(read)) >= ENOUGH and not_false >= least and real >= least_real
+
+
+def refuted(first: Iterable[Judgement], since: Mapping[str, int] = MappingProxyType({})) -> set[str]:
     """Rules whose findings were false nearly as often as not when they were first read, or hardly ever real.
 
     A collective that some ranks miss is shown nevertheless: the night and the cluster that a hang costs are more than
-    the minutes of two false findings. So is what is `loud`.
+    the minutes of two false findings. So is what is `loud`. Of the rules in `since` the readings after that block count.
     """
-    counted = (judgement for judgement in first if _number(judgement.block) > NARROWED.get(judgement.code, 0))
+    counted = (
+        judgement
+        for judgement in first
+        if _number(judgement.block) > max(NARROWED.get(judgement.code, 0), since.get(judgement.code, 0))
+    )
     rows = _by(counted, lambda judgement: judgement.code)
     return {code for code, read in rows.items() if not (_is_of_hangs(code) or _is_loud(code)) and _is_refuted(read)}
 
@@ -236,7 +257,7 @@ def _silent(studies: pathlib.Path) -> set[tuple[str, str, str]]:
 def reread(studies: pathlib.Path, checkouts: pathlib.Path) -> tuple[int, int]:
     """Check the files of all readings again and rewrite `silent.tsv`; returns how many are silent, and how many could
     not be checked. `checkouts` holds a tree of each code base at the commit of its readings, as ``owner+name``."""
-    every = (judgement for name in _FILES for judgement in read(studies / name))
+    every = (judgement for name in (*_FILES, _HIDDEN) for judgement in read(studies / name))
     by_repository = _by(every, lambda judgement: judgement.repository)
     silent, absent = dict.fromkeys(sorted(_silent(studies))), 0
     for repository, rows in sorted(by_repository.items()):
