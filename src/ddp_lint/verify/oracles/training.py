@@ -98,6 +98,19 @@ def cleared(case: Case) -> Opinion:
     return Opinion(silent="a step took the gradients that were cleared or clipped here")
 
 
+def redivided(case: Case) -> Opinion:
+    """Losses that are divided by the same number twice before a backward: by the program, and by what it hands them
+    to."""
+    for rank, event in case.events(Call):
+        frame = (case.hit(event) or case.named(event)) if event.name == "divided_twice" else None
+        if frame is not None:
+            text = f"the loss was divided by {event.arguments['by']:g} twice before this backward"
+            return case.fires("redivided", text, rank=rank, frame=frame)
+    if not case.ran:
+        return Opinion(blind="the line did not run")
+    return Opinion(silent="no loss was divided twice by one number")
+
+
 def scaled(case: Case) -> Opinion:
     """Gradients that a GradScaler has multiplied and not divided again when they are clipped."""
     clips = case.calls("clip_grad_norm_")
