@@ -204,8 +204,11 @@ def _is_missing(project: Project, cls: ModuleClass, late: _Late, whole: str) -> 
     constructors = (node for each in cls.lineage for node in each.node.body if isinstance(node, ast.FunctionDef))
     methods = {method for _, method in cls.methods.values()}
     for method in {*methods, *(node for node in constructors if node.name == "__init__")}:
-        for node in (node for node in walk(method) if isinstance(node, ast.Assign) and node is not late.node):
-            if not any(of_self(dotted_ast(target)) == late.name for target in node.targets):
+        for node in (node for node in walk(method) if node is not late.node):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not any(of_self(dotted_ast(target)) == late.name for target in targets):
                 continue
             if method.name != "__init__" or not _is_left_out(project, method, node.value, whole):
                 return False
