@@ -1,1 +1,1 @@
-"""DDP25x: values that are lost on one rank and poison the gradients of all."""
+"""DDP25x: gradients that are not what they should be: poisoned, clipped, scaled or cut off."""

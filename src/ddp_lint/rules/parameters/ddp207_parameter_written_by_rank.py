@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.rules.parameters.in_place import InPlaceRule
+from ddp_lint.rules.parameters.written_back import writes_back
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.imports import dotted_ast, last_part
+from ddp_lint.source.syntax import calls_below
+from ddp_lint.source.tree import called
 from ddp_lint.tensors import Code, Reached, Write
+from ddp_lint.view.accumulation import calls_of_round, is_backward, loop_of
 
 _RANK_CALLS = {
     "torch.distributed.get_rank",
@@ -21,7 +27,8 @@ class ParameterWrittenByRank(InPlaceRule):
     ## What it does
 
     Finds `p.mul_(1 + rank)`, `p.data.add_(noise * dist.get_rank())` and the like on the parameters of a model that
-    the same function has wrapped before.
+    the same function has wrapped before. Also the call, on one rank alone and in each round of the training loop, of an
+    object that writes back into the model which it was made with, as an average of the weights that only rank 0 keeps.
 
     ## Why it breaks
 
@@ -78,7 +85,9 @@ class ParameterWrittenByRank(InPlaceRule):
 
     ## When it is silent
 
-    Before the wrap (DDP's broadcast overwrites it), values that are the same on all ranks, buffers, gradients.
+    Before the wrap (DDP's broadcast overwrites it), values that are the same on all ranks, buffers, gradients; an
+    object that writes back if it is told to, and is not; one with two methods that write to the model: one may restore
+    it.
 
     ## How to confirm
 
@@ -117,6 +126,35 @@ class ParameterWrittenByRank(InPlaceRule):
             labels=[(wrap.place, "parameters were the same on all ranks after the wrap")],
             help="write the same value on every rank, or before the wrap",
         )
+
+    def visit_Call(self, node: cst.Call) -> None:
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or not isinstance(node.func, cst.Attribute) or not self.module.wraps.all:
+            return
+        if not on_one_rank(self.module, node) or not self._is_in_training_loop(node):
+            return
+        owner = project.classes.find(self.module.constructed_by(node.func.value))
+        made = [each for each in self.module.assignments(node.func.value, node) if isinstance(each, cst.Call)]
+        if owner is None or node.func.attr.value not in owner.methods or len(made) != 1:
+            return
+        line, name = self.module.span(made[0]).line, called(made[0])
+        calls = (call for call in calls_below(facts.tree) if call.lineno == line and last_part(call.func) == name)
+        found = next((writes_back(owner, node.func.attr.value, call) for call in calls), None)
+        wrap = self.module.wraps.around(dotted_ast(found[1]), node) if found is not None else None
+        if found is None or wrap is None or wrap.kind != "ddp":
+            return
+        self.report(
+            node,
+            f"only one rank calls this, and it writes into the parameters of `{wrap.outer}`: the replicas differ",
+            notes=["rank 0 trains on with other values than rank 1, and nothing synchronises them"],
+            labels=[(owner.module.file.span_of(found[0]), "writes here"), (made[0], "was made with the model")],
+            help="call it on every rank",
+        )
+
+    def _is_in_training_loop(self, node: cst.Call) -> bool:
+        """Whether the loop around runs backward in each round as well."""
+        loop = loop_of(self.module, node)
+        return isinstance(loop, (cst.For, cst.While)) and any(map(is_backward, calls_of_round(self.module, loop)))
 
     def _is_rank(self, node: cst.CSTNode) -> bool:
         if self.module.listed("ranks", node):

@@ -164,6 +164,7 @@ class ForwardBypassesWrapper(Rule):
             "module",
             "hparams",
             "compute_loss",
+            "prepare",  # by a helper of the project that takes the wrapper off again
             *sorted(UNWRAPPING),
         ),
     )

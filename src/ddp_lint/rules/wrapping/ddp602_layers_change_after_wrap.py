@@ -5,13 +5,15 @@ import re
 
 import libcst as cst
 
+from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.queries import path_of
+from ddp_lint.source.queries import calls_in, literal_text, path_of
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.tensors.classes import is_module_class, makes_module
@@ -33,7 +35,8 @@ class LayersChangeAfterWrap(Rule):
 
     Finds `model.head = nn.Linear(...)`, `add_module`, `.half()`, `.bfloat16()`, `.double()` and `.to(dtype)` on a
     model that is already wrapped with DDP, and layers added to a model already wrapped with FSDP1; also by a method of
-    the model's own class. `.cuda()` and `.to(device)` of a model that was on the CPU when DDP wrapped it.
+    the model's own class. `.cuda()` and `.to(device)` of a model that was on the CPU when DDP wrapped it; `.cpu()` of a
+    model on a GPU that the same function moves back, as to make room or to save it.
 
     ## Why it breaks
 
@@ -41,7 +44,9 @@ class LayersChangeAfterWrap(Rule):
     hook: rank 0 and rank 1 train it on their own batches, without an error. A cast replaces the parameters that the
     buckets were built for, and so does a move. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo (torch 2.13): no
     error, ranks differ by 0.0065 (added layer) and 0.0099 (cast) after two steps; FSDP1 behaves like DDP for an added
-    layer. Moved from the CPU over gloo, they differ by 0.14; over NCCL alone DDP raises on parameters on the CPU.
+    layer. Moved from the CPU over gloo, they differ by 0.14; over NCCL alone DDP raises on parameters on the CPU. What
+    is changed and changed back has lost its hooks as well: with each change of its device or type a parameter gets a
+    new end of its graph (gloo, to double and back to float: 0.24 after two steps).
 
     ## Example
 
@@ -116,6 +121,7 @@ class LayersChangeAfterWrap(Rule):
     ## References
 
     - https://pytorch.org/docs/stable/notes/ddp.html#internal-design
+    - https://github.com/pytorch/pytorch/issues/104336
     """
 
     triggers = Triggers(
@@ -129,6 +135,7 @@ class LayersChangeAfterWrap(Rule):
         "double",
         "to",
         "cuda",
+        "cpu",
         file=("DistributedDataParallel", "FullyShardedDataParallel"),
     )
     oracles = ("gradient", "parameter", "identity")
@@ -147,6 +154,46 @@ class LayersChangeAfterWrap(Rule):
             self._report(node, wrap, "the parameters are cast")
         elif wrap.kind == "ddp" and self._moves(node, method, wrap) and self._is_on_host(wrap):
             self._report(node, wrap, "the parameters are moved from the CPU")
+        elif wrap.kind == "ddp" and (back := self._moves_back(node, method, wrap)) is not None:
+            self._report_round_trip(node, back, wrap)
+
+    def _moves_back(self, node: cst.Call, method: str, wrap: Wrap) -> cst.Call | None:
+        """The call that moves a model to the GPU again, behind one that moves it from there to the CPU."""
+        name = _of_model(node)
+        if not self._is_to_host(node, method) or self.module.wraps.of(name, node) is not wrap:
+            return None
+        if wrap.tested or (wrap.lacks("device_ids") and not self.module.file.holds("cuda")):
+            return None
+        calls = (call for call in calls_in(self.module.scope_of(node)) if self.module.wraps.follows(call, node))
+        ways = ((call, method_of(call)) for call in calls if _of_model(call) == name)
+        moves = (call for call, way in ways if way == "cuda" or (way == "to" and not self._is_to_host(call, way)))
+        return next((call for call in moves if not exclusive(self.module, call, node)), None)
+
+    def _is_to_host(self, node: cst.Call, method: str) -> bool:
+        """``model.cpu()``, ``model.to("cpu")``"""
+        given = node.args[0].value if node.args else None
+        if isinstance(given, cst.Call) and self.module.qualified(given.func) == "torch.device" and given.args:
+            given = given.args[0].value
+        return method == "cpu" or (method == "to" and given is not None and literal_text(given) == "cpu")
+
+    def _report_round_trip(self, node: cst.Call, back: cst.Call, wrap: Wrap) -> None:
+        if self._wrapped_again(node, wrap) or not self._trains_in_rounds(node):
+            return
+        self.report(
+            node,
+            f"`{wrap.outer}` is moved to the CPU and back, and loses the hooks of DDP: the replicas drift apart",
+            notes=["rank 0 and rank 1 train it on their own batches, without an error"],
+            labels=[(back, "moves it back, without the hooks"), (wrap.place, "DDP places its gradient hooks here")],
+            help="copy the state to the CPU, or wrap the model again",
+            confidence=Confidence.MEDIUM,
+        )
+
+    def _trains_in_rounds(self, node: cst.CSTNode) -> bool:
+        """Whether a backward can follow, also in the next round of a loop around."""
+        if self._trains_afterwards(node):
+            return True
+        loops = (up for up in self.module.ancestors(node) if isinstance(up, (cst.For, cst.While)))
+        return any(method_of(call) == "backward" for loop in loops for call in calls_in(loop))
 
     def _moves(self, node: cst.Call, method: str, wrap: Wrap) -> bool:
         moved = (f"{wrap.outer}.{method}", f"{wrap.outer}.module.{method}")
@@ -218,6 +265,11 @@ class LayersChangeAfterWrap(Rule):
             labels=[(wrap.place, "the wrapper registers the parameters here")],
             help="change the model first, wrap it last",
         )
+
+
+def _of_model(call: cst.Call) -> str:
+    """The model that a method is called of, without `.module`."""
+    return dotted(call.func).rpartition(".")[0].removesuffix(".module")
 
 
 def _adds_layer(project: Project, facts: ModuleFacts, node: ast.AST, made: set[str]) -> bool:

@@ -47,6 +47,13 @@ def ddp_calls(project: Project) -> tuple[tuple[ModuleFacts, ast.Call], ...]:
     return project.remember(("calls of DDP",), lambda: tuple(_ddp_calls(project)))
 
 
+def wraps_with(project: Project, name: str) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """Those of them that wrap an object of a class, or what has one as a part."""
+    for facts, call in ddp_calls(project):
+        if call.args and name in _with_parts(project, _kinds(project, facts, call, call.args[0])):
+            yield facts, call
+
+
 def _ddp_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
     for path in project.contents.holding(_DDP.rpartition(".")[2]):
         facts = project.modules.facts_of(path)

@@ -20,6 +20,6 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
         replicas.gradient, replicas.parameter, replicas.state, replicas.identity, replicas.reference, replicas.write,
         replicas.unused, replicas.nograd, replicas.finite, replicas.apart,
         training.samples, training.divided, training.epochs, training.seeds, training.clipped, training.cleared,
-        training.scaled, training.saved, training.kept, training.metric,
+        training.redivided, training.gathered, training.scaled, training.saved, training.kept, training.metric,
     )
 }  # fmt: skip

@@ -7,7 +7,8 @@ import collections
 from ddp_lint.verify.compare import differ
 from ddp_lint.verify.oracles.case import Case, Opinion
 from ddp_lint.verify.sampling import describe_order, epochs_of, same_order, unlike_data
-from ddp_lint.verify.trace import Call, Frame, Samples, Sync
+from ddp_lint.verify.trace import Call, Collective, Frame, Samples, Sync
+from ddp_lint.verify.wording import spoken
 
 
 def samples(case: Case) -> Opinion:
@@ -96,6 +97,31 @@ def cleared(case: Case) -> Opinion:
     if not clears and not clips:
         return Opinion(silent="no gradients were cleared or clipped here")
     return Opinion(silent="a step took the gradients that were cleared or clipped here")
+
+
+def redivided(case: Case) -> Opinion:
+    """Losses that are divided by the same number twice before a backward: by the program, and by what it hands them
+    to."""
+    for rank, event in case.events(Call):
+        frame = (case.hit(event) or case.named(event)) if event.name == "divided_twice" else None
+        if frame is not None:
+            text = f"the loss was divided by {event.arguments['by']:g} twice before this backward"
+            return case.fires("redivided", text, rank=rank, frame=frame)
+    if not case.ran:
+        return Opinion(blind="the line did not run")
+    return Opinion(silent="no loss was divided twice by one number")
+
+
+def gathered(case: Case) -> Opinion:
+    """Collectives whose results are other tensors than what they are given, and parameters behind the latter: these
+    get no gradient through it."""
+    for rank, event, frame in case.hits(Collective):
+        if event.cut_off:
+            text = f"{event.api or event.op} hands on no gradient to what it was computed from: {spoken(event.cut_off)}"
+            return case.fires("gathered", text, rank=rank, frame=frame)
+    if not case.ran:
+        return Opinion(blind="the line did not run")
+    return Opinion(silent="no gradient ends in a collective here")
 
 
 def scaled(case: Case) -> Opinion:

@@ -11,6 +11,7 @@ store: asks, key (the call waits until some rank has set the key)
 register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 zero_grad: {} (of an optimizer that has gradients)
+divided_twice: by (the number that the loss of a backward was divided by twice in a row)
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch.distributed as dist
 import torch.utils.data
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data.distributed import DistributedSampler
 
 from ddp_lint.verify import trace
@@ -68,6 +70,7 @@ class Calls(Observer):
         patching.after(torch.utils.data.DataLoader, "__init__", self._loader)
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
         patching.before(torch.optim.Optimizer, "zero_grad", self._clears)
+        patching.before(torch.Tensor, "backward", self._goes_back)
         patching.before(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decides)
         patching.after(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decided)
         patching.after(torch.amp.GradScaler, "scale", lambda _, scaler, *args: self._multiplied(scaler))
@@ -163,6 +166,14 @@ class Calls(Observer):
             if holds:
                 self._call("zero_grad")
 
+    def _goes_back(self, loss: torch.Tensor, *_args: Any, **_kwargs: Any) -> None:
+        if self.recorder.active:
+            with self.recorder.quieted(), _disable_current_modes():  # a saved number is no tensor to a mode
+                by = _divided_by(loss)
+            twice = next((number for number in by if number not in (0.0, 1.0) and by.count(number) > 1), None)
+            if twice is not None:
+                self._call("divided_twice", by=twice)
+
     def _decides(self, _scheduler: Any, metrics: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active:
             with self.recorder.quieted():
@@ -186,6 +197,19 @@ class Calls(Observer):
         if self.recorder.active and scaler.is_enabled():
             with self.recorder.quieted():
                 self.recorder.emit(trace.Value, what="scale", local=float(scaler.get_scale()))
+
+
+def _divided_by(loss: torch.Tensor) -> list[float]:
+    """The numbers that a loss was divided by one after the other, with nothing between them, the last first."""
+    found: list[float] = []
+    made: Any = loss.grad_fn
+    while made is not None and type(made).__name__ == "DivBackward0":
+        divisor = made._saved_other
+        if not isinstance(divisor, torch.Tensor) or divisor.dim():
+            break
+        found.append(float(divisor))
+        made = made.next_functions[0][0]
+    return found
 
 
 def _source(module: nn.Module) -> str:
