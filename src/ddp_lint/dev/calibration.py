@@ -147,7 +147,7 @@ def refuted(first: Iterable[Judgement], since: Mapping[str, int] = MappingProxyT
     """Rules whose findings were false nearly as often as not when they were first read, or hardly ever real.
 
     A collective that some ranks miss is shown nevertheless: the night and the cluster that a hang costs are more than
-    the minutes of two false findings. So is what is `loud`. Of the rules in `since` the readings after that block count.
+    the minutes of two false findings. So is what is `loud`. Of rules in `since` what was read after that block counts.
     """
     counted = (
         judgement
