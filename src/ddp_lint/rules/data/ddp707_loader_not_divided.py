@@ -11,19 +11,15 @@ from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.launch.callers import CallSite, call_sites
 from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
+from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_made_by_rank, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
 from ddp_lint.source.syntax import FunctionNode, calls_below, walk
-from ddp_lint.source.tree import called, descendants, parameters_of, subtree
+from ddp_lint.source.tree import called, descendants, parameters_of
 from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
-#: What a function says that gives each rank its part.
-_BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")
-#: Values that the data of one loader is followed through.
-_VALUES = 12
 _DIVIDES = re.compile(
     r"(?<!\bRandom)Sampler|split_dataset_by_node|split_by_node|partition_dataset\(|\.shard\(|num_replicas"
 )
@@ -278,7 +274,7 @@ class LoaderNotDivided(Rule):
         function = self.module.function_of(node)
         if function not in self._by_rank:
             self._by_rank[function] = self._is_by_rank(self.module.code(function) if function is not None else text)
-        return self._by_rank[function] or self._is_made_by_rank(node.args[0].value)
+        return self._by_rank[function] or is_made_by_rank(self.module, node.args[0].value)
 
     def _is_by_rank(self, code: str) -> bool:
         scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", code)
@@ -286,29 +282,6 @@ class LoaderNotDivided(Rule):
             r"(rank|world_size)\s*(::|\])|\brange\(\s*\w*rank\b|\[\s*[\w.]*rank|rank\s*\*|%\s*\w*world", scope
         )
         return by_rank is not None or mentions_own_rank(self.module, scope)
-
-    def _is_made_by_rank(self, data: cst.BaseExpression) -> bool:
-        """Whether a function or class of the project that the data comes from mentions the rank."""
-        values = [data]
-        for value in values:
-            parts = list(subtree(value))
-            calls = (self.module.callee(n) for n in parts if isinstance(n, cst.Call))
-            if any(self._mentions_rank(name) for name in calls if name):
-                return True
-            if len(values) < _VALUES:
-                values += (
-                    v for n in parts if isinstance(n, cst.Name) for v in self.module.assignments(n) if v not in values
-                )
-        return False
-
-    def _mentions_rank(self, name: str) -> bool:
-        project = self.module.project
-        found = project.meanings.definition(project.meanings.canonical(name)) if project is not None else None
-        if found is None:
-            return False
-        facts, definition = found
-        words = "\n".join(facts.file.lines[definition.lineno - 1 : definition.end_lineno])
-        return _BY_RANK.search(words) is not None or mentions_own_rank(self.module, words)
 
 
 @functools.lru_cache(maxsize=8)
