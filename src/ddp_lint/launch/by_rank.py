@@ -11,7 +11,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.callers import CallSite, sites_in_project
 from ddp_lint.project import Project
 from ddp_lint.project.bound import bound_in
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, paired
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, below, defaults, holds_line, is_none, parameters, statements
 
@@ -171,18 +171,18 @@ def assigned_above(place: Place, target: str, line: int) -> list[ast.expr]:
 def _assigned_before(scope: ast.AST, target: str, line: int) -> Iterator[ast.expr]:
     """What a name or attribute is assigned in a function above a line, the last one first, up to one that is assigned
     whatever happens."""
-    found = (n for n in statements(scope) if isinstance(n, _ASSIGNS) and n.value is not None)
-    before = [n for n in found if (n.end_lineno or n.lineno) < line and target in _targets(n)]
-    for node in sorted(before, key=lambda each: each.lineno, reverse=True):
-        if node.value is not None:
-            yield node.value
-        if not isinstance(node, ast.AugAssign) and node in getattr(scope, "body", ()):
+    found = (n for n in statements(scope) if isinstance(n, _ASSIGNS) and (n.end_lineno or n.lineno) < line)
+    for node in sorted(found, key=lambda each: each.lineno, reverse=True):
+        values = [value for each, value in _assigned(node) if dotted_ast(each) == target]
+        yield from values
+        if values and not isinstance(node, ast.AugAssign) and node in getattr(scope, "body", ()):
             return
 
 
-def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> set[str]:
+def _assigned(node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> list[tuple[ast.expr, ast.expr]]:
+    """The targets of an assignment, each with its value, also of ``a, b = x, y``."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return {dotted_ast(target) for target in targets}
+    return [pair for target in targets if node.value is not None for pair in paired(target, node.value)]
 
 
 def _is_off(project: Project, value: ast.expr, place: Place) -> bool:

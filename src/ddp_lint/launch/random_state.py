@@ -15,7 +15,7 @@ from ddp_lint.launch.by_rank import Place, assigned_above, called_function, is_b
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, calls_below, is_none, main_guards, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, is_none, main_guards, walk
 
 #: Calls that are followed: to the callers of a place, and into functions that may seed.
 _CALLERS, _INTO = 5, 3
@@ -44,6 +44,8 @@ _State = Literal["alike", "apart", "unknown"]
 class _Seeding:
     state: _State
     span: Span
+    #: Whatever happens, not under a test.
+    always: bool = True
 
 
 def draws_apart(project: Project, draw: ast.Call, place: Place, files: Iterable[ModuleFacts]) -> Apart | None:
@@ -110,6 +112,27 @@ def state_at(
     return Apart(found.span)
 
 
+def is_alike(project: Project, node: ast.AST, place: Place, generator: Generator, files: Iterable[ModuleFacts]) -> bool:
+    """Whether the generator has one state on all ranks at a node: the last seed above it is made whatever happens, and
+    no seed of the programs (`files`) has the rank in it, or is the system's."""
+    found = _last_seed(project, getattr(node, "lineno", 0), place, generator, _CALLERS)
+    return found is not None and found.state == "alike" and found.always and not _seeds_apart(project, files)
+
+
+def _seeds_apart(project: Project, files: Iterable[ModuleFacts]) -> bool:
+    for facts in files:
+        for call in calls_below(facts.tree) if facts.file.shows(_MAY_SEED) else ():
+            if not _MAY_SEED.search(last_part(call.func)):
+                continue
+            given = (*call.args, *(keyword.value for keyword in call.keywords))
+            place = Place(facts, function_at(facts.tree, call.lineno))
+            drawn = not given and last_part(call.func) == "seed"
+            by_rank = _BY_ARGUMENT in {keyword.arg for keyword in call.keywords}
+            if drawn or by_rank or any(is_by_rank(project, each, place) for each in given):
+                return True
+    return False
+
+
 def _is_whole(files: list[ModuleFacts]) -> bool:
     """Whether the files have a program, and no framework that may seed for it."""
     packages = set[str]().union(*(facts.imports.packages for facts in files))
@@ -156,14 +179,14 @@ def _last_seed(project: Project, line: int, place: Place, generator: Generator, 
     for call, always in _calls_above(scope, line):
         seeding = _seeding(project, call, place, generator, _INTO)
         if seeding is not None and (always or seeding.state != "apart"):
-            return seeding
+            return dataclasses.replace(seeding, always=always and seeding.always)
         perhaps = perhaps or seeding
     callers = place.callers(project) if above else ()
     found = [_last_seed(project, site.node.lineno, at, generator, above - 1) for site, at in callers]
-    other = next((each for each in found if each is not None and each.state != "apart"), None)
-    if other is not None or perhaps is not None:
-        return other or perhaps
-    return found[0] if found and None not in found else None
+    seen = [each for each in found if each is not None]
+    if seen and len(seen) == len(found) and len({each.state for each in seen}) == 1:
+        return dataclasses.replace(seen[0], always=all(each.always for each in seen))
+    return None if any(each.state != "apart" for each in seen) else perhaps
 
 
 def _calls_above(scope: ast.AST, line: int) -> list[tuple[ast.Call, bool]]:
@@ -199,7 +222,7 @@ def _seeding(project: Project, call: ast.Call, place: Place, generator: Generato
     for each, always in _calls_above(found[1], (found[1].end_lineno or found[1].lineno) + 1) if depth else ():
         seeding = _seeding(project, each, inside, generator, depth - 1)
         if seeding is not None and (always or seeding.state != "apart"):
-            return _Seeding(seeding.state, span)
+            return _Seeding(seeding.state, span, always and seeding.always)
         perhaps = perhaps or seeding
     return _Seeding("apart", span) if perhaps is not None else None
 
