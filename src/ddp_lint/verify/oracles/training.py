@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 from ddp_lint.verify.compare import differ
 from ddp_lint.verify.oracles.case import Case, Opinion
@@ -49,6 +50,20 @@ def overlap(case: Case) -> Opinion:
     if len(firsts) < 2:
         return Opinion(blind="no sampler was iterated by two ranks in this run")
     return Opinion(silent="the ranks drew different samples")
+
+
+def dealt(case: Case) -> Opinion:
+    """Samples that are dealt out to the ranks in turn: each has every n-th, so that parts joined rank after rank are in
+    another order than the data."""
+    firsts = [event for trace in case.traces if (event := next(trace.of(Samples), None))]
+    if len(firsts) < 2:
+        return Opinion(blind="no sampler was iterated by two ranks in this run")
+    drawn = firsts[0].first
+    steps = {later - earlier for earlier, later in itertools.pairwise(drawn)}
+    if steps == {len(firsts)}:
+        text = f"{firsts[0].sampler} deals the samples out in turn: rank 0 has {list(drawn[:4])} ..."
+        return case.fires("samples", text, frame=firsts[0].site)
+    return Opinion(silent="the samples of a rank are not dealt out in turn")
 
 
 def split(case: Case) -> Opinion:
