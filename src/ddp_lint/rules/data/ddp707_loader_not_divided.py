@@ -60,7 +60,8 @@ class LoaderNotDivided(Rule):
 
     Each rank draws from all of the data. With one seed rank 0 and rank 1 train on identical batches and the second GPU
     adds nothing; with different seeds the ranks overlap at random. In both cases an epoch takes world size times as
-    long as it should, without an error. Measured with one seed: identical data (and dropout masks) on both ranks.
+    long as it should, without an error. Measured with one seed: identical data (and dropout masks) on both ranks,
+    also from a `WeightedRandomSampler`.
 
     ## Example
 
