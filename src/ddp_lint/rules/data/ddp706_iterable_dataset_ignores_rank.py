@@ -5,14 +5,28 @@ import re
 import libcst as cst
 
 from ddp_lint.findings import Confidence
+from ddp_lint.knowledge import table
+from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.by_rank import Place, is_by_rank
+from ddp_lint.launch.callers import constructions
 from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import files_of_programs, is_evaluation
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import calls_in, last_name
+from ddp_lint.source.tree import subtree
+from ddp_lint.view.wraps import argument
 
 # A class that says any of this divides its stream, draws at random, or passes on another dataset's stream.
 _SHARE = re.compile(r"rank|world|worker|shard|split_by|num_replicas|seed|random|shuffle|self\.(dataset|ds|source)\b")
+#: What a class says that may divide its stream, apart from the workers.
+_BY_OTHERS = re.compile(r"rank|world|shard|split_by|num_replicas|process|self\.(dataset|ds|source)\b")
+#: Packages that divide the stream of a loader which they are given, and what the code of a program says that does so.
+_DIVIDING = frozenset({"accelerate", "transformers", "datasets", "webdataset", "torchdata", "streaming", "ray"})
+_DIVIDED = re.compile(
+    r"islice\([^)\n]*rank|%\s*\(?[\w.]*(world|num_replicas|num_proc)|split_by_node|IterableDatasetShard"
+)
 #: What a class finds its data by itself with, and how it takes the part of a worker.
 _SOURCES = re.compile(r"\bi?glob\(|listdir\(|scandir\(")
 _BETWEEN_WORKERS = re.compile(r"\.id\s*::|%\s*\w+\.num_workers|::\s*\w+\.num_workers")
@@ -24,8 +38,8 @@ class IterableDatasetIgnoresRank(Rule):
     ## What it does
 
     Finds a `torch.utils.data.IterableDataset` in code that several ranks run whose `__iter__` and the rest of the
-    class never read the rank, the world size or the worker; or that finds its files itself and divides them between
-    the workers alone.
+    class never read the rank, the world size or the worker (`--preview`: a stream may be meant to be one); or that
+    finds its files itself and divides them between the workers alone.
 
     ## Why it breaks
 
@@ -76,9 +90,11 @@ class IterableDatasetIgnoresRank(Rule):
 
     ## When it is silent
 
-    Classes that mention the rank, the world size, a shard, a worker or a seed (those that divide the files that they
-    find between the workers apart), that wrap another dataset, that
-    inherit their iteration, and files that only one process runs.
+    Classes that mention the rank, the world size or a shard, that wrap another dataset, that inherit their iteration,
+    and files that only one process runs. Of streams that all workers yield alike, classes that mention a worker or a
+    seed. Of files divided between the workers, classes that draw by a generator of the process, which may be in another
+    state on each rank; it takes `--preview` to see those whose maker gives them something by the rank, whose program
+    divides the batches or uses a framework that does, or wraps no model.
 
     ## How to confirm
 
@@ -95,8 +111,8 @@ class IterableDatasetIgnoresRank(Rule):
 
     triggers = Triggers("IterableDataset")
     oracles = ("samples",)
+    of_several = True
     confidence = Confidence.MEDIUM
-    default = False
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         if not any(self.module.qualified(base.value) == "torch.utils.data.IterableDataset" for base in node.bases):
@@ -114,6 +130,7 @@ class IterableDatasetIgnoresRank(Rule):
                     if last_name(call.func) == "get_worker_info"
                 ][:1],
                 help="take the part of rank * num_workers + worker of world_size * num_workers parts",
+                confidence=Confidence.MEDIUM if self._reads_alike(node) else Confidence.LOW,
             )
             return
         if iterate is None or self._knows_its_share(node) or several_ranks(self.module) is None:
@@ -123,14 +140,44 @@ class IterableDatasetIgnoresRank(Rule):
             f"`{node.name.value}` yields the same stream on every rank and worker: all train on copies of "
             "the same samples",
             help="take every n-th item by rank and worker (get_worker_info), or split the sources between them",
+            confidence=Confidence.LOW,
         )
 
     def _divides_between_workers_alone(self, node: cst.ClassDef) -> bool:
-        """Whether a class that finds its data itself gives each worker a part of it, and has no word of ranks."""
+        """Whether a class that finds its data itself gives each worker a part of it, has no word of ranks, and draws by
+        no generator but those that it makes."""
         code = self.module.code(node.body)
         if "get_worker_info" not in code or _SOURCES.search(code) is None or mentions_own_rank(self.module, code):
             return False
-        return _SHARE.search(code.lower().replace("worker", "")) is None and _BETWEEN_WORKERS.search(code) is not None
+        if _BY_OTHERS.search(code.lower().replace("worker", "")) is not None or _BETWEEN_WORKERS.search(code) is None:
+            return False
+        return not any(isinstance(n, cst.Call) and self._draws_by_process(n) for n in subtree(node.body))
+
+    def _draws_by_process(self, call: cst.Call) -> bool:
+        """Whether a call draws from a generator of the process, which may be in another state on each rank; or makes
+        one that nothing seeds."""
+        name = self.module.qualified(call.func)
+        if name in table("data")["generators"]:
+            return not call.args
+        if name == "torch.Generator" or argument(call, None, "generator") is not None:
+            return False
+        return name.startswith(("random.", "numpy.random.")) or (name.startswith("torch.") and "rand" in name)
+
+    def _reads_alike(self, node: cst.ClassDef) -> bool:
+        """Whether the ranks of a program that shares a model are given the same: no maker of the dataset gives it
+        anything by the rank, and no framework or file of the program divides what it yields."""
+        project = self.module.project
+        if project is None or self.module.file.is_test or is_evaluation(" ".join(words_of(node.name.value))):
+            return False
+        sites = constructions(self.module, node)
+        for site in sites:
+            given = (*site.node.args, *(keyword.value for keyword in site.node.keywords))
+            if any(is_by_rank(project, each, Place(site.facts, site.around)) for each in given):
+                return False
+        files = list(files_of_programs(self.module))
+        if any(not _DIVIDING.isdisjoint(each.imports.packages) or each.file.shows(_DIVIDED) for each in files):
+            return False
+        return bool(sites) and any(project.texts.shows(each, "wraps") for each in files)
 
     def _knows_its_share(self, node: cst.ClassDef) -> bool:
         code = self.module.code(node)

@@ -8,26 +8,39 @@ import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge.frameworks import wrappers
+from ddp_lint.launch.by_rank import Place
 from ddp_lint.launch.callers import CallSite, call_sites
+from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.one_rank import mentions_own_rank
+from ddp_lint.launch.random_state import is_alike
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADERS, framework_loads, is_evaluation, is_sampler
+from ddp_lint.rules.data.loading import (
+    LOADERS,
+    as_ast,
+    files_of_programs,
+    framework_loads,
+    is_evaluation,
+    is_made_by_rank,
+    is_sampler,
+)
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
-from ddp_lint.source.syntax import FunctionNode, calls_below, walk
-from ddp_lint.source.tree import called, descendants, parameters_of, subtree
+from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
+from ddp_lint.source.tree import called, descendants, parameters_of
 from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
-#: What a function says that gives each rank its part.
-_BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")
-#: Values that the data of one loader is followed through.
-_VALUES = 12
 _DIVIDES = re.compile(
     r"(?<!\bRandom)Sampler|split_dataset_by_node|split_by_node|partition_dataset\(|\.shard\(|num_replicas"
 )
 _RANDOM = "torch.utils.data.RandomSampler"
+_WEIGHTED = frozenset({"torch.utils.data.WeightedRandomSampler", "torch.utils.data.sampler.WeightedRandomSampler"})
+#: Packages that put a sampler of their own around the one of a loader, or give each rank other batches of it.
+_OF_OTHERS = frozenset(
+    {"accelerate", "transformers", "lightning", "pytorch_lightning", "ignite", "catalyst", "composer"}
+)
 _WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
@@ -39,13 +52,16 @@ class LoaderNotDivided(Rule):
     Finds `DataLoader(..., shuffle=True)` without a sampler, or with `RandomSampler(dataset)`, in a function that also
     wraps a model with DDP or FSDP, in a class or by a function that it calls where `backward()` is called, too; and
     nothing in the file divides the data.
+    Also a `WeightedRandomSampler` without a generator in a program that wraps a model, where the last seed of torch
+    above it is one for all ranks, and no seed of the program has the rank in it.
     Also a loader without a sampler, if a `DistributedSampler` over the same dataset exists that no loader uses.
 
     ## Why it breaks
 
     Each rank draws from all of the data. With one seed rank 0 and rank 1 train on identical batches and the second GPU
     adds nothing; with different seeds the ranks overlap at random. In both cases an epoch takes world size times as
-    long as it should, without an error. Measured with one seed: identical data (and dropout masks) on both ranks.
+    long as it should, without an error. Measured with one seed: identical data (and dropout masks) on both ranks,
+    also from a `WeightedRandomSampler`.
 
     ## Example
 
@@ -101,7 +117,8 @@ class LoaderNotDivided(Rule):
 
     Evaluation loaders, loaders with another sampler or a batch sampler, files in which anything divides the data (a
     sampler, a shard, a rank in the dataset), data from a function or class of the project that mentions the rank,
-    loaders passed to a framework that replaces the sampler.
+    loaders passed to a framework that replaces the sampler. A weighted sampler where torch may be seeded by the rank,
+    or not at all, where another sampler takes its place, and where there is one process.
 
     ## How to confirm
 
@@ -137,6 +154,8 @@ class LoaderNotDivided(Rule):
         if self.module.qualified(node.func) not in LOADERS or not node.args or any(arg.star for arg in node.args):
             return
         sampler = argument(node, 3, "sampler")
+        if sampler is not None and (weighted := self._weighted(sampler)) is not None:
+            self._report_weighted(node, weighted)
         if (sampler is not None and not self._is_random(sampler)) or argument(node, 4, "batch_sampler") is not None:
             return
         if framework_loads(self.module) or is_evaluation(assigned_name(self.module, node)):
@@ -155,6 +174,41 @@ class LoaderNotDivided(Rule):
             isinstance(value, cst.Call) and self.module.qualified(value.func) == _RANDOM and len(value.args) == 1
             for value in made
         )
+
+    def _weighted(self, sampler: cst.BaseExpression) -> cst.Call | None:
+        """The WeightedRandomSampler that a loader gets, where no other sampler takes its place later on."""
+        made = [sampler] if isinstance(sampler, cst.Call) else self.module.assignments(sampler)
+        found = [v for v in made if isinstance(v, cst.Call) and self.module.qualified(v.func) in _WEIGHTED]
+        if len(found) != 1 or argument(found[0], 3, "generator") is not None:
+            return None
+        others = (value for value in made if value is not found[0])
+        return found[0] if all(exclusive(self.module, value, found[0]) for value in others) else None
+
+    def _report_weighted(self, loader: cst.Call, sampler: cst.Call) -> None:
+        """A sampler that draws by torch's generator, which has the same state on all ranks of a DDP program."""
+        facts, project, made = self.module.facts, self.module.project, as_ast(self.module, sampler)
+        if facts is None or project is None or made is None or self.module.file.is_test:
+            return
+        function = self.module.function_of(loader)
+        code = self.module.code(function) if function is not None else facts.file.code
+        if is_evaluation(assigned_name(self.module, loader)) or self._is_by_rank(code):
+            return
+        files = list(files_of_programs(self.module))
+        if any(framework_loads(each) or not _OF_OTHERS.isdisjoint(each.imports.packages) for each in files):
+            return
+        if not any(project.texts.shows(each, "wraps") for each in files) or as_one_process(self.module, sampler):
+            return
+        if several_ranks(self.module, sampler) is None or is_made_by_rank(self.module, loader.args[0].value):
+            return
+        place = Place(facts, function_at(facts.tree, made.lineno))
+        if is_alike(project, made, place, "torch", files):
+            self.report(
+                sampler,
+                "all ranks draw the same samples: this sampler draws by torch's generator, seeded alike on all of them",
+                notes=["rank 0 and rank 1 train on identical batches, and the second GPU adds nothing"],
+                labels=[(loader, "gives each rank what it draws")],
+                help="pass generator=torch.Generator().manual_seed(seed + rank), or seed torch by the rank",
+            )
 
     def _shuffles(self, node: cst.Call) -> bool:
         """Whether a loader shuffles, as training data is: always, or by a parameter that is true by default."""
@@ -278,7 +332,7 @@ class LoaderNotDivided(Rule):
         function = self.module.function_of(node)
         if function not in self._by_rank:
             self._by_rank[function] = self._is_by_rank(self.module.code(function) if function is not None else text)
-        return self._by_rank[function] or self._is_made_by_rank(node.args[0].value)
+        return self._by_rank[function] or is_made_by_rank(self.module, node.args[0].value)
 
     def _is_by_rank(self, code: str) -> bool:
         scope = re.sub(r"device_ids\s*=\s*\[[^\]]*\]", "", code)
@@ -286,29 +340,6 @@ class LoaderNotDivided(Rule):
             r"(rank|world_size)\s*(::|\])|\brange\(\s*\w*rank\b|\[\s*[\w.]*rank|rank\s*\*|%\s*\w*world", scope
         )
         return by_rank is not None or mentions_own_rank(self.module, scope)
-
-    def _is_made_by_rank(self, data: cst.BaseExpression) -> bool:
-        """Whether a function or class of the project that the data comes from mentions the rank."""
-        values = [data]
-        for value in values:
-            parts = list(subtree(value))
-            calls = (self.module.callee(n) for n in parts if isinstance(n, cst.Call))
-            if any(self._mentions_rank(name) for name in calls if name):
-                return True
-            if len(values) < _VALUES:
-                values += (
-                    v for n in parts if isinstance(n, cst.Name) for v in self.module.assignments(n) if v not in values
-                )
-        return False
-
-    def _mentions_rank(self, name: str) -> bool:
-        project = self.module.project
-        found = project.meanings.definition(project.meanings.canonical(name)) if project is not None else None
-        if found is None:
-            return False
-        facts, definition = found
-        words = "\n".join(facts.file.lines[definition.lineno - 1 : definition.end_lineno])
-        return _BY_RANK.search(words) is not None or mentions_own_rank(self.module, words)
 
 
 @functools.lru_cache(maxsize=8)

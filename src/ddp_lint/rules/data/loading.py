@@ -14,6 +14,7 @@ from ddp_lint.files import lies_in
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
@@ -23,6 +24,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, parameters, walk
+from ddp_lint.source.tree import subtree
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument, assigned_name
 
@@ -38,6 +40,10 @@ _CHOOSES = re.compile(r"rank|world|process_index|num_(tasks|processes|shards|par
 _AT_END = re.compile(r"[\w.]+(?=\(?$)")
 #: What makes the seed of a generator another one on each rank.
 _RANK = re.compile(r"rank|process_index", re.IGNORECASE)
+#: What a function says that gives each rank its part.
+_BY_RANK = re.compile(r"rank\b|world_size|process_index|num_processes|shard")
+#: Values that the data of one loader is followed through.
+_VALUES = 12
 #: Files that import a helper which are looked at as programs.
 _USERS = 8
 
@@ -125,7 +131,7 @@ def _names_setter(node: ast.AST) -> bool:
 def mentioned_in_run(module: Module, word: str) -> bool:
     """Whether `word` occurs in the code of the programs that come to the file: in it, in what it imports, and in the
     files that import it with what they import."""
-    return any(word in facts.file.code for facts in _files_of_programs(module))
+    return any(word in facts.file.code for facts in files_of_programs(module))
 
 
 def _writes(project: Project, path: pathlib.Path, word: str) -> bool:
@@ -223,7 +229,7 @@ def ranks_share(module: Module) -> bool:
     share a model. Of many trainers that a launcher finds by name each may be run on several ranks, but without that
     they are copies of one training, for which one seed is right."""
     project = module.project
-    if project is None or not any(_shares(project, facts) for facts in _files_of_programs(module)):
+    if project is None or not any(_shares(project, facts) for facts in files_of_programs(module)):
         return False
     return not _shuffles_alike(module, project)
 
@@ -245,7 +251,7 @@ def _shuffles_alike(module: Module, project: Project) -> bool:
     trained = [call for call in loaders if not is_evaluation(assigned_name(module, call))]
     if not trained or not all(_shuffles_itself(module, call) for call in trained):
         return False
-    files = [*_files_of_programs(module)]
+    files = [*files_of_programs(module)]
     if any(_shares(project, each, _DIVIDES) for each in files):
         return False
     return not any(_knows_rank(each) for each in files if "Dataset" in each.file.code or "Sampler" in each.file.code)
@@ -270,7 +276,8 @@ def _shuffles_itself(module: Module, loader: cst.Call) -> bool:
     )
 
 
-def _files_of_programs(module: Module) -> Iterator[ModuleFacts]:
+def files_of_programs(module: Module) -> Iterator[ModuleFacts]:
+    """The files of the programs that come to a file: it, those that import it, and what all of these import."""
     project = module.project
     names = _of_programs(module, project) if project is not None else ()
     yield from (
@@ -293,6 +300,39 @@ def _of_programs(module: Module, project: Project) -> frozenset[str]:
     return project.remember(("of programs", module.name), found)
 
 
+def is_made_by_rank(module: Module, data: cst.BaseExpression) -> bool:
+    """Whether a function or class of the project that the data comes from mentions the rank."""
+    values = [data]
+    for value in values:
+        parts = list(subtree(value))
+        calls = (module.callee(n) for n in parts if isinstance(n, cst.Call))
+        if any(_mentions_rank(module, name) for name in calls if name):
+            return True
+        if len(values) < _VALUES:
+            values += (v for n in parts if isinstance(n, cst.Name) for v in module.assignments(n) if v not in values)
+    return False
+
+
+def _mentions_rank(module: Module, name: str) -> bool:
+    project = module.project
+    found = project.meanings.definition(project.meanings.canonical(name)) if project is not None else None
+    if found is None:
+        return False
+    facts, definition = found
+    words = "\n".join(facts.file.lines[definition.lineno - 1 : definition.end_lineno])
+    return _BY_RANK.search(words) is not None or mentions_own_rank(module, words)
+
+
+def as_ast(module: Module, node: cst.CSTNode) -> ast.expr | None:
+    """A call or an entry of the file, as the syntax tree of the project has it."""
+    facts = module.facts
+    if facts is None:
+        return None
+    span, kind = module.span(node), ast.Call if isinstance(node, cst.Call) else ast.Subscript
+    found = (n for n in walk(facts.tree) if isinstance(n, kind) and n.lineno == span.line)
+    return next((n for n in found if facts.file.span_of(n) == span), None)
+
+
 def _users(project: Project, name: str) -> list[ModuleFacts]:
     """The files that import a module. A package that passes its names on is none: its users are."""
     found = importers(project, name, holding=(name.rpartition(".")[2],)) if name else iter(())
@@ -313,7 +353,7 @@ def reads_alike(module: Module) -> bool:
 def seeds_workers_by_rank(module: Module) -> bool:
     """Whether the programs of a file have Lightning seed the workers of each rank by their own numbers and by the rank:
     ``seed_everything(seed, workers=True)``, or the variable that this sets."""
-    return any(facts.file.holds("PL_SEED_WORKERS") or _seeds_workers(facts) for facts in _files_of_programs(module))
+    return any(facts.file.holds("PL_SEED_WORKERS") or _seeds_workers(facts) for facts in files_of_programs(module))
 
 
 def _seeds_workers(facts: ModuleFacts) -> bool:
@@ -326,7 +366,7 @@ def _seeds_workers(facts: ModuleFacts) -> bool:
 def generator_has_rank(module: Module) -> bool:
     """Whether a loader of the programs of a file has workers, and draws their seeds from a generator that is seeded by
     the rank."""
-    return any(facts.file.holds("manual_seed") and _gives_generator(facts) for facts in _files_of_programs(module))
+    return any(facts.file.holds("manual_seed") and _gives_generator(facts) for facts in files_of_programs(module))
 
 
 def _gives_generator(facts: ModuleFacts) -> bool:
@@ -390,7 +430,7 @@ def seeds_each_sample(module: Module) -> bool:
     """Whether all training datasets that the programs of a file use seed torch and `random` or NumPy for each sample by
     its number: no other seed decides what their transforms draw."""
     project = module.project
-    files = [facts for facts in _files_of_programs(module) if facts.file.holds("__getitem__")]
+    files = [facts for facts in files_of_programs(module) if facts.file.holds("__getitem__")]
     if project is None or not any(facts.file.holds("manual_seed") for facts in files):
         return False
     used = [(f, n) for f in files for n in _sampling(f) if _is_run(module, project, f, n.lineno)]

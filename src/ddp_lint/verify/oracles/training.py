@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 from ddp_lint.verify.compare import differ
 from ddp_lint.verify.oracles.case import Case, Opinion
-from ddp_lint.verify.sampling import describe_order, epochs_of, same_order, unlike_data
+from ddp_lint.verify.sampling import describe_order, epochs_of, same_order, unlike_data, unlike_parts
+from ddp_lint.verify.sampling import overlap as overlapping
 from ddp_lint.verify.trace import Call, Collective, Frame, Samples, Sync
 from ddp_lint.verify.wording import spoken
 
@@ -36,6 +38,44 @@ def divided(case: Case) -> Opinion:
         text = f"{firsts[0].sampler} divides {firsts[0].dataset} samples among all ranks ({counts})"
         return case.fires("divided", text, frame=firsts[0].site, linked=True)
     return Opinion(silent="the ranks of one group see the same samples")
+
+
+def overlap(case: Case) -> Opinion:
+    """Shares of the data that overlap: the ranks have not divided one order."""
+    found = overlapping(case.traces)
+    if found is not None:
+        one, other = found.ranks
+        text = f"{found.shared} of {found.among} samples of rank {one} that were compared are rank {other}'s as well"
+        return case.fires("samples", text, frame=found.event.site)
+    firsts = [event for trace in case.traces if (event := next(trace.of(Samples), None))]
+    if len(firsts) < 2:
+        return Opinion(blind="no sampler was iterated by two ranks in this run")
+    return Opinion(silent="the ranks drew different samples")
+
+
+def dealt(case: Case) -> Opinion:
+    """Samples that are dealt out to the ranks in turn: each has every n-th, so that parts joined rank after rank are in
+    another order than the data."""
+    firsts = [event for trace in case.traces if (event := next(trace.of(Samples), None))]
+    if len(firsts) < 2:
+        return Opinion(blind="no sampler was iterated by two ranks in this run")
+    drawn = firsts[0].first
+    steps = {later - earlier for earlier, later in itertools.pairwise(drawn)}
+    if steps == {len(firsts)}:
+        text = f"{firsts[0].sampler} deals the samples out in turn: rank 0 has {list(drawn[:4])} ..."
+        return case.fires("samples", text, frame=firsts[0].site)
+    return Opinion(silent="the samples of a rank are not dealt out in turn")
+
+
+def split(case: Case) -> Opinion:
+    """Parts of the data that the samplers of the ranks divide, and that are others on each rank."""
+    parts = unlike_parts(case.traces) if len(case.traces) > 1 else None
+    if parts is not None:
+        text = f"{parts.sampler} divides another part of the data on each rank"
+        return case.fires("samples", text, frame=parts.site)
+    if not all(any(event.divided for event in trace.of(Samples)) for trace in case.traces):
+        return Opinion(blind="no sampler divided a part of some data in this run")
+    return Opinion(silent="the samplers of all ranks divide the same parts")
 
 
 def epochs(case: Case) -> Opinion:
