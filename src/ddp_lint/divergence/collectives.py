@@ -436,7 +436,7 @@ def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:
 
 
 def _own_key(entry: Collective, arguments: Arguments) -> Variation | None:
-    """Why the name under which the ranks combine their values is another one on each: ``self.log(f"loss_{kind}", x)``."""
+    """Why the name under which the ranks combine a value is another one on each: ``self.log(f"loss_{kind}", x)``."""
     name = arguments.get(entry.key, entry.takes)[0] if entry.key else None
     return name.varies if name is not None and name.open else None
 

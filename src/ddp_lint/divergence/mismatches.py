@@ -50,8 +50,8 @@ class Mismatch:
     the divergent value in words, for use after "depends on". `ranks` names the two sides of the witness, the side
     that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
     `evident` shows whether the code shows that this condition holds. `reason` distinguishes the kinds where one kind
-    has several: for ARGUMENT 'root', 'reduce op', 'payload' or 'key' (the name of what is combined), for GROUP 'members' where each rank makes another
-    group, for STEP the knowledge kind ('step' or 'backward'), 'decides' where all ranks step, each by a number of its
+    has several: for ARGUMENT 'root', 'reduce op', 'payload' or 'key' (the name of what is combined), for GROUP
+    'members' where each rank makes another group, for STEP the knowledge kind ('step' or 'backward'), 'decides' where all ranks step, each by a number of its
     own, or 'loose' where all go backward, but the loss of some is a tensor that they have just made.
     """
 
