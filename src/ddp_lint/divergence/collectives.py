@@ -116,7 +116,7 @@ def communicate(
     event = Event(
         entry.op, entry.kind, group, frame.span(node), frame.text(node.func), entry.implicit, entry.condition, evident,
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
-        _own_number(entry, arguments), *_members(entry, arguments),
+        _own_number(entry, arguments), _own_key(entry, arguments), *_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "", unproven=unproven,
     )  # fmt: skip
     frame.effects.append(_where_it_comes_about(frame, entry, event, arguments, node))
@@ -433,6 +433,12 @@ def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:
     """Why the number by which the call decides is another one on each rank: ``plateau.step(loss.item())``."""
     number = arguments.get(entry.decides, entry.takes)[0] if entry.decides else None
     return number.varies if number is not None and number.open else None
+
+
+def _own_key(entry: Collective, arguments: Arguments) -> Variation | None:
+    """Why the name under which the ranks combine a value is another one on each: ``self.log(f"loss_{kind}", x)``."""
+    name = arguments.get(entry.key, entry.takes)[0] if entry.key else None
+    return name.varies if name is not None and name.open else None
 
 
 def _members(entry: Collective, arguments: Arguments) -> tuple[Variation | None, tuple[Hashable, ...]]:

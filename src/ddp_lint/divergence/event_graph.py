@@ -67,6 +67,8 @@ class Event:
     uneven: Variation | None = None
     #: Why it decides otherwise on each rank, if what it is given does.
     decided: Variation | None = None
+    #: Why the name under which the ranks combine their values is another one on each rank, if it is.
+    keyed: Variation | None = None
     #: Why the group that is made has other members on each rank, if it has.
     members: Variation | None = None
     #: The ranks that the group is made of, () where they are not known.

@@ -44,15 +44,15 @@ class Mismatch:
 
     `span` is the collective call, or the call in the checked file that reaches it; `branch` is where the ranks diverge
     (the test of an `if`, the loop, the `try`), None where an argument alone differs. `op` is the collective's name
-    (``all_reduce``), `call` the call as written at `span` (``self.save``), `group` a readable group ('' is the
-    world), `cause` why the condition differs: 'rank', 'membership', 'failure' (of what only this rank does) or a cause
-    of `knowledge.communication`; `description`
-    the divergent value in words, for use after "depends on". `ranks` names the two sides of the witness, the side
-    that communicates first. `when` is the condition under which an implicit collective communicates, '' for always;
-    `evident` shows whether the code shows that this condition holds. `reason` distinguishes the kinds where one kind
-    has several: for ARGUMENT 'root', 'reduce op' or 'payload', for GROUP 'members' where each rank makes another
-    group, for STEP the knowledge kind ('step' or 'backward'), 'decides' where all ranks step, each by a number of its
-    own, or 'loose' where all go backward, but the loss of some is a tensor that they have just made.
+    (``all_reduce``), `call` the call as written at `span` (``self.save``), `group` a readable group ('' is the world),
+    `cause` why the condition differs: 'rank', 'membership', 'failure' (of what only this rank does) or a cause of
+    `knowledge.communication`; `description` the divergent value in words, for use after "depends on". `ranks` names the
+    two sides of the witness, the side that communicates first. `when` is the condition under which an implicit
+    collective communicates, '' for always; `evident` shows whether the code shows that this condition holds. `reason`
+    distinguishes the kinds where one kind has several: for ARGUMENT 'root', 'reduce op', 'payload' or 'key' (the name
+    of what is combined), for GROUP 'members' where each rank makes another group, for STEP the knowledge kind ('step'
+    or 'backward'), 'decides' where all ranks step, each by a number of its own, or 'loose' where all go backward, but
+    the loss of some is a tensor that they have just made.
     """
 
     kind: Kind

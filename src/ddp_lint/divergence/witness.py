@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from ddp_lint.divergence import file_race, worlds
 from ddp_lint.divergence.backends import is_asked
@@ -313,17 +314,23 @@ def wrong_arguments(graph: EventGraph, start: Node) -> Iterator[Mismatch]:
     for node in graph.nodes:
         if not isinstance(node, EventNode) or node.event.streams or node in paired:
             continue
-        own = node.event.uneven is not None and node.event.uneven.call_depth == len(node.event.chain)
-        if own and node.event.uneven is not None and node.number not in alone():
+        if _is_own(node.event.uneven, node.event) and node.number not in alone():
             yield _uneven_payload(node.event, node.event.uneven)
+        if _is_own(node.event.decided, node.event):
+            yield _own_number(node.event, node.event.decided)
+        if _is_own(node.event.keyed, node.event):
+            yield _own_key(node.event, node.event.keyed)
         if not node.event.chain:
-            if node.event.decided is not None:
-                yield _own_number(node.event, node.event.decided)
             if node.event.members is not None:
                 yield _own_members(node.event, node.event.members)
             for value, reason in ((node.event.root, "root"), (node.event.reduce_op, "reduce op")):
                 if value is not None and node.event.group.is_world:
                     yield from _wrong_argument(node.event, value, reason)
+
+
+def _is_own(varies: Variation | None, event: Event) -> TypeGuard[Variation]:
+    """Whether the function at hand has made what the event is given: it came through all calls that lead there."""
+    return varies is not None and varies.call_depth == len(event.chain)
 
 
 def _of_one_world(start: Node) -> frozenset[int]:
@@ -339,6 +346,10 @@ def _uneven_payload(event: Event, varies: Variation) -> Mismatch:
 
 def _own_number(event: Event, varies: Variation) -> Mismatch:
     return _unlike_arguments(Kind.STEP, event, varies, "decides", "a different number")
+
+
+def _own_key(event: Event, varies: Variation) -> Mismatch:
+    return _unlike_arguments(Kind.ARGUMENT, event, varies, "key", "a different name")
 
 
 def _own_members(event: Event, varies: Variation) -> Mismatch:

@@ -84,7 +84,8 @@ class Collective:
 
     `takes` names its positional parameters (without `self`); `group`, `root`, `reduce_op`, `asynchronous` and `ranks`
     are names of parameters, `peer` that of the rank at the other end of a message (`dst`, `src`), `decides` that of a
-    number by which the call decides what it does, `buffers` that of the flag by which a wrapper's forward broadcasts
+    number by which the call decides what it does, `key` that of the name under which the ranks combine their values,
+    `buffers` that of the flag by which a wrapper's forward broadcasts
     the module's buffers. Tensors in `payload` must agree in shape and dtype on all ranks,
     unless the parameter `objects` is given, which lets them be anything;
     after the call those in `uniform` hold one value everywhere, and those in `receives` what this rank was sent.
@@ -109,6 +110,7 @@ class Collective:
     ranks: str = ""
     peer: str = ""
     decides: str = ""
+    key: str = ""
     buffers: str = ""
     payload: tuple[str, ...] = ()
     objects: str = ""

@@ -339,7 +339,7 @@ def _starts(text: str) -> Iterator[tuple[int, Start]]:
             continue
         expanded = _expanded(re.sub(r"\s#.*", "", stripped), given)
         for command in _BETWEEN.split(_WORKED_OUT.sub(_SOMEWHERE, expanded)):
-            start = _start(_NUMBERS.sub("+", command).translate(_QUOTES))
+            start = start_of(command)
             if start is not None:
                 several = left_open or (asked != {"1"} and (bool(asked) or start.nodes == "as asked"))
                 nodes = "" if several else "one" if start.nodes == "as asked" else start.nodes
@@ -379,6 +379,11 @@ def _expanded(command: str, given: dict[str, str]) -> str:
             break
         command = longer
     return command
+
+
+def start_of(command: str) -> Start | None:
+    """The program that one command starts, as it is written."""
+    return _start(_NUMBERS.sub("+", command).translate(_QUOTES))
 
 
 def _start(command: str) -> Start | None:

@@ -15,7 +15,8 @@ class CollectiveArgumentsDiffer(MismatchRule):
     must send the same shape: a size computed from the rank (`torch.zeros(rank + 1)`), a selection of the rank's own
     data (`x[mask]`, `torch.nonzero(x)`), the bytes of an object (`torch.ByteTensor(list(pickle.dumps(results)))`), and
     in gathers the result of `model.generate(...)` or `batch["input_ids"]`, which are as long as the longest sample of
-    the rank. The call may be in a helper.
+    the rank. And metrics of Lightning that the ranks combine under names of their own batches
+    (`self.log(f"error_{kind(batch)}", error, sync_dist=True)`). The call may be in a helper.
 
     ## Why it breaks
 
@@ -23,6 +24,11 @@ class CollectiveArgumentsDiffer(MismatchRule):
     leaves every rank with its own data on NCCL, and hangs on gloo; SUM against MAX returns a number without an error
     on both, and `TORCH_DISTRIBUTED_DEBUG=DETAIL` does not detect it. With different shapes gloo aborts; on NCCL
     `all_reduce` hangs until the watchdog ends it, and `all_gather` returns wrong numbers silently.
+
+    Lightning reduces the metrics of an epoch one after the other, in the order in which each rank has first logged
+    them, and sends no names. Measured on two ranks (gloo, Lightning 2.6): of values with a mean of 2.75 under `low` and
+    14 under `high`, rank 0, which met `low` first, gets 8.25 and 8.5, and rank 1, which met `high` first, 8.5 and 8.25.
+    A name that one rank alone has logged hangs.
 
     ## Example
 
@@ -68,11 +74,11 @@ class CollectiveArgumentsDiffer(MismatchRule):
 
     ## When it is silent
 
-    Values that differ between ranks are normal; only roots, operations and shapes are checked. A root that is the same
-    for all members of the group (`get_tensor_model_parallel_src_rank()`), or the variable of a loop over the ranks, is
-    correct. A root that is known to be a rank only by a parameter's name is not reported. What one rank makes to send
-    it, and the others to receive it, is compared by DDP116. Other shapes and dtypes that differ between ranks are found
-    by `verify`.
+    Values that differ between ranks are normal; only roots, operations, shapes and the names of metrics are checked. A
+    root that is the same for all members of the group (`get_tensor_model_parallel_src_rank()`), or the variable of a
+    loop over the ranks, is correct. A root that is known to be a rank only by a parameter's name is not reported. What
+    one rank makes to send it, and the others to receive it, is compared by DDP116. Other shapes and dtypes that differ
+    between ranks are found by `verify`.
 
     ## How to confirm
 

@@ -43,6 +43,10 @@ _ARGUMENTS = {
         "gets tensors of different shapes on the ranks: it hangs, aborts or returns wrong numbers",
         "exchange the sizes first and pad to the largest, or gather objects",
     ),
+    "key": (
+        "combines values of different names: each rank takes the name from its own data",
+        "log the same names on all ranks, in the same order; sum for each name, and count, where a rank may have none",
+    ),
 }
 
 

@@ -114,16 +114,16 @@ def _sites(
         statement = around.get(node)
         if not isinstance(node, ast.Call) or not isinstance(statement, (ast.Expr, ast.Assign)):
             continue
-        summing = _summing(facts, project, node)
-        if summing is None:
+        sums_up = summing(facts, project, node)
+        if sums_up is None:
             continue
-        given, in_place, returned = summing
+        given, in_place, returned = sums_up
         name, target = dotted_ast(given), _target(statement)
         if isinstance(given, ast.Name) and name in sums and (target == name if returned else in_place):
             yield _Site(name, node, (statement,) if target == name else ())
         if isinstance(given, ast.Name) and in_place:
             made = _last_above(assigned.get(name, ()), node.lineno)
-            source = dotted_ast(_passed(made.value)) if made is not None else ""
+            source = dotted_ast(passed(made.value)) if made is not None else ""
             if made is not None and source in sums and source != name:
                 yield from _handed_back(made, node, assigned.get(source, ()), around)
 
@@ -145,7 +145,7 @@ def _handed_back(
     """``t = torch.tensor(total)``, `call` of `t`, ``total = t.item()``; `back`: what gives `total` something."""
     below = itertools.islice(back, bisect.bisect_right(back, call.lineno, key=first_line), None)
     first = next((each for each in below if _same_block(each, call, around)), None)
-    if first is not None and dotted_ast(_passed(first.value)) == _target(made):
+    if first is not None and dotted_ast(passed(first.value)) == _target(made):
         yield _Site(_target(first), call, (made, first))
 
 
@@ -153,7 +153,7 @@ def _same_block(one: ast.AST, other: ast.AST, around: dict[ast.AST, ast.AST]) ->
     return around.get(one) is around.get(around.get(other, other))
 
 
-def _passed(value: ast.expr) -> ast.expr:
+def passed(value: ast.expr) -> ast.expr:
     """What is read or moved as it is: `t` of ``t[0].item()``, `total` of ``torch.tensor([total]).cuda()``."""
     while True:
         if isinstance(value, ast.Call) and last_part(value.func) in _PASSING:
@@ -172,7 +172,7 @@ def _passed(value: ast.expr) -> ast.expr:
             return value
 
 
-def _summing(facts: ModuleFacts, project: Project, call: ast.Call) -> tuple[ast.expr | None, bool, bool] | None:
+def summing(facts: ModuleFacts, project: Project, call: ast.Call) -> tuple[ast.expr | None, bool, bool] | None:
     """What a call sums over the ranks: the argument, whether it changes that, and whether it returns the sum."""
     name = project.meanings.of(facts, dotted_ast(call.func))
     entry = load().collectives.get(name)
@@ -211,7 +211,7 @@ def _of_helper(facts: ModuleFacts, project: Project, function: ast.AST) -> tuple
         if entry is None or entry.op != "all_reduce" or entry.out_of_place or not entry.takes or not _adds(entry, call):
             continue
         name = dotted_ast(argument_at(call, 0, entry.takes[0]))
-        if name not in names or any(_changes(node, name) for node in statements(function)):
+        if name not in names or any(changes(node, name) for node in statements(function)):
             return None
         if any(isinstance(node, ast.BinOp) and name in names_in(node) for node in walk(function)):
             return None
@@ -268,10 +268,10 @@ def _is_left_once_counted(loop: Loop, site: _Site) -> bool:
 def _asks_for_any(test: ast.expr, name: str) -> bool:
     """Whether a test holds as soon as the number is not zero: ``n``, ``n > 0``, ``n.item() != 0``, ``n >= 1``."""
     if not isinstance(test, ast.Compare):
-        return dotted_ast(_passed(test)) == name
+        return dotted_ast(passed(test)) == name
     least = test.comparators[0].value if isinstance(test.comparators[0], ast.Constant) else None
     asks = [(type(op), least) for op in test.ops]
-    return dotted_ast(_passed(test.left)) == name and asks in ([(ast.Gt, 0)], [(ast.NotEq, 0)], [(ast.GtE, 1)])
+    return dotted_ast(passed(test.left)) == name and asks in ([(ast.Gt, 0)], [(ast.NotEq, 0)], [(ast.GtE, 1)])
 
 
 def _added(site: _Site, nodes: list[ast.AST]) -> ast.stmt | None:
@@ -282,7 +282,7 @@ def _added(site: _Site, nodes: list[ast.AST]) -> ast.stmt | None:
             continue
         if isinstance(node, ast.stmt) and site.name in _added_by(node):
             added.append(node)
-        elif _changes(node, site.name):
+        elif changes(node, site.name):
             return None
     return added[0] if added else None
 
@@ -300,7 +300,7 @@ def _added_by(node: ast.stmt) -> tuple[str, ...]:
     return ()
 
 
-def _changes(node: ast.AST, name: str) -> bool:
+def changes(node: ast.AST, name: str) -> bool:
     """Whether a node gives the name another value than a larger sum, or may do so."""
     if isinstance(node, ast.Call):
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -342,5 +342,5 @@ def _bound(node: ast.AST) -> ast.AST:
 
 def _begins_before(site: _Site, loop: Loop, around: dict[ast.AST, ast.AST]) -> bool:
     """Whether the sum begins with a value that the function gives it above the loop."""
-    binds = (node for node in around if isinstance(node, (ast.Assign, ast.AnnAssign)) and _changes(node, site.name))
+    binds = (node for node in around if isinstance(node, (ast.Assign, ast.AnnAssign)) and changes(node, site.name))
     return any(node.lineno < loop.lineno for node in binds)
