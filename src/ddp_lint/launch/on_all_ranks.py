@@ -212,8 +212,9 @@ def _is_for_ranks(function: FunctionNode, call: ast.Call) -> bool:
 
 
 def _joins_at_top(project: Project, facts: ModuleFacts) -> ast.Call | None:
-    """The call outside of functions by which a program joins the group or wraps a model, itself or in what it calls:
-    ``Trainer(join()).fit()``. None in a program that starts the ranks."""
+    """The call outside of functions by which a program joins the group or wraps a model, itself or in the constructor
+    of what it makes: ``Trainer(model).fit()``. None in a program that starts the ranks. What a helper joins says less:
+    recipes call one that joins where they are launched so."""
 
     def found() -> ast.Call | None:
         code = Code(facts, facts.tree.body)
@@ -226,7 +227,8 @@ def _joins_at_top(project: Project, facts: ModuleFacts) -> ast.Call | None:
             if called_name(project, code, call) in table("launch")["all_ranks"]["calls"]:
                 return call
             helper = called_helper(project, code, call)
-            if helper is not None and _joins(project, helper.facts, helper.function) is not None:
+            made = helper is not None and helper.function.name == "__init__"
+            if helper is not None and made and _joins(project, helper.facts, helper.function) is not None:
                 return call
         return None
 
