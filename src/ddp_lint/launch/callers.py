@@ -114,6 +114,20 @@ def sites_in_project(project: Project, facts: ModuleFacts, function: FunctionNod
     return _sites_of(project, _Called(facts, function.name, f"{whole}.{function.name}", whole))
 
 
+def sites_that_run(project: Project, facts: ModuleFacts, function: FunctionNode) -> tuple[CallSite, ...]:
+    """`sites_in_project`; of a constructor the calls that make an object of its class."""
+    owner, method = facts.method_at(function.lineno) or (None, None)
+    if owner is None or method is not function or function.name != "__init__":
+        return sites_in_project(project, facts, function)
+    name = project.classes.of(facts, owner).name
+
+    def found() -> tuple[CallSite, ...]:
+        uses_of_class = constructions_of(project, name, _FILES)
+        return tuple(CallSite(each, call, use.around, bound=True) for each, use, call in uses_of_class)
+
+    return project.remember(("constructions", name), found)
+
+
 def sites_by_keyword(project: Project, function: FunctionNode, name: str) -> list[CallSite]:
     """The calls of objects of a class that is not seen which give a method what it takes, one parameter by its name:
     ``ctx.model(tokens=x, rows=rows)``."""

@@ -14,7 +14,7 @@ import libcst as cst
 
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import table
-from ddp_lint.launch.callers import CallSite, sites_in_project
+from ddp_lint.launch.callers import CallSite, sites_that_run
 from ddp_lint.launch.communicating import Code, asks_for_group, called_helper, called_name
 from ddp_lint.launch.helpers import Helper
 from ddp_lint.launch.joining import is_before_ranks, spawned_functions
@@ -70,12 +70,16 @@ def reached_by_all(module: Module, definition: cst.FunctionDef) -> Reached | Non
             call = _joins(project, within, each)
             if call is not None and all(_is_for_all(module, project, site) for site in way[-1:]):
                 return Reached(within, call, way)
-            for site in sites_in_project(project, within, each):
-                if site.around is None or site.around in seen or len(seen) > _CALLERS:
+            for site in _sites(module, project, within, each):
+                if site.around in seen or len(seen) > _CALLERS:
                     continue
-                if _is_of(project, within, each, site) and _is_for_all(module, project, site):
+                if not _is_of(project, within, each, site) or not _is_for_all(module, project, site):
+                    continue
+                if site.around is not None:
                     seen.add(site.around)
                     above.append((site.facts, site.around, (*way, site)))
+                elif (call := _joins_at_top(project, site.facts)) is not None:
+                    return Reached(site.facts, call, (*way, site))
         level = above
     return None
 
@@ -87,12 +91,12 @@ def calls_of_all_lead_to(project: Project, site: CallSite, above: int = _WAY) ->
     around = site.around
     if around is None:
         return program_of_ranks(site.facts, project, site.node.lineno) is not None
-    if around.decorator_list or not all_ranks_call(site, project):
+    if around.decorator_list or _is_tested_for_first(site) or not all_ranks_call(site, project):
         return False
     evidence = evidence_in(site.facts, project)
     if evidence is not None and evidence.own:
         return True
-    sites = sites_in_project(project, site.facts, around) if above else ()
+    sites = sites_that_run(project, site.facts, around) if above else ()
     return any(calls_of_all_lead_to(project, each, above - 1) for each in sites if each.around is not around)
 
 
@@ -113,22 +117,42 @@ def _is_of(project: Project, facts: ModuleFacts, function: FunctionNode, site: C
     return alone and (site.facts is facts or facts.name in imported_through(project, site.facts))
 
 
+def _sites(module: Module, project: Project, facts: ModuleFacts, function: FunctionNode) -> Iterator[CallSite]:
+    """The calls that run a function. Of a constructor not those behind one that the first rank alone makes, in the same
+    code: the others find what it has done."""
+    sites = sites_that_run(project, facts, function)
+    made = sites if function.name == "__init__" else ()
+    first = [site for site in made if is_on_first(module, site.facts, site.node)]
+    for site in sites:
+        ahead = (each for each in first if each.facts is site.facts and each.around is site.around)
+        if not any(each.node.lineno < site.node.lineno for each in ahead):
+            yield site
+
+
 def _is_for_all(module: Module, project: Project, site: CallSite) -> bool:
     """Whether a call is kept neither to one rank nor to a program of one process."""
-    if site.around is None or is_on_first(module, site.facts, site.node):
+    scope = site.around or site.facts.tree
+    if is_on_first(module, site.facts, site.node) or _is_tested_for_first(site):
         return False
-    tests = list(_tests_taken(site.around, site.node))
-    if any(first_rank_test(part, False) or _is_set_by_rank(site.facts, part) for part in tests):
+    holding = [part for part, taken in _tests(scope, site.node) if taken]
+    if any(first_rank_test(part, False) or _is_set_by_rank(site.facts, part) for part in holding):
         return False  # ``if rank != 0: load()``, behind what the first rank has done
-    if is_before_ranks(site.facts, project, site.node, site.around):
+    if site.around is not None and is_before_ranks(site.facts, project, site.node, site.around):
         return False
-    return not is_kept_to_one_process(site.around, site.node)
+    return not is_kept_to_one_process(scope, site.node)
 
 
-def _tests_taken(function: FunctionNode, node: ast.AST) -> Iterator[str]:
-    """The parts of the tests around a node of a function that hold there."""
-    tests = (test for test, taken in conditions_at(function, node) if taken)
-    return (cst.Module(()).code_for_node(part) for test in tests for part in conjuncts(test))
+def _is_tested_for_first(site: CallSite) -> bool:
+    """Whether a test around a call, also in its expression, keeps it to the first rank: ``Log() if rank == 0 else
+    None``."""
+    return any(first_rank_test(part, taken) for part, taken in _tests(site.around or site.facts.tree, site.node))
+
+
+def _tests(scope: FunctionNode | ast.Module, node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """The tests around a node of a function, with the outcomes that lead there: of one that holds each of its parts."""
+    for test, taken in conditions_at(scope, node):
+        for part in conjuncts(test) if taken else (test,):
+            yield cst.Module(()).code_for_node(part), taken
 
 
 def _is_set_by_rank(facts: ModuleFacts, name: str) -> bool:
@@ -185,6 +209,31 @@ def _is_for_ranks(function: FunctionNode, call: ast.Call) -> bool:
     What some models alone need shows nothing of the programs that load others."""
     tests = [cst.Module(()).code_for_node(test) for test, _ in conditions_at(function, call)]
     return not tests or any(asks_for_group(test) or _ASKS_FOR_GPUS.search(test) is not None for test in tests)
+
+
+def _joins_at_top(project: Project, facts: ModuleFacts) -> ast.Call | None:
+    """The call outside of functions by which a program joins the group or wraps a model, itself or in the constructor
+    of what it makes: ``Trainer(model).fit()``. None in a program that starts the ranks. What a helper joins says less:
+    recipes call one that joins where they are launched so."""
+
+    def found() -> ast.Call | None:
+        code = Code(facts, facts.tree.body)
+        calls = [call for call in calls_below(facts.tree) if function_at(facts.tree, call.lineno) is None]
+        if any(last_part(call.func) in table("launch")["all_ranks"]["starters"] for call in calls):
+            return None
+        for call in calls:
+            if is_kept_to_one_process(facts.tree, call):
+                continue
+            if called_name(project, code, call) in table("launch")["all_ranks"]["calls"]:
+                return call
+            helper = called_helper(project, code, call)
+            made = helper is not None and helper.function.name == "__init__"
+            if helper is not None and made and _joins(project, helper.facts, helper.function) is not None:
+                return call
+        return None
+
+    answer: ast.Call | None = project.remember(("joins the ranks at its top",), found, facts.kept)
+    return answer
 
 
 def _starts(function: FunctionNode) -> bool:

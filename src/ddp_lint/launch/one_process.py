@@ -207,7 +207,7 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
     return _has_ranks_of_group(module) and is_joined_elsewhere(module, node)
 
 
-def is_kept_to_one_process(function: FunctionNode, node: ast.AST) -> bool:
+def is_kept_to_one_process(function: FunctionNode | ast.Module, node: ast.AST) -> bool:
     """Whether a test around a node of a function says that there is one process, as far as its text shows."""
     tests = ((part, taken) for test, taken in conditions_at(function, node) for part in conjuncts(test))
     return any(_is_of_one(cst.Module(()).code_for_node(part), taken) for part, taken in tests)

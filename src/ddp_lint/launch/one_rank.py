@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -215,13 +215,37 @@ def _is_made_on_one(module: Module, test: cst.BaseExpression, taken: bool, own: 
     bound = module.bindings(name)
     values = [b.value for b in bound if b.kind == "assign" and b.value is not None]
     if not values or len(values) < len(bound):
-        return len(bound) == 1 and bound[0].kind == "parameter" and _is_handed_by_one(module, bound[0])
+        return len(bound) == 1 and _is_told_by_one(module, bound[0])
     made = [v for v in values if dotted(v) != "None"]
     if isinstance(name, cst.Attribute) and len(made) == 1:  # ``self.writer = writer``
         stored = module.bindings(made[0]) if isinstance(made[0], cst.Name) else ()
-        return len(stored) == 1 and stored[0].kind == "parameter" and _is_handed_by_one(module, stored[0])
+        return len(stored) == 1 and _is_told_by_one(module, stored[0])
     under = (any(first_rank_test(module.code(t), how, own) for t, how in conditions(module, v)) for v in made)
     return bool(made) and len(made) < len(values) and all(under)
+
+
+def _is_told_by_one(module: Module, name: Binding) -> bool:
+    """Whether a name is a parameter that says which rank this is: there on the first one alone, or its test."""
+    return name.kind == "parameter" and (_is_handed_by_one(module, name) or _is_given_test(module, name))
+
+
+def _is_given_test(module: Module, parameter: Binding) -> bool:
+    """Whether calls of a function, or of the class whose `__init__` it is, give a parameter the test for the first
+    rank, and no call anything else but a constant: ``Log(folder, enabled=rank == 0)``."""
+    function = module.function_of(parameter.node)
+    if function is None or dotted(parameter.value) not in ("", "None", "True", "False"):
+        return False
+    own = own_ranks(module)
+    sites = [(site, site.given(function, parameter.name)) for site in sites_of(module, function)]
+    given = [v for site, value in sites if value is not None for v in _values_at(site, value)]
+    tests = [value for value in given if not isinstance(value, ast.Constant)]
+    return bool(tests) and all(_tests_first(value, own) for value in tests)
+
+
+def _values_at(site: CallSite, value: ast.expr) -> Sequence[ast.expr]:
+    """What a call gives, or where that is a name that says nothing, what the name is assigned."""
+    assigned = assigned_to(value.id, site.around or site.facts.tree) if isinstance(value, ast.Name) else ()
+    return tuple(assigned) if assigned and not _tests_first(value, ()) else (value,)
 
 
 def _is_handed_by_one(module: Module, parameter: Binding) -> bool:

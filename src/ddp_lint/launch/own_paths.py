@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from ddp_lint.launch.callers import CallSite
+from ddp_lint.launch.callers import CallSite, sites_of
 from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -20,7 +20,7 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, text_
 from ddp_lint.source.syntax import names_in as names_of
 from ddp_lint.source.tree import called, names_in, subtree
 from ddp_lint.view import Module
-from ddp_lint.view.wraps import argument
+from ddp_lint.view.wraps import argument, is_init
 
 _RANKED = re.compile(
     r"rank|local|process_index|gpu|proc_id|worker|device|host|shard|pid|uuid|tempfile|mkdtemp|tmp", re.IGNORECASE
@@ -56,6 +56,7 @@ def is_own_path(module: Module, path: cst.BaseExpression) -> bool:
     project, facts = module.project, module.facts
     if project is not None and facts is not None and _are_made_for_process(project, facts, _names(module, path)):
         return True
+    texts += _given_to_objects(module, path)
     return any(_RANKED.search(text) or mentions_own_rank(module, text) for text in texts)
 
 
@@ -80,6 +81,12 @@ def is_given_own(module: Module, site: CallSite, function: cst.FunctionDef, path
     given = [site.given(function, name) for name in _names(module, path)]
     names = [dotted_ast(each) for each in given if each is not None]
     return project is not None and _are_made_for_process(project, site.facts, names)
+
+
+def comes_from(module: Module, path: cst.BaseExpression, names: Iterable[str]) -> bool:
+    """Whether a path, or what its names are assigned, has one of some names: `folder` of ``self.path``, after
+    ``self.path = os.path.join(folder, "log.csv")``."""
+    return not _names(module, path).isdisjoint(names)
 
 
 def parameters_given_own(function: cst.FunctionDef, way: tuple[CallSite, ...]) -> set[str]:
@@ -122,6 +129,18 @@ def _set_elsewhere(module: Module, path: cst.BaseExpression) -> Iterator[str]:
     for node in walk(tree) if tree is not None else ():
         if isinstance(node, ast.Assign) and any(dotted_ast(target) in named for target in node.targets):
             yield ast.unparse(node.value)
+
+
+def _given_to_objects(module: Module, path: cst.BaseExpression) -> Iterator[str]:
+    """What the calls that make objects of a class give the parameters of its constructor that a path comes from:
+    ``Log(f"runs/{rank}")``. What a path takes out of settings is not all of them."""
+    names = (part for value in values_of(module, path) for part in subtree(value) if isinstance(part, cst.Name))
+    parts = [part for part in names if not isinstance(module.parent(part), (cst.Attribute, cst.Subscript))]
+    for binding in dict.fromkeys(b for part in parts for b in module.bindings(part) if b.kind == "parameter"):
+        function = module.function_of(binding.node)
+        if function is not None and is_init(function):
+            for site in sites_of(module, function):
+                yield from _texts_given((site,), function, binding.name)
 
 
 def _is_drawn(module: Module, path: cst.BaseExpression) -> bool:

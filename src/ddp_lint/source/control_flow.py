@@ -62,8 +62,9 @@ def _conditions(
         below = up
 
 
-def conditions_at(function: FunctionNode, node: ast.AST) -> Iterator[tuple[cst.BaseExpression, bool]]:
-    """`conditions` for a node of the `ast` of a function: of a file that is not parsed by LibCST, or not as a whole."""
+def conditions_at(function: FunctionNode | ast.Module, node: ast.AST) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """`conditions` for a node of the `ast` of a function, or of what is outside of functions: of a file that is not
+    parsed by LibCST, or not as a whole."""
     around = _around(function, node)
     below = node
     while below is not function and (up := around.get(below)) is not None:
@@ -80,7 +81,7 @@ def conditions_at(function: FunctionNode, node: ast.AST) -> Iterator[tuple[cst.B
         below = up
 
 
-def _around(function: FunctionNode, node: ast.AST) -> dict[ast.AST, ast.AST]:
+def _around(function: FunctionNode | ast.Module, node: ast.AST) -> dict[ast.AST, ast.AST]:
     """What is directly around each node from one up to a function: in the statement that it is in, and around that."""
     chain = [function, *blocks_at(function, getattr(node, "lineno", 0))]
     found = {child: up for up in walk(chain[-1]) for child in below_of(up)}

@@ -10,7 +10,7 @@ from ddp_lint.launch.joining import joining_functions
 from ddp_lint.launch.on_all_ranks import reached_by_all
 from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.one_rank import is_kept_to_one_rank, on_one_rank
-from ddp_lint.launch.own_paths import is_given_own, is_of_each, is_own_path, parameters_given_own
+from ddp_lint.launch.own_paths import comes_from, is_given_own, is_of_each, is_own_path, parameters_given_own
 from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.launch.shown_in_file import EVERY_RANK, WORDS, ShownInFile
 from ddp_lint.launch.waiting import ends_while_others_wait
@@ -48,9 +48,9 @@ class RanksWriteOneFile(Rule):
     (with a path that it gets from there, if all ranks give it the same one), or it calls `backward()` in a file that
     shows that several ranks run it. It is followed through functions of the project: what calls a builder that wraps
     the model is run by every rank, and so is what it calls itself outside of a test for the rank, also methods of
-    objects. Besides `torch.save` and `open`, the files of `logging.FileHandler(path, "w")`,
-    `logging.basicConfig(filename=..., filemode="w")`, `Config.dump` of mmcv and mmengine, and `save_pretrained` of
-    tokenizers and processors count.
+    objects, and the constructors of those that it makes. Besides `torch.save` and `open`, the files of
+    `logging.FileHandler(path, "w")`, `logging.basicConfig(filename=..., filemode="w")`, `Config.dump` of mmcv and
+    mmengine, and `save_pretrained` of tokenizers and processors count.
 
     For folders and removals it is enough that a loop calls it beside the function that has the backward, that the
     function reads its rank, calls `accelerator.prepare`, or communicates itself, or that a function of another file,
@@ -168,8 +168,10 @@ class RanksWriteOneFile(Rule):
         written = [(call, path) for call in left if (path := self._paths.of(call)) is not None]
         reached = reached_by_all(self.module, node) if written else None
         if reached is not None:
-            of_all = [c for c, path in written if not is_of_each(self.module, c, path, node, reached.way)]
-            self._look_at(of_all, reached.span, parameters_given_own(node, reached.way), doubtful=True)
+            given = parameters_given_own(node, reached.way)
+            shared = [(c, path) for c, path in written if not comes_from(self.module, path, given)]
+            of_all = [c for c, path in shared if not is_of_each(self.module, c, path, node, reached.way)]
+            self._look_at(of_all, reached.span, doubtful=True)
 
     def _look_at(
         self, calls: list[cst.Call], every: cst.Call | Span, given: Iterable[str] = (), *, doubtful: bool = False

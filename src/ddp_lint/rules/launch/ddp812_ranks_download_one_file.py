@@ -14,7 +14,7 @@ from ddp_lint.launch.locks import is_called_in_turn, is_way_in_turn
 from ddp_lint.launch.on_all_ranks import calls_of_all_lead_to, reached_by_all
 from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.one_rank import all_ranks_call, is_on_first, on_one_rank
-from ddp_lint.launch.own_paths import is_given_own, is_of_each, is_own_path, parameters_given_own
+from ddp_lint.launch.own_paths import comes_from, is_given_own, is_of_each, is_own_path, parameters_given_own
 from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.launch.shown_in_file import ShownInFile
 from ddp_lint.launch.waiting import ends_while_others_wait
@@ -167,7 +167,7 @@ class RanksDownloadOneFile(Rule):
         if reached is None or any(map(is_called_in_turn, way)) or any(site.node not in calls for site in way[:1]):
             return
         given = parameters_given_own(function, way)
-        shared = [d for d in found if names_in(d.path).isdisjoint(given)]
+        shared = [d for d in found if not comes_from(self.module, d.path, given)]
         self._report(
             [d for d in shared if not is_of_each(self.module, d.call, d.path, function, way)],
             reached.span,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddp_lint.findings import Confidence
-from ddp_lint.launch.one_rank import on_one_rank
+from ddp_lint.launch.one_rank import comes_on_one_rank
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import owner_of
@@ -13,8 +13,13 @@ from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.view.wraps import Wrap, argument
 
-#: What makes whole tensors of shards, or takes the shards for what they are.
-_GATHERS = frozenset({"full_tensor", "get_model_state_dict", "get_state_dict", "unshard", "to_local"})
+#: What makes whole tensors of shards, or lets the ranks exchange them.
+_GATHERS = frozenset(
+    {
+        *("full_tensor", "get_model_state_dict", "get_state_dict", "unshard", "redistribute"),
+        *("gather", "gather_object", "all_gather", "all_gather_object", "all_gather_into_tensor", "send", "isend"),
+    }
+)
 
 
 class ShardSavedAsWhole(Rule):
@@ -22,15 +27,17 @@ class ShardSavedAsWhole(Rule):
 
     ## What it does
 
-    Finds `torch.save(model.state_dict(), path)` on one rank, with the state dict given directly, by a name, or in a
-    dictionary, for a model that `fully_shard` has sharded in the same function or class, or that
-    another file has sharded and hands over.
+    Finds `torch.save(model.state_dict(), path)` on one rank, with the state dict given directly, by a name, in a
+    dictionary, or with `to_local()` on its tensors, for a model that `fully_shard` has sharded in the same function or
+    class, or that another file has sharded and hands over. One rank also saves in a function that all callers keep to
+    one.
 
     ## Why it breaks
 
     `state_dict()` of FSDP2 gathers nothing: its tensors are DTensors, each with the part that this rank holds. Measured
     (gloo, torch 2.13, two ranks): the file of rank 0 has 2 of the 4 rows of a weight, `torch.load` succeeds, and
-    `load_state_dict` into a plain model ends with "got mixed torch.Tensor and DTensor". The other half is lost.
+    `load_state_dict` into a plain model ends with "got mixed torch.Tensor and DTensor". The other half is lost. With
+    `to_local()` the file has plain tensors of half the size, which no model of one process loads ("size mismatch").
 
     ## Example
 
@@ -81,7 +88,8 @@ class ShardSavedAsWhole(Rule):
     ## When it is silent
 
     DDP models (their state dict is whole), FSDP1 models (their `state_dict()` communicates: DDP102), files that every
-    rank writes, functions that call `get_model_state_dict` or `full_tensor`, and `torch.distributed.checkpoint`.
+    rank writes, functions that call `get_model_state_dict` or `full_tensor` or exchange tensors, and
+    `torch.distributed.checkpoint`.
 
     ## How to confirm
 
@@ -105,11 +113,11 @@ class ShardSavedAsWhole(Rule):
         self._gathering: dict[cst.CSTNode, bool] = {}
 
     def visit_Call(self, node: cst.Call) -> None:
-        if self.module.qualified(node.func) != "torch.save" or not on_one_rank(self.module, node):
+        if self.module.qualified(node.func) != "torch.save":
             return
         saved = argument(node, 0, "obj")
         wrap = next(self._shards(saved), None) if saved is not None else None
-        if wrap is None:
+        if wrap is None or not comes_on_one_rank(self.module, node):
             return
         self.report(
             node,
@@ -127,6 +135,8 @@ class ShardSavedAsWhole(Rule):
 
     def _shards(self, saved: cst.BaseExpression) -> Iterator[Wrap]:
         """What has sharded the models whose state dicts are saved."""
+        if any(isinstance(part, cst.Call) and called(part) in _GATHERS for part in subtree(saved)):
+            return  # one rank alone waits in it for the others: another rule's
         named = (self.module.assignments(part) for part in subtree(saved) if isinstance(part, cst.Name))
         made = [values[0] for values in named if len(values) == 1]
         # What has a name may be made whole before it is saved, one tensor after the other.
