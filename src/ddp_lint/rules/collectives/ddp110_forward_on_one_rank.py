@@ -19,9 +19,12 @@ class ForwardOnOneRank(MismatchRule):
 
     The wrapper's forward communicates. DDP broadcasts rank 0's buffers (BatchNorm statistics, masks) before each
     forward that is not inside `no_sync`, FSDP gathers the parameters of each layer. Rank 0 evaluates and waits in that
-    collective; rank 1 waits at the next barrier or trains on. Measured: with BatchNorm, an `eval()` forward on rank 0
-    hangs NCCL and aborts gloo; with FSDP every such forward hangs; a DDP model without buffers works until someone
-    adds one.
+    collective; rank 1 waits at the next barrier or trains on. Measured: with FSDP every such forward hangs; a DDP model
+    without buffers works until someone adds one. With BatchNorm and gradients on, each forward broadcasts. Under
+    `no_grad` only the first does, and rank 0's next training forward leaves its own broadcast out, so that it may take
+    the part of the one that rank 1 makes there: such an evaluation hangs where a barrier or another collective comes
+    before that forward, and after exactly one step of training (the second step exchanges the sizes of the buckets,
+    but not with `find_unused_parameters=True`); after none or three steps it went through (2 x H200, NCCL; and gloo).
 
     ## Example
 
