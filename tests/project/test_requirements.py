@@ -87,6 +87,10 @@ def test_what_a_python_is_too_old_for(tmp_path: pathlib.Path, file: str, text: s
         ({"requirements.txt": "torch==1.12.0\n", "detection/requirements.txt": "torch>=1.10\n"}, False),
         ({"requirements.txt": "torch>=2.1\n", "detection/tools/environment.yml": "- pytorch=1.12\n"}, True),
         ({"segmentation/requirements.txt": "torch==1.12.0\n"}, False),
+        ({"README.md": "PyTorch 2.1\n", "detection/README.md": "pip install torch==1.8.1\n"}, True),
+        ({"README.md": "PyTorch 1.8.1\n", "detection/README.md": "detects boxes\n"}, True),
+        ({"README.md": "PyTorch 1.8.1\n", "detection/README.md": "conda install pytorch==2.1.0\n"}, False),
+        ({"segmentation/README.md": "pip install torch==1.8.1\n"}, False),
     ],
 )
 def test_the_nearest_folder_that_limits_a_package_counts(

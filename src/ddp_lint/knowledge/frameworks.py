@@ -172,16 +172,16 @@ class Distinctive:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Framework:
     """One file. `packages` are the names that it is imported by. `imports_torch`: importing it imports torch;
-    `sets_epoch`: its loops call ``set_epoch`` on the sampler of the loader that they are given (`loops`, where given,
-    are words of which a file that uses its loops holds one); `chooses_device`: it chooses the rank's GPU before the
-    user's code runs; `actors` make processes of a class that they are given, `actor_gpus` are the arguments that say
-    how many GPUs each gets; `batches_per_rank`: its model parallelism takes a batch of each rank. `unwrapping` are
-    functions and methods that return the module inside a wrapper; `trains` are texts of which a program that has it run
-    the backward holds one; `sends_states` are classes whose objects send the states of what they are given from rank 0
-    to the others before they train; `freezes` are functions and classes that put adapters into a model and freeze its
-    own weights. `pythons`: its releases from which on it needs that Python; `removed`: modules that it had, and the
-    release from which on it has them no more. `holds` are frameworks whose objects its
-    own have as attributes.
+    `asks_nvml`: importing it makes ``torch.cuda.is_available`` ask NVML instead of the driver; `sets_epoch`: its loops
+    call ``set_epoch`` on the sampler of the loader that they are given (`loops`, where given, are words of which a file
+    that uses its loops holds one); `chooses_device`: it chooses the rank's GPU before the user's code runs; `actors`
+    make processes of a class that they are given, `actor_gpus` are the arguments that say how many GPUs each gets;
+    `batches_per_rank`: its model parallelism takes a batch of each rank. `unwrapping` are functions and methods that
+    return the module inside a wrapper; `trains` are texts of which a program that has it run the backward holds one;
+    `sends_states` are classes whose objects send the states of what they are given from rank 0 to the others before
+    they train; `freezes` are functions and classes that put adapters into a model and freeze its own weights.
+    `pythons`: its releases from which on it needs that Python; `removed`: modules that it had, and the release from
+    which on it has them no more. `holds` are frameworks whose objects its own have as attributes.
 
     `aliases`: the documented name of an API, and the other paths that it can be imported from (an alias of a module
     covers everything below it). `bases`: what its classes inherit from, as far as a rule may ask; ``package.*`` stands
@@ -192,6 +192,7 @@ class Framework:
     packages: tuple[str, ...]
     holds: tuple[str, ...] = ()
     imports_torch: bool = False
+    asks_nvml: bool = False
     sets_epoch: bool = False
     loops: tuple[str, ...] = ()
     chooses_device: bool = False

@@ -9,7 +9,7 @@ import re
 import libcst as cst
 
 from ddp_lint.knowledge import frameworks
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import importers, imports_any
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, is_script
@@ -36,14 +36,10 @@ def _gives_gpus(project: Project) -> bool:
         gives = re.compile(rf"\b(?:{'|'.join(words)})\b")
         packages = frameworks.packages(lambda framework: bool(framework.actors))
         files = (project.modules.facts_of(path) for word in words for path in project.contents.holding(word))
-        return any(each is not None and _imports(each, packages) and each.file.shows(gives) for each in files)
+        return any(each is not None and imports_any(each, packages) and each.file.shows(gives) for each in files)
 
     answer: bool = project.remember(("actors have GPUs",), found)
     return answer
-
-
-def _imports(facts: ModuleFacts, packages: frozenset[str]) -> bool:
-    return any(target.partition(".")[0] in packages for target in (*facts.imports.names.values(), *facts.imports.stars))
 
 
 def _actors(project: Project, facts: ModuleFacts) -> frozenset[str]:

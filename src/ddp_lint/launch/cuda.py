@@ -9,7 +9,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ddp_lint.knowledge import table
+from ddp_lint.knowledge import frameworks, table
+from ddp_lint.launch.search import imported_through, imports_any
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source.imports import dotted_ast
@@ -25,6 +26,7 @@ _ASKS_NOBODY: Final = _WAIT | frozenset(table("devices")["cuda"]["ask_nobody"])
 _ASKS: Final = frozenset(table("devices")["cuda"]["ask_driver"])
 #: Set to 1, it makes `torch.cuda.is_available` ask NVML instead, which settles nothing.
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_IS_AVAILABLE = "torch.cuda.is_available"
 
 
 def uses_cuda(project: Project, facts: ModuleFacts, node: ast.AST, depth: int = _DEPTH) -> ast.AST | None:
@@ -259,7 +261,7 @@ def asks_driver(facts: ModuleFacts, call: ast.Call) -> bool:
     """Whether a call by itself queries the driver for its GPUs: from then on CUDA_VISIBLE_DEVICES is settled, and
     forked children cannot use CUDA."""
     name = facts.imports.resolve(dotted_ast(call.func)) or ""
-    if name == "torch.cuda.is_available" and facts.file.holds(_BY_NVML):
+    if name == _IS_AVAILABLE and facts.file.holds(_BY_NVML):
         return False
     if name.startswith("torch.cuda.") and name not in _ASKS:
         parts = name.split(".")[2:]
@@ -282,3 +284,15 @@ def surely_cuda(facts: ModuleFacts, node: ast.expr, around: FunctionNode | None 
     if not given and node.id in facts.values and not (around and node.id in {p.arg for p in parameters(around)}):
         given, around = [facts.values[node.id]], None
     return bool(given) and all(surely_cuda(facts, value, around, depth - 1) for value in given)
+
+
+def asks_driver_beside_nvml(facts: ModuleFacts, call: ast.Call) -> bool:
+    """The same in a program that has set `is_available` to ask NVML."""
+    return asks_driver(facts, call) and facts.imports.resolve(dotted_ast(call.func)) != _IS_AVAILABLE
+
+
+def asks_nvml(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a file, or one of the project that it imports, imports a package that sets `is_available` to ask NVML."""
+    packages = frameworks.packages(lambda framework: framework.asks_nvml)
+    imported = filter(None, map(project.modules.facts, sorted(imported_through(project, facts))))
+    return any(imports_any(each, packages) for each in (facts, *imported))

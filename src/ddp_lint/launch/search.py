@@ -156,6 +156,11 @@ def imports_module(project: Project, facts: ModuleFacts, name: str) -> bool:
     return any(target == name or target.startswith(f"{name}.") for target in _targets(project, facts))
 
 
+def imports_any(facts: ModuleFacts, packages: frozenset[str]) -> bool:
+    """Whether a file imports something of some packages."""
+    return any(target.partition(".")[0] in packages for target in (*facts.imports.names.values(), *facts.imports.stars))
+
+
 def _targets(project: Project, facts: ModuleFacts) -> tuple[str, ...]:
     """What the imports of a file name. ``import package.module`` binds the package alone: the table of names has
     no entry for the module."""

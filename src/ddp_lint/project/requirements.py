@@ -16,7 +16,7 @@ _NAMES = (
 _LISTS = "*requirements*.txt *environment*.y*ml conda*.y*ml"
 _LIST_FOLDERS = ("", "requirements")
 #: Pages that say by what the project was made or is installed: ``PyTorch 1.8.1``, ``pip install torch==1.8.1``.
-_PAGES = "readme* install*"
+_PAGES = "readme* install* get*started*"
 _PAGE_FOLDERS = ("", "docs")
 _PAGE_ENDS = (".md", ".rst", ".txt")
 #: What a package is called elsewhere than in pip's files: in conda's, and in prose.
@@ -34,8 +34,9 @@ _CREATED = re.compile(r"\b(?:conda|mamba) create\b[^\n]*?\bpython\s*={1,2}\s*(?P
 def requires_older(project: Project, package: str, version: str, inside: str = "") -> bool:
     """Whether the project keeps a package below a version, or its pages name versions of it below that alone. What
     nothing says is today's. Of a file, by its path `inside` the root, the nearest folder above it counts that limits
-    the package: a repository may hold several projects."""
+    the package, and the nearest one whose pages name versions: a repository may hold several projects."""
     folder = next((f for f in _above(inside) if any(_limits(text, package) for text in _required(project, f))), "")
+    described = next((f for f in _above(inside) if _names_any(_pages(project, f), package)), "")
 
     def found() -> bool:
         wanted, texts = _numbers(version), _required(project, folder)
@@ -44,9 +45,9 @@ def requires_older(project: Project, package: str, version: str, inside: str = "
         python = _oldest_python(package, wanted)
         if python and any(number < python for text in texts for number in _pythons(text)):
             return True  # under which no such release can be installed
-        return not folder and _name_older(_texts(project, _PAGES, _PAGE_FOLDERS), package, wanted)
+        return not folder and _name_older(_pages(project, described), package, wanted)
 
-    return project.remember(("requires older", package, version, folder), found)
+    return project.remember(("requires older", package, version, folder, described), found)
 
 
 def _above(inside: str) -> Iterator[str]:
@@ -60,11 +61,14 @@ def _required(project: Project, folder: str) -> list[str]:
 
     def found() -> list[str]:
         texts = [project.contents.text(project.root / folder / name) or "" for name in _NAMES]
-        return texts + _texts(
-            project, _LISTS, tuple(posixpath.join(folder, each).rstrip("/") for each in _LIST_FOLDERS)
-        )
+        return texts + _texts(project, _LISTS, folder, _LIST_FOLDERS)
 
     return project.remember(("requirements", folder), found)
+
+
+def _pages(project: Project, folder: str) -> list[str]:
+    """The texts of the pages of a folder."""
+    return project.remember(("pages", folder), lambda: _texts(project, _PAGES, folder, _PAGE_FOLDERS))
 
 
 def page_requires_older(project: Project, inside: str, package: str, version: str) -> bool:
@@ -82,6 +86,11 @@ def _name_older(pages: list[str], package: str, version: tuple[int, ...]) -> boo
     return bool(named) and max(named) < version
 
 
+def _names_any(pages: list[str], package: str) -> bool:
+    """Whether pages say for which version of a package, or of Python, they are."""
+    return any(_CREATED.search(text) or next(_named_versions(text, package), None) for text in pages)
+
+
 def _oldest_python(package: str, version: tuple[int, ...]) -> tuple[int, ...]:
     """The Python that a release of a package needs, () where that is not known."""
     releases = frameworks.every(lambda each: each.pythons.items() if package in each.packages else ())
@@ -94,8 +103,9 @@ def _pythons(text: str) -> Iterator[tuple[int, ...]]:
     return (_numbers(found["number"]) for found in _PYTHON.finditer(text))
 
 
-def _texts(project: Project, names: str, folders: tuple[str, ...]) -> list[str]:
-    """The texts of the files by such names in some folders of the project."""
+def _texts(project: Project, names: str, folder: str, below: tuple[str, ...]) -> list[str]:
+    """The texts of the files by such names in a folder of the project, in those of its folders that are named."""
+    folders = [posixpath.join(folder, each).rstrip("/") for each in below]
     inside = (path for path in project.contents.named(names) if posixpath.dirname(path) in folders)
     return [project.contents.text(project.root / path) or "" for path in inside]
 

@@ -11,7 +11,14 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.callers import call_sites
-from ddp_lint.launch.cuda import Initialiser, asks_driver, makes_context, runs_before
+from ddp_lint.launch.cuda import (
+    Initialiser,
+    asks_driver,
+    asks_driver_beside_nvml,
+    asks_nvml,
+    makes_context,
+    runs_before,
+)
 from ddp_lint.launch.environment import Write, names_first_gpus, read_at, writes
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.launch.variables import WriteRule
@@ -95,11 +102,11 @@ class EnvironmentSetTooLate(WriteRule):
 
     ## When it is silent
 
-    Writes for child processes (a copy of the environment, or a file that starts processes, which read it again),
-    writes after `import torch` of variables that are read later, `is_available()` in a file that names
-    `PYTORCH_NVML_BASED_CUDA_CHECK`, other branches of an `if`, tests, and variables that
-    are read on every use. Only with `--preview`: PYTHONHASHSEED, and `CUDA_VISIBLE_DEVICES` where it is the first GPUs
-    in their order ("0", "0,1"), which the process uses all the same.
+    Writes for child processes (a copy of the environment, or a file that starts processes, which read it again), writes
+    after `import torch` of variables that are read later, `is_available()` in a file that names
+    `PYTORCH_NVML_BASED_CUDA_CHECK`, or in a program that imports Lightning, which sets it, other branches of an `if`,
+    tests, and variables that are read on every use. Only with `--preview`: PYTHONHASHSEED, and `CUDA_VISIBLE_DEVICES`
+    where it is the first GPUs in their order ("0", "0,1"), which the process uses all the same.
 
     ## How to confirm
 
@@ -241,11 +248,12 @@ class EnvironmentSetTooLate(WriteRule):
         if project is None or _starts(facts.file.text):
             return None
         statements, at = runs_before(facts.tree, line), point["at"]
+        uses = asks_driver_beside_nvml if at == "driver" and asks_nvml(project, facts) else _ON_GPU[at]
         # Each write asks for all that is above it: what is known of a statement counts for all before it, too.
         known = next((n for n in range(len(statements), 0, -1) if (at, statements[n - 1]) in self._first_uses), 0)
         found, seen = self._first_uses[at, statements[known - 1]] if known else (None, frozenset[str]())
         for statement in statements[known:] if found is None else ():
-            initialiser = Initialiser(project, _ON_GPU[at], set(seen))
+            initialiser = Initialiser(project, uses, set(seen))
             place = initialiser.of(facts, statement)
             found = (statement, *place) if place is not None else None
             seen = frozenset(initialiser.seen)

@@ -97,11 +97,12 @@ class LocalRankArgument(Rule):
 
     ## When it is silent
 
-    Parsers with both spellings, `parse_known_args` where the program reads what it leaves, projects that keep torch
-    below 2.0 (or whose README, or page that starts the program, names older versions alone), programs that import what
-    torch 2.0 does not have (`torch._six`) or that no script or page of the project starts by one of the two launchers,
-    `deepspeed` (which passes `--local_rank`); for the default also commands of one process, projects that read
-    `LOCAL_RANK` anywhere or set `args.local_rank` themselves, programs that do not use the argument, tests.
+    Parsers with both spellings (as one argument or two), `parse_known_args` where the program reads what it leaves,
+    projects that keep torch below 2.0 (or whose README, or page that starts the program, names older versions alone),
+    programs that import what torch 2.0 does not have (`torch._six`) or that no script or page of the project starts by
+    one of the two launchers, `deepspeed` (which passes `--local_rank`); for the default also commands of one process,
+    projects that read `LOCAL_RANK` anywhere or set `args.local_rank` themselves, programs that do not use the argument,
+    tests.
 
     ## How to confirm
 
@@ -130,9 +131,17 @@ class LocalRankArgument(Rule):
         project, facts = self.module.project, self.module.facts
         if _OLD not in flags or _NEW in flags or project is None or facts is None or self.module.file.is_test:
             return
+        if self._takes_new_beside(node.func.value, facts):
+            return
         parse = self._parse_of(node.func.value, facts)
         if not self._report_for_launch(node, parse, project, facts):
             self._report_for_torchrun(node, parse, project, facts)
+
+    def _takes_new_beside(self, parser: cst.BaseExpression, facts: ModuleFacts) -> bool:
+        """Whether the parser has the new spelling as an argument of its own."""
+        adds = f"{dotted(parser)}.add_argument"
+        calls = (call for call in calls_below(facts.tree) if dotted_ast(call.func) == adds)
+        return any(isinstance(each, ast.Constant) and each.value == _NEW for call in calls for each in call.args)
 
     def _report_for_launch(self, node: cst.Call, parse: str, project: Project, facts: ModuleFacts) -> bool:
         """Reports what becomes of the argument under a launcher that passes it in the new spelling."""
