@@ -293,6 +293,11 @@ def asks_driver_beside_nvml(facts: ModuleFacts, call: ast.Call) -> bool:
 
 def asks_nvml(project: Project, facts: ModuleFacts) -> bool:
     """Whether a file, or one of the project that it imports, imports a package that sets `is_available` to ask NVML."""
-    packages = frameworks.packages(lambda framework: framework.asks_nvml)
-    imported = filter(None, map(project.modules.facts, sorted(imported_through(project, facts))))
-    return any(imports_any(each, packages) for each in (facts, *imported))
+
+    def found() -> bool:
+        packages = frameworks.packages(lambda framework: framework.asks_nvml)
+        imported = filter(None, map(project.modules.facts, sorted(imported_through(project, facts))))
+        return any(imports_any(each, packages) for each in (facts, *imported))
+
+    answer: bool = project.remember(("asks NVML", facts.name), found)
+    return answer

@@ -23,7 +23,8 @@ from ddp_lint.rules.numerics.gathered import (
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at
-from ddp_lint.tensors.contexts import body_without_gradient, evaluation_only_at, without_gradient
+from ddp_lint.tensors.contexts import evaluation_only_at, without_gradient
+from ddp_lint.tensors.evaluated import called_without_gradient
 
 _GATHERS = frozenset({"torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"})
 
@@ -193,7 +194,7 @@ class GatheredWithoutGradient(Rule):
         found: dict[FunctionNode, tuple[ModuleFacts, dict[str, str]]] = {}
         for site in sites_in_project(project, facts, function):
             given = site.given(function, parameter)
-            if site.around is None or given is None or _is_off(site.facts, site.around, site.node):
+            if site.around is None or given is None or called_without_gradient(site):
                 continue
             if several == isinstance(given, (ast.List, ast.Tuple)):
                 bound = bound_by(site.around, site.node, given)
@@ -214,13 +215,3 @@ class GatheredWithoutGradient(Rule):
             notes=["the gradient on rank 0 and rank 1 is not that of the loss of the whole batch"],
             help="gather with torch.distributed.nn.functional.all_gather",
         )
-
-
-def _is_off(facts: ModuleFacts, function: FunctionNode, node: ast.Call) -> bool:
-    """Whether gradients are off at a call in a function."""
-    around = (each for each in ast.walk(function) if isinstance(each, ast.With) and _holds(each, node))
-    return body_without_gradient(function, facts) or any(body_without_gradient(each, facts) for each in around)
-
-
-def _holds(block: ast.With, node: ast.Call) -> bool:
-    return block.lineno <= node.lineno <= (block.end_lineno or block.lineno)

@@ -84,7 +84,7 @@ def _passed_to(node: ast.AST, names: set[str]) -> Iterator[str]:
 def _is_whole(value: ast.expr, names: set[str]) -> bool:
     """Whether an expression is what one of some names holds, all of it."""
     if isinstance(value, (ast.Name, ast.Attribute)):
-        return dotted_ast(value) in names if dotted_ast(value) else value_of_transposed(value, names)
+        return dotted_ast(value) in names if dotted_ast(value) else _is_transposed(value, names)
     if isinstance(value, ast.ListComp) and len(value.generators) == 1:
         each = value.generators[0]
         inner = {dotted_ast(each.target)} if _is_whole(each.iter, names) and not each.ifs else set()
@@ -97,7 +97,7 @@ def _is_whole(value: ast.expr, names: set[str]) -> bool:
     return name in _KEEPS and isinstance(value.func, ast.Attribute) and _is_whole(value.func.value, names)
 
 
-def value_of_transposed(value: ast.expr, names: set[str]) -> bool:
+def _is_transposed(value: ast.expr, names: set[str]) -> bool:
     """``torch.cat(parts).T``"""
     return isinstance(value, ast.Attribute) and value.attr in ("T", "mT") and _is_whole(value.value, names)
 
