@@ -24,7 +24,17 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_script, last_part
-from ddp_lint.source.syntax import calls_below, defaults, function_at, is_int, main_guards, statements, walk
+from ddp_lint.source.syntax import (
+    calls_below,
+    defaults,
+    function_at,
+    holds_line,
+    is_int,
+    is_main_guard,
+    main_guards,
+    statements,
+    walk,
+)
 
 #: What shows ranks in a file: each word with its node.
 Shown = Callable[[ModuleFacts, Project], Iterator[tuple[str, ast.AST]]]
@@ -124,8 +134,8 @@ def _is_run(facts: ModuleFacts) -> bool:
 
 def _is_in_guard(facts: ModuleFacts, line: int) -> bool:
     """Whether a line is below the test of a file for whether it is the program: who imports it does not come there."""
-    guards = (guard for guard in main_guards(facts.tree) if not guard.orelse)
-    return any(guard.lineno <= line <= (guard.end_lineno or guard.lineno) for guard in guards)
+    around = (statement for statement in facts.tree.body if holds_line([statement], line))
+    return any(is_main_guard(statement) and not statement.orelse for statement in around)
 
 
 def shown_alone(facts: ModuleFacts, project: Project) -> bool:

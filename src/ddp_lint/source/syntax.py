@@ -7,6 +7,7 @@ import ast
 import bisect
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 #: What has parameters.
@@ -234,7 +235,12 @@ def holds_line(block: Sequence[ast.stmt], line: int) -> bool:
 
 def main_guards(tree: ast.Module) -> list[ast.If]:
     """The tests at the top of a file for whether it is the program: ``if __name__ == "__main__":``."""
-    return [n for n in tree.body if isinstance(n, ast.If) and "__main__" in text_of(n.test)]
+    return [n for n in tree.body if is_main_guard(n)]
+
+
+def is_main_guard(statement: ast.stmt) -> TypeGuard[ast.If]:
+    """Whether a statement is such a test."""
+    return isinstance(statement, ast.If) and "__main__" in text_of(statement.test)
 
 
 def text_of(node: ast.AST) -> str:
