@@ -201,7 +201,16 @@ def test_a_name_that_modules_import_from_each_other_in_circles(tmp_path: pathlib
         ("from other.parts.confs import scale", False),  # the project in a folder of another name
         ("from other.models.confs import scale", True),
         ("print(v_target_old.allocate(1))", True),
-        ("print(hydra.main)", False),  # by names in settings
+        ("print(hydra.main)", True),  # by names in settings, which have none
+        ("importlib.import_module(name)", True),
+        ("importlib.import_module(name)\n    print('other.confs')", False),
+        ("importlib.import_module(f'parts.{name}')", False),
+        ("importlib.import_module('parts.{}'.format(name))", False),
+        ("importlib.import_module('.'.join(['parts', name]))", False),
+        ("importlib.import_module(f'{name}_scale')", True),
+        ("importlib.import_module(f'con{name}')", False),
+        ("importlib.import_module('.' + name, 'show')", False),  # beside it, or below
+        ("importlib.import_module(os.listdir('parts')[0])", False),
     ],
 )
 def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
@@ -213,6 +222,26 @@ def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: b
         "show.py": f"{START}{program}\n",
     }
     assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left
+
+
+@pytest.mark.parametrize(
+    ("program", "files", "is_left"),
+    [
+        ("importlib.import_module('parts.losses' + name)", {}, True),
+        ("getattr(importlib.import_module('parts.losses' + name), 'total')", {}, False),
+        ("getattr(importlib.import_module('parts.losses' + name), f'tot{kind}')", {}, False),
+        ("importlib.import_module('parts.losses' + name).total(1)", {}, False),
+        ("print(vars(importlib.import_module('parts.losses' + name)))", {}, False),
+        ("importlib.import_module('parts.losses' + name)", {"a.sh": "python show.py --loss Total\n"}, False),
+        ("importlib.import_module('parts.losses' + name)", {"look.py": "inspect.getmembers(module)\n"}, False),
+        ("importlib.import_module('parts.losses' + name)", {"configs/a.py": "loss = 'total'\n"}, False),
+    ],
+)
+def test_what_may_be_taken_from_a_module_of_a_computed_name(
+    tmp_path: pathlib.Path, program: str, files: dict[str, str], is_left: bool
+) -> None:
+    known = {"train.py": "", "show.py": f"import importlib{START}{program}\n", "parts/losses.py": LOSSES}
+    assert _is_left(_project(tmp_path, known | files), "parts/losses.py", "    return x.sum()") is is_left
 
 
 def test_an_edit_reads_and_walks_no_more_than_it_changes(

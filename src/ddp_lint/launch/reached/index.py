@@ -64,6 +64,8 @@ class Bodies:
     def __init__(self, project: Project, tables: Mapping[str, FileNames]) -> None:
         self._project = project
         self.modules = {inside: self._module(inside, names) for inside, names in tables.items()}
+        #: Whether some code takes all classes of a kind that there are.
+        self.takes_kinds = any(module.names.takes_kinds for module in self.modules.values())
         self.stems = collections.defaultdict[str, list[str]](list)
         self.with_method = collections.defaultdict[str, list[Body]](list)
         self.with_name = collections.defaultdict[str, list[Body]](list)

@@ -44,8 +44,15 @@ BY_SETTINGS = re.compile(
 _OF_ITSELF = frozenset({"globals", "eval", "exec", "locals", "vars", "Fire"})
 #: Strings that name something: ``models.resnet``, ``resnet50``, ``pkg.module:function``.
 _NAME = re.compile(r"[A-Za-z_][\w./:-]*")
-#: Strings in which a name is put: ``"{}Loss".format(kind)``, ``"train_%s" % kind``.
-_TEMPLATE = re.compile(r"(\w*)(?:\{\w*\}|%s)(\w*)")
+#: Strings in which a name is put: ``"{}Loss".format(kind)``, ``"train_%s" % kind``, ``"models.{}".format(kind)``.
+_TEMPLATE = re.compile(r"([\w.]*)(?:\{\w*\}|%s)([\w.]*)")
+#: How a file that imports modules by computed names gets these from folders, gets all that such a module has, and
+#: imports what lies beside it.
+_LISTS_FOLDERS = re.compile(r"\b(?:listdir|scandir|r?glob|iterdir|iter_modules|walk_packages|os\.walk)\b")
+_TAKES_ALL = re.compile(r"\b(?:vars|dir|globals)\(|__dict__|\w\.__all__\b")
+_BESIDE = re.compile(r"__package__|(?<!getLogger\()\b__name__(?! ==)|(?:import_module|__import__)\(\s*f?[\"']\.")
+#: How code gets all classes that there are of a kind, wherever it is.
+_TAKES_KINDS = re.compile(r"getmembers|__subclasses__|__init_subclass__")
 _PART = re.compile(r"[\w.]+")
 #: A longer string is a text.
 _LONGEST = 120
@@ -79,7 +86,9 @@ class Names:
 class FileNames:
     """The bodies of a file by their names (`Class.method` of a method), the bases of its classes, the decorators of its
     definitions, what each name is imported as, whether the module does anything when it is imported, its variables, and
-    what it puts on the path of modules."""
+    what it puts on the path of modules. `lists`, `takes_all`, `beside`: where it imports modules by computed names, the
+    names are of files in folders, it takes all that a module has, and modules beside it may be meant. `takes_kinds`: it
+    takes all classes of a kind."""
 
     bodies: dict[str, Names] = dataclasses.field(default_factory=dict)
     bases: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -88,6 +97,10 @@ class FileNames:
     acts: bool = False
     assigned: set[str] = dataclasses.field(default_factory=set)
     on_path: tuple[str, ...] = ()
+    lists: bool = False
+    takes_all: bool = False
+    beside: bool = False
+    takes_kinds: bool = False
 
 
 def naming(text: str) -> str:
@@ -104,7 +117,8 @@ def naming(text: str) -> str:
         for name, b in found.bodies.items()
     ]
     decorated = {name: sorted(each) for name, each in found.decorators.items()}
-    others = found.imported_as, found.acts, sorted(found.assigned), found.on_path
+    how = found.lists, found.takes_all, found.beside, found.takes_kinds
+    others = found.imported_as, found.acts, sorted(found.assigned), found.on_path, how
     return repr((bodies, found.bases, decorated, *others))
 
 
@@ -117,6 +131,11 @@ def names_of(text: str) -> FileNames | None:
         return None
     found = FileNames(on_path=folders_put_on_path(text))
     _Reader(found).read(tree)
+    if any(body.imports_computed for body in found.bodies.values()):
+        found.lists, found.takes_all, found.beside = (
+            each.search(text) is not None for each in (_LISTS_FOLDERS, _TAKES_ALL, _BESIDE)
+        )
+    found.takes_kinds = _TAKES_KINDS.search(text) is not None
     found.bodies[MODULE].imports_computed |= BY_SETTINGS.search(text) is not None
     return found
 
@@ -334,7 +353,7 @@ def _add_text(text: str, body: Names) -> None:
         body.strings.add(text)
     template = _TEMPLATE.fullmatch(text)
     if template is not None:
-        body.composed.update(part for part in template.groups() if part)
+        body.composed.update(part for group in template.groups() for part in group.split(".") if part)
 
 
 def _bound(node: ast.AST) -> list[tuple[str, str]]:

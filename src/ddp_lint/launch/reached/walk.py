@@ -29,7 +29,7 @@ from ddp_lint.launch.reached.names import (
     body_at,
     names_of,
 )
-from ddp_lint.launch.texts import calls_of_notebooks, calls_of_texts, is_installed, words_of_settings
+from ddp_lint.launch.texts import calls_of_notebooks, calls_of_texts, is_installed, words_of_settings, words_of_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.file import place_kind
@@ -127,7 +127,7 @@ def _walked(project: Project, program: str) -> Reached:
         programs = tuple(dict.fromkeys(file for file, _ in started))
         own = {file: 1 << place for place, file in enumerate(programs)}
         together = 1 << len(programs)
-        walk = _Walk(bodies, named, together * 2 - 1)
+        walk = _Walk(bodies, named, words_of_texts(project), together * 2 - 1)
         return Reached(programs, walk.reached((file, body, own[file] | together) for file, body in started))
 
 
@@ -155,6 +155,11 @@ def _names(project: Project, inside: str) -> FileNames | None:
     return names_of(text) if text is not None else None
 
 
+def plain(name: str) -> str:
+    """A name in one spelling: ``unet_small`` and `UNetSmall` are one."""
+    return name.replace("_", "").lower()
+
+
 def _added(found: _Bits[_T], key: _T, bits: int) -> int:
     """Add bits to what something has; those that it lacked."""
     had = found.get(key, 0)
@@ -166,15 +171,22 @@ def _added(found: _Bits[_T], key: _T, bits: int) -> int:
 
 class _Walk:
     """One walk over the bodies of a project, for all programs at once: what is found is found for some of them, whose
-    bits it has. `named`: what settings name, and what texts and notebooks call. `every`: the bits of all programs."""
+    bits it has. `named`: what settings name, and what texts and notebooks call. `words`: all that texts hold, None for
+    anything. `every`: the bits of all programs."""
 
-    def __init__(self, bodies: Bodies, named: frozenset[str], every: int) -> None:
+    def __init__(self, bodies: Bodies, named: frozenset[str], words: frozenset[str] | None, every: int) -> None:
         self._bodies = bodies
         self._modules = bodies.modules
         self._outside = named
+        self._words = words
         self._every = every
-        #: Modules are imported by names that the code does not have.
-        self._all_modules = 0
+        #: Modules are imported by names that are computed; by those of the files in folders; from below a folder of
+        #: this name, or from below this path; all that such a module has is taken.
+        self._computed = 0
+        self._listed = 0
+        self._below: _Bits[str] = {}
+        self._around: _Bits[str] = {}
+        self._all_of_them = 0
         #: Something is looked up by a name that the code does not have, in an object of any kind.
         self._by_names = 0
         self._found: _Bits[Body] = {}
@@ -235,20 +247,17 @@ class _Walk:
 
     def _add_others(self) -> bool:
         """Add what names that the code does not have may lead to, once all else is found."""
-        for inside, module in self._modules.items() if self._all_modules else ():
-            # Whoever imports it by a computed name may do anything with what it has.
-            new = self._all_modules & ~self._found.get((inside, MODULE), 0)
-            self._add_module(inside, new)
-            for body in module.names.bodies.keys() - {PROGRAM} if new else ():
-                self._add(inside, body, new)
+        for inside in self._modules if self._computed else ():
+            self._add_computed(inside)
         named = dict.fromkeys(self._outside & self._bodies.with_name.keys(), self._every)
         for name in self._strings.keys() & self._bodies.with_name.keys():
             _added(named, name, self._strings[name])
-        if self._all_modules:
-            for name in self._attributes.keys() & self._bodies.with_name.keys():
-                _added(named, name, self._attributes[name] & self._all_modules)
+        if self._computed:
+            for name in self._bodies.with_name:
+                bits = self._attributes.get(name, 0) | (self._every if self._is_worded(name) else 0)
+                _added(named, name, bits & self._computed)
             for name, bits in self._composed_of(self._bodies.with_name).items():
-                _added(named, name, bits & self._all_modules)
+                _added(named, name, bits & self._computed)
         for name, bits in named.items():
             for inside, body in self._bodies.with_name[name]:
                 self._add(inside, body, bits & self._found.get((inside, MODULE), 0))
@@ -256,6 +265,54 @@ class _Walk:
             for name, bits in self._composed_of(self._bodies.with_method).items():
                 self._mention([name], bits & self._by_names)
         return bool(self._queue)
+
+    def _add_computed(self, inside: str) -> None:
+        """Add a module that may be what is imported by a computed name: the name is in a text or a string of the
+        project, or is put together, or is that of a file in a folder. Who takes all that a module has may use that."""
+        new = self._computed & ~(self._found.get((inside, MODULE), 0))
+        if new:
+            self._add_module(inside, new & self._naming(inside))
+        whole = self._all_of_them & self._found.get((inside, MODULE), 0)
+        for body in self._modules[inside].names.bodies.keys() - {PROGRAM} if whole else ():
+            self._add(inside, body, whole)
+
+    def _naming(self, inside: str) -> int:
+        """The programs that may compute the name of a module."""
+        *folders, stem = inside.removesuffix("/__init__.py").removesuffix(".py").split("/")
+        bits = self._listed | (self._every if self._is_worded(stem) else 0)
+        bits |= self._composed_of([stem]).get(stem, 0)
+        for folder in folders:
+            bits |= self._below.get(folder, 0) | self._composed.get(folder, 0)
+        above = posixpath.dirname(inside)
+        while True:
+            bits |= self._around.get(above, 0)
+            if not above:
+                return bits
+            above = posixpath.dirname(above)
+
+    def _is_worded(self, name: str) -> bool:
+        """Whether a string or a text of the project has a name, in whatever spelling: ``unet_small`` of `UNetSmall`."""
+        return self._words is None or plain(name) in self._spellings
+
+    @functools.cached_property
+    def _spellings(self) -> frozenset[str]:
+        bodies = (body for module in self._modules.values() for body in module.names.bodies.values())
+        strings = (text for body in bodies for text in body.strings)
+        parts = (part for text in strings for part in (text, *re.split(r"[.:/]", text.removesuffix(".py"))))
+        return frozenset(map(plain, (*parts, *(self._words or ()))))
+
+    def _compute(self, inside: str, names: Names, bits: int) -> None:
+        """Modules are imported by names that a body of a file computes."""
+        self._computed |= bits
+        table = self._modules[inside].names
+        self._listed |= bits if table.lists else 0
+        if table.takes_all or self._bodies.takes_kinds:
+            self._all_of_them |= bits
+        if table.beside:
+            _added(self._around, posixpath.dirname(inside), bits)
+        for text in names.strings:
+            for part in re.split(r"[.:/]", text):
+                _added(self._below, part, bits)
 
     def _composed_of(self, names: Iterable[str]) -> _Bits[str]:
         """Those of some names that the code may put together: of a part that it has, or by changing the case of a
@@ -293,7 +350,7 @@ class _Walk:
         for of in names.looked_up:
             self._look_up(inside, owner, of, bits)
         if names.imports_computed:
-            self._all_modules |= bits
+            self._compute(inside, names, bits)
         if body in self._modules[inside].names.bases:
             self._inherit(inside, body, bits)
 
