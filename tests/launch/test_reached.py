@@ -148,6 +148,19 @@ def test_without_programs_nothing_is_left(tmp_path: pathlib.Path) -> None:
     assert not _is_left(Project(tmp_path), "parts/losses.py", "    return x")
 
 
+@pytest.mark.parametrize(
+    ("test", "is_left"), [("typing.TYPE_CHECKING", True), ("TYPE_CHECKING", True), ("FAST", False)]
+)
+def test_what_is_imported_for_the_types_alone(tmp_path: pathlib.Path, test: str, is_left: bool) -> None:
+    files = {
+        "train.py": f"from parts.losses import used{START}used(1)\n",
+        "parts/__init__.py": f"if {test}:\n    from parts.confs import scale\n",
+        "parts/losses.py": LOSSES,
+        "parts/confs.py": "from parts.losses import total\n\nscale = total(1)\n",
+    }
+    assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left
+
+
 def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
     files = {
         "train.py": f"from parts.losses import used{START}used(1)\n",
@@ -203,6 +216,14 @@ def test_a_name_that_modules_import_from_each_other_in_circles(tmp_path: pathlib
         ("print(v_target_old.allocate(1))", True),
         ("print(hydra.main)", True),  # by names in settings, which have none
         ("importlib.import_module(name)", True),
+        ("print('confs')", True),
+        ("importlib.import_module(name)\n    print('confs')", False),
+        ("make(name).load('confs')\n\n\ndef make(name):\n    return importlib.import_module(name)", False),
+        (
+            "print('confs')\n\n\ndef version(name):\n    package = importlib.import_module(name)\n"
+            "    return package.__version__",
+            True,
+        ),  # of another package
         ("importlib.import_module(name)\n    print('other.confs')", False),
         ("importlib.import_module(f'parts.{name}')", False),
         ("importlib.import_module('parts.{}'.format(name))", False),

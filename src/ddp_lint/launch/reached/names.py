@@ -18,7 +18,7 @@ from typing import TypeGuard
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, folders_put_on_path, last_part
 from ddp_lint.source.parsing import CannotParse, parse
-from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements
+from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements, walk
 
 #: The names of the bodies of a module, and of what it does when it is started.
 MODULE, PROGRAM = "", "__main__"
@@ -226,6 +226,8 @@ class _Reader:
             elif id(node) in guards and isinstance(node, ast.If):
                 self._body(PROGRAM)
                 stack += [(inner, PROGRAM) for inner in node.body]
+            elif isinstance(node, ast.If) and last_part(node.test) == "TYPE_CHECKING":
+                stack += [(inner, around) for inner in node.orelse]  # no run imports what is for the types alone
             elif isinstance(node, (ast.excepthandler, ast.match_case)) or any(getattr(node, b, None) for b in _BLOCKS):
                 self._table.acts |= around == MODULE and isinstance(node, (ast.For, ast.While, ast.With))
                 stack += [(inner, around) for inner in below(node)]
@@ -253,8 +255,10 @@ class _Reader:
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self._read(default, self._body(around))
+        computed = body.imports_computed
         for statement in node.body:
             self._read(statement, body, own)
+        body.imports_computed &= computed or not _asks_versions(node)
 
     def _decorated(self, node: FunctionNode | ast.ClassDef, name: str, around: str) -> None:
         self._table.decorators.setdefault(name, set()).update(dotted_ast(each) or _UNNAMED for each in decorators(node))
@@ -335,6 +339,28 @@ def _looks_up(call: ast.Call, body: Names) -> None:
             body.looked_up.add(ANY_OBJECT)
     elif name == "Fire":
         body.looked_up.add(OWN_MODULE)
+
+
+def _asks_versions(function: FunctionNode) -> bool:
+    """Whether a function imports packages for their versions alone: ``Version(import_module(name).__version__)``."""
+    imported, kept, versions = set[int](), dict[str, int](), set[int]()
+    for node in walk(function):
+        if isinstance(node, ast.Call) and last_part(node.func) in _IMPORTS:
+            imported.add(id(node))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            kept[node.targets[0].id] = id(node.value)
+        if isinstance(node, ast.Attribute) and node.attr == "__version__":
+            versions.add(id(node.value))
+        elif isinstance(node, ast.Call) and last_part(node.func) == "getattr" and _is_of_version(node):
+            versions.add(id(node.args[0]))
+    read = (n for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    others = {name.id for name in read if id(name) not in versions}
+    versions |= {value for name, value in kept.items() if name not in others}
+    return imported <= versions
+
+
+def _is_of_version(call: ast.Call) -> bool:
+    return len(call.args) > 1 and isinstance(call.args[1], ast.Constant) and call.args[1].value == "__version__"
 
 
 def _is_value(call: ast.Call) -> bool:

@@ -38,7 +38,7 @@ _T = TypeVar("_T", bound=Hashable)
 #: For whom something is found: the programs that come to it, as bits.
 _Bits: TypeAlias = dict[_T, int]
 #: Files of a project that are read: in a larger one all counts as reached.
-_FILES = 600
+_FILES = 2500
 #: Letters of a part of a name by which a name that is put together is found.
 _PART = 3
 #: Methods that torch and other packages call by their names on any object, or that Python does.
@@ -86,6 +86,19 @@ def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
     inside, found = project.paths.inside(path), reached(project)
     # Of a module that no program imports, the users are not seen.
     return found.has((inside, MODULE)) and not found.has((inside, body))
+
+
+def is_never_imported(project: Project, facts: ModuleFacts) -> bool:
+    """Whether no program of the project imports the module of a file, while they import another one of its folder.
+    False where the programs are not seen, and of what lies at the root of the project."""
+    path, found = project.modules.find(facts.name), reached(project)
+    inside = project.paths.inside(path) if path is not None else ""
+    bodies = _bodies(project) if inside and found.programs else None
+    if bodies is None or inside not in bodies.modules or found.has((inside, MODULE)):
+        return False
+    folder = posixpath.dirname(inside)
+    beside = (file for file in bodies.modules if posixpath.dirname(file) == folder and file not in found.programs)
+    return folder != "" and any(found.has((file, MODULE)) for file in beside)
 
 
 def is_unreached_in_package(project: Project, facts: ModuleFacts, line: int) -> bool:
