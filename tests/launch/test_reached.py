@@ -70,6 +70,9 @@ def _is_left(project: Project, file: str, text: str) -> bool:
         ("from parts import losses{start}getattr(losses, 'total')(1)", False),
         ("from parts import losses{start}getattr(losses, name)(1)", False),
         ("from parts import losses{start}losses.__dict__[name](1)", False),
+        ("from parts.losses import *{start}globals()[name](1)", False),
+        ("from parts.losses import *{start}globals()['total'](1)", False),
+        ("from parts.losses import *{start}print(globals()['__file__'])", True),
         ("from parts.losses import used{start}getattr(options, name)", True),  # of no module
         ("import parts.losses\n\n\ndef one():\n    parts.losses.total(1){start}print(1)", True),  # that nothing calls
         ("import parts.losses\n\n\ndef one():\n    parts.losses.total(1){start}one()", False),
@@ -134,6 +137,7 @@ def test_a_method(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
         ({"show.py": f"from parts.losses import total{START}total(1)\n"}, False),
         ({"show.py": "from parts.losses import total\nprint(total(1))\n"}, False),  # a script without a test
         ({"conf.py": "import hydra\n"}, True),
+        ({"show.py": "from lib import KINDS\nfrom parts.losses import total\nKINDS.append(total)\n"}, True),
     ],
 )
 def test_what_else_the_project_has(tmp_path: pathlib.Path, files: dict[str, str], is_left: bool) -> None:
@@ -253,6 +257,9 @@ def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: b
         ("getattr(importlib.import_module('parts.losses' + name), f'tot{kind}')", {}, False),
         ("importlib.import_module('parts.losses' + name).total(1)", {}, False),
         ("print(vars(importlib.import_module('parts.losses' + name)))", {}, False),
+        ("print(dir(importlib.import_module('parts.losses' + name)))", {}, False),
+        ("print('Model' in dir(importlib.import_module('parts.losses' + name)))", {}, True),
+        ("__import__('parts.losses' + name, globals(), locals(), [])", {}, True),
         ("importlib.import_module('parts.losses' + name)", {"a.sh": "python show.py --loss Total\n"}, False),
         ("importlib.import_module('parts.losses' + name)", {"look.py": "inspect.getmembers(module)\n"}, False),
         ("importlib.import_module('parts.losses' + name)", {"configs/a.py": "loss = 'total'\n"}, False),

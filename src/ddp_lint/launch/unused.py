@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from ddp_lint.launch.reached.index import PLAIN, TELLING
-from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS
+from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS, adds
 from ddp_lint.launch.reached.walk import is_never_imported, is_never_reached_from_programs
 from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.skipped import is_skipped
@@ -341,10 +341,10 @@ def does_something(facts: ModuleFacts) -> bool:
 
 def _only_sets_up(facts: ModuleFacts) -> bool:
     """Whether all that a file calls where it is imported are settings of the process, which files of classes have at
-    their top as well: ``torch.manual_seed(10)``."""
-    called = [n.value.func for n in facts.tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    their top as well (``torch.manual_seed(10)``), or add something to a list."""
+    called = [n.value for n in facts.tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
     loops = any(isinstance(n, ast.For) for n in facts.tree.body)
-    return not loops and all(_SETS_UP.fullmatch(facts.qualified(each)) for each in called)
+    return not loops and all(adds(each) or _SETS_UP.fullmatch(facts.qualified(each.func)) for each in called)
 
 
 def _finds_its_own(facts: ModuleFacts) -> bool:

@@ -40,6 +40,8 @@ SETTINGS_WORDS = (
 BY_SETTINGS = re.compile(
     r"(?<!\w)(?:(?:_target_|class_path|custom_imports|user_dir)(?!\w)|locate\()|hydra|LightningCLI|jsonargparse"
 )
+#: Methods by which a module adds something to what it has from elsewhere: ``ALL_NORMS.append(RMSNorm)``.
+_ADDING = frozenset({"add", "append", "extend", "insert", "register", "setdefault", "update"})
 #: Calls, and attributes, by which a module finds what it has itself.
 _OF_ITSELF = frozenset({"globals", "eval", "exec", "locals", "vars", "Fire"})
 #: Strings that name something: ``models.resnet``, ``resnet50``, ``pkg.module:function``.
@@ -49,7 +51,9 @@ _TEMPLATE = re.compile(r"([\w.]*)(?:\{\w*\}|%s)([\w.]*)")
 #: How a file that imports modules by computed names gets these from folders, gets all that such a module has, and
 #: imports what lies beside it.
 _LISTS_FOLDERS = re.compile(r"\b(?:listdir|scandir|r?glob|iterdir|iter_modules|walk_packages|os\.walk)\b")
-_TAKES_ALL = re.compile(r"\b(?:vars|dir|globals)\(|__dict__|\w\.__all__\b")
+_TAKES_ALL = re.compile(
+    r"\bvars\(|(?:(?<! in )|\bfor \w+ in )\bdir\(|\bglobals\(\)(?!, *locals\b)|__dict__|\w\.__all__\b"
+)
 _BESIDE = re.compile(r"__package__|(?<!getLogger\()\b__name__(?! ==)|(?:import_module|__import__)\(\s*f?[\"']\.")
 #: How code gets all classes that there are of a kind, wherever it is.
 _TAKES_KINDS = re.compile(r"getmembers|__subclasses__|__init_subclass__")
@@ -269,7 +273,7 @@ class _Reader:
         """Add what is below a node to a body; `own`: variables of the function, whose names are of nothing else."""
         stack = [node]
         while stack:
-            each = stack.pop()
+            each = _name_of_own(stack.pop())
             if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
                 continue  # a docstring
             if isinstance(each, ast.Attribute):
@@ -314,6 +318,15 @@ def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str]) -> list[ast
         body.dotted.add(f"{SUPER}.{parts.pop()}")
     body.attributes.update(parts)
     return [] if of_base or isinstance(value, ast.Name) else [value]
+
+
+def _name_of_own(node: ast.AST) -> ast.AST:
+    """The name by which code takes something of its own module, where it has the name: ``globals()["__file__"]``."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)):
+        return node
+    of = node.value
+    is_own = isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id == "globals"
+    return node.slice if is_own else node
 
 
 def _not_named(classes: ast.expr) -> list[ast.expr]:
@@ -413,5 +426,11 @@ def _own_variables(function: FunctionNode) -> frozenset[str]:
 
 
 def _acts(node: ast.AST) -> bool:
-    """Whether a statement of a module is a call for what it does."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    """Whether a statement of a module is a call for what it does: not one that adds a definition to a list."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and not adds(call)
+
+
+def adds(call: ast.Call) -> bool:
+    """Whether a call adds something to what a module has: ``ALL_NORMS.append(RMSNorm)``."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _ADDING

@@ -17,7 +17,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
-from ddp_lint.launch.reached.index import TELLING, Bodies, Body
+from ddp_lint.launch.reached.index import TELLING, Bodies, Body, top_folder
 from ddp_lint.launch.reached.names import (
     ANY_OBJECT,
     MODULE,
@@ -168,6 +168,11 @@ def _names(project: Project, inside: str) -> FileNames | None:
     return names_of(text) if text is not None else None
 
 
+def _stem(inside: str) -> str:
+    """The name of the module in a file, of a package that of its folder."""
+    return posixpath.basename(inside.removesuffix("/__init__.py")).removesuffix(".py")
+
+
 def plain(name: str) -> str:
     """A name in one spelling: ``unet_small`` and `UNetSmall` are one."""
     return name.replace("_", "").lower()
@@ -200,6 +205,8 @@ class _Walk:
         self._below: _Bits[str] = {}
         self._around: _Bits[str] = {}
         self._all_of_them = 0
+        #: The files of which something may take all that they have.
+        self._whole: _Bits[str] = {}
         #: Something is looked up by a name that the code does not have, in an object of any kind.
         self._by_names = 0
         self._found: _Bits[Body] = {}
@@ -284,16 +291,21 @@ class _Walk:
         project, or is put together, or is that of a file in a folder. Who takes all that a module has may use that."""
         new = self._computed & ~(self._found.get((inside, MODULE), 0))
         if new:
-            self._add_module(inside, new & self._naming(inside))
-        whole = self._all_of_them & self._found.get((inside, MODULE), 0)
+            worded = self._is_worded(_stem(inside))
+            named = new if worded else new & self._naming(inside)
+            self._add_module(inside, named)
+            # Of one that nothing has the name of, who uses what it holds is not seen.
+            for body in self._modules[inside].names.bodies.keys() - {PROGRAM} if named and not worded else ():
+                self._add(inside, body, named)
+        of_kinds = not self._bodies.taking_kinds.isdisjoint(("", top_folder(inside)))
+        whole = (self._computed if of_kinds else self._all_of_them) & self._found.get((inside, MODULE), 0)
         for body in self._modules[inside].names.bodies.keys() - {PROGRAM} if whole else ():
             self._add(inside, body, whole)
 
     def _naming(self, inside: str) -> int:
-        """The programs that may compute the name of a module."""
-        *folders, stem = inside.removesuffix("/__init__.py").removesuffix(".py").split("/")
-        bits = self._listed | (self._every if self._is_worded(stem) else 0)
-        bits |= self._composed_of([stem]).get(stem, 0)
+        """The programs that may compute the name of a module of which nothing has the name."""
+        stem, folders = _stem(inside), posixpath.dirname(inside.removesuffix("/__init__.py")).split("/")
+        bits = self._listed | self._composed_of([stem]).get(stem, 0)
         for folder in folders:
             bits |= self._below.get(folder, 0) | self._composed.get(folder, 0)
         above = posixpath.dirname(inside)
@@ -319,8 +331,7 @@ class _Walk:
         self._computed |= bits
         table = self._modules[inside].names
         self._listed |= bits if table.lists else 0
-        if table.takes_all or self._bodies.takes_kinds:
-            self._all_of_them |= bits
+        self._all_of_them |= bits if table.takes_all else 0
         if table.beside:
             _added(self._around, posixpath.dirname(inside), bits)
         for text in names.strings:
@@ -498,13 +509,16 @@ class _Walk:
 
     def _add_all(self, inside: str, bits: int) -> None:
         """All definitions that a module has, those that it imports too."""
+        if not _added(self._whole, inside, bits):
+            return
         self._add_module(inside, bits)
         names = self._modules[inside].names
         for body in names.bodies:
             if body != PROGRAM and "." not in body:
                 self._add(inside, body, bits)
-        for local in names.imported_as:
+        for local, targets in names.imported_as.items():
             for file, name in self._bodies.meanings(inside, local, ""):
                 self._add_meaning(file, name, bits)
-                if local == "*":
+            for target in targets if local == "*" else ():
+                for file in self._bodies.files_of(inside, target):
                     self._add_all(file, bits)
