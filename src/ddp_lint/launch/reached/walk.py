@@ -267,8 +267,9 @@ class _Walk:
 
     def _add_others(self) -> bool:
         """Add what names that the code does not have may lead to, once all else is found."""
+        composed = self._composed_of(set(map(_stem, self._modules))) if self._computed else {}
         for inside in self._modules if self._computed else ():
-            self._add_computed(inside)
+            self._add_computed(inside, composed.get(_stem(inside), 0))
         named = dict.fromkeys(self._outside & self._bodies.with_name.keys(), self._every)
         for name in self._strings.keys() & self._bodies.with_name.keys():
             _added(named, name, self._strings[name])
@@ -286,13 +287,14 @@ class _Walk:
                 self._mention([name], bits & self._by_names)
         return bool(self._queue)
 
-    def _add_computed(self, inside: str) -> None:
+    def _add_computed(self, inside: str, composed: int) -> None:
         """Add a module that may be what is imported by a computed name: the name is in a text or a string of the
-        project, or is put together, or is that of a file in a folder. Who takes all that a module has may use that."""
+        project, or is put together (`composed`: by which programs), or is that of a file in a folder. Who takes all
+        that a module has may use that."""
         new = self._computed & ~(self._found.get((inside, MODULE), 0))
         if new:
             worded = self._is_worded(_stem(inside))
-            named = new if worded else new & self._naming(inside)
+            named = new if worded else new & (composed | self._folders_named(inside))
             self._add_module(inside, named)
             # Of one that nothing has the name of, who uses what it holds is not seen.
             for body in self._modules[inside].names.bodies.keys() - {PROGRAM} if named and not worded else ():
@@ -302,11 +304,10 @@ class _Walk:
         for body in self._modules[inside].names.bodies.keys() - {PROGRAM} if whole else ():
             self._add(inside, body, whole)
 
-    def _naming(self, inside: str) -> int:
-        """The programs that may compute the name of a module of which nothing has the name."""
-        stem, folders = _stem(inside), posixpath.dirname(inside.removesuffix("/__init__.py")).split("/")
-        bits = self._listed | self._composed_of([stem]).get(stem, 0)
-        for folder in folders:
+    def _folders_named(self, inside: str) -> int:
+        """The programs that list folders for the names of modules, or name a folder in which a module lies."""
+        bits = self._listed
+        for folder in posixpath.dirname(inside.removesuffix("/__init__.py")).split("/"):
             bits |= self._below.get(folder, 0) | self._composed.get(folder, 0)
         above = posixpath.dirname(inside)
         while True:
