@@ -70,6 +70,9 @@ def _is_left(project: Project, file: str, text: str) -> bool:
         ("from parts import losses{start}getattr(losses, 'total')(1)", False),
         ("from parts import losses{start}getattr(losses, name)(1)", False),
         ("from parts import losses{start}losses.__dict__[name](1)", False),
+        ("from parts.losses import *{start}globals()[name](1)", False),
+        ("from parts.losses import *{start}globals()['total'](1)", False),
+        ("from parts.losses import *{start}print(globals()['__file__'])", True),
         ("from parts.losses import used{start}getattr(options, name)", True),  # of no module
         ("import parts.losses\n\n\ndef one():\n    parts.losses.total(1){start}print(1)", True),  # that nothing calls
         ("import parts.losses\n\n\ndef one():\n    parts.losses.total(1){start}one()", False),
@@ -134,6 +137,7 @@ def test_a_method(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
         ({"show.py": f"from parts.losses import total{START}total(1)\n"}, False),
         ({"show.py": "from parts.losses import total\nprint(total(1))\n"}, False),  # a script without a test
         ({"conf.py": "import hydra\n"}, True),
+        ({"show.py": "from lib import KINDS\nfrom parts.losses import total\nKINDS.append(total)\n"}, True),
     ],
 )
 def test_what_else_the_project_has(tmp_path: pathlib.Path, files: dict[str, str], is_left: bool) -> None:
@@ -146,6 +150,19 @@ def test_without_programs_nothing_is_left(tmp_path: pathlib.Path) -> None:
     files = {"train.py": "from parts.losses import used\n\n\ndef main():\n    used(1)\n", "parts/losses.py": LOSSES}
     assert not _is_left(_project(tmp_path, files), "train.py", "    used(1)")
     assert not _is_left(Project(tmp_path), "parts/losses.py", "    return x")
+
+
+@pytest.mark.parametrize(
+    ("test", "is_left"), [("typing.TYPE_CHECKING", True), ("TYPE_CHECKING", True), ("FAST", False)]
+)
+def test_what_is_imported_for_the_types_alone(tmp_path: pathlib.Path, test: str, is_left: bool) -> None:
+    files = {
+        "train.py": f"from parts.losses import used{START}used(1)\n",
+        "parts/__init__.py": f"if {test}:\n    from parts.confs import scale\n",
+        "parts/losses.py": LOSSES,
+        "parts/confs.py": "from parts.losses import total\n\nscale = total(1)\n",
+    }
+    assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left
 
 
 def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
@@ -201,7 +218,24 @@ def test_a_name_that_modules_import_from_each_other_in_circles(tmp_path: pathlib
         ("from other.parts.confs import scale", False),  # the project in a folder of another name
         ("from other.models.confs import scale", True),
         ("print(v_target_old.allocate(1))", True),
-        ("print(hydra.main)", False),  # by names in settings
+        ("print(hydra.main)", True),  # by names in settings, which have none
+        ("importlib.import_module(name)", True),
+        ("print('confs')", True),
+        ("importlib.import_module(name)\n    print('confs')", False),
+        ("make(name).load('confs')\n\n\ndef make(name):\n    return importlib.import_module(name)", False),
+        (
+            "print('confs')\n\n\ndef version(name):\n    package = importlib.import_module(name)\n"
+            "    return package.__version__",
+            True,
+        ),  # of another package
+        ("importlib.import_module(name)\n    print('other.confs')", False),
+        ("importlib.import_module(f'parts.{name}')", False),
+        ("importlib.import_module('parts.{}'.format(name))", False),
+        ("importlib.import_module('.'.join(['parts', name]))", False),
+        ("importlib.import_module(f'{name}_scale')", True),
+        ("importlib.import_module(f'con{name}')", False),
+        ("importlib.import_module('.' + name, 'show')", False),  # beside it, or below
+        ("importlib.import_module(os.listdir('parts')[0])", False),
     ],
 )
 def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: bool) -> None:
@@ -213,6 +247,29 @@ def test_what_may_name_a_module(tmp_path: pathlib.Path, program: str, is_left: b
         "show.py": f"{START}{program}\n",
     }
     assert _is_left(_project(tmp_path, files), "parts/losses.py", "    return x.sum()") is is_left
+
+
+@pytest.mark.parametrize(
+    ("program", "files", "is_left"),
+    [
+        ("importlib.import_module('parts.losses' + name)", {}, True),
+        ("getattr(importlib.import_module('parts.losses' + name), 'total')", {}, False),
+        ("getattr(importlib.import_module('parts.losses' + name), f'tot{kind}')", {}, False),
+        ("importlib.import_module('parts.losses' + name).total(1)", {}, False),
+        ("print(vars(importlib.import_module('parts.losses' + name)))", {}, False),
+        ("print(dir(importlib.import_module('parts.losses' + name)))", {}, False),
+        ("print('Model' in dir(importlib.import_module('parts.losses' + name)))", {}, True),
+        ("__import__('parts.losses' + name, globals(), locals(), [])", {}, True),
+        ("importlib.import_module('parts.losses' + name)", {"a.sh": "python show.py --loss Total\n"}, False),
+        ("importlib.import_module('parts.losses' + name)", {"look.py": "inspect.getmembers(module)\n"}, False),
+        ("importlib.import_module('parts.losses' + name)", {"configs/a.py": "loss = 'total'\n"}, False),
+    ],
+)
+def test_what_may_be_taken_from_a_module_of_a_computed_name(
+    tmp_path: pathlib.Path, program: str, files: dict[str, str], is_left: bool
+) -> None:
+    known = {"train.py": "", "show.py": f"import importlib{START}{program}\n", "parts/losses.py": LOSSES}
+    assert _is_left(_project(tmp_path, known | files), "parts/losses.py", "    return x.sum()") is is_left
 
 
 def test_an_edit_reads_and_walks_no_more_than_it_changes(

@@ -117,9 +117,16 @@ def test_a_file_that_nothing_imports(tmp_path: pathlib.Path, files: dict[str, st
     [
         ("import_module('parts.current')", Confidence.LOW),
         ("__import__('os')", Confidence.LOW),
-        ("import_module(name)", Confidence.MEDIUM),
+        ("import_module(name)", Confidence.LOW),  # nothing has the name of the file
+        ("import_module(name)\n    print('parts.replaced', 'Other', x.start_old_parts)", Confidence.MEDIUM),
         ("import_module('parts.' + name)", Confidence.MEDIUM),
-        ("import_module(f'parts.{name}')", Confidence.MEDIUM),
+        (
+            "import_module('parts.' + name)\n    print('replaced')",
+            Confidence.LOW,
+        ),  # nothing has a name of what it holds
+        ("import_module('parts.' + name).Other().start_old_parts()", Confidence.MEDIUM),
+        ("import_module(f'parts.{name}').Other().start_old_parts()", Confidence.MEDIUM),
+        ("vars(import_module(f'parts.{name}'))", Confidence.MEDIUM),
     ],
 )
 def test_a_file_beside_one_that_is_imported(tmp_path: pathlib.Path, imports: str, confidence: Confidence) -> None:

@@ -88,6 +88,16 @@ def test_a_package_that_was_copied_into_another_imports_itself_by_its_old_name(p
     assert names(project, "src/pkg/torch/use.py") == {"barrier": "torch.distributed.barrier"}  # PyTorch's own
 
 
+def test_a_file_has_no_modules(tmp_path: pathlib.Path) -> None:
+    """In ``pkg/policy/pkg.py``, ``pkg.models.head`` is of the package around, which has no `__init__.py`."""
+    for name in ("pkg/models/head.py", "pkg/policy/pkg.py", "pkg/policy/base.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    layout, folder = Layout(tmp_path), str(tmp_path / "pkg/policy")
+    assert layout.locate("pkg.models.head.Head", folder, script=False) == "pkg.models.head.Head"
+    assert layout.locate("pkg.Policy", folder, script=False) == "pkg.policy.pkg.Policy"
+
+
 def test_re_exports_are_followed(project: Project) -> None:
     assert project.meanings.canonical("pkg.all_reduce") == "torch.distributed.all_reduce"
     assert project.meanings.canonical("pkg.reduce_all") == "torch.distributed.all_reduce"

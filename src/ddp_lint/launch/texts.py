@@ -27,14 +27,19 @@ _IMPORTING = re.compile(r"\bimport\b[^\n]*")
 
 def named_in_texts(project: Project, name: str) -> bool:
     """Whether a script, a file of settings or another text of the project may hold a word."""
-    words = project.remember(("words of texts",), lambda: _words(project))
+    words = words_of_texts(project)
     return words is None or name in words
 
 
 def is_worded_in_texts(project: Project, pattern: re.Pattern[str]) -> bool:
     """Whether a script, a file of settings or another text of the project may hold a word in which a pattern occurs."""
-    words = project.remember(("words of texts",), lambda: _words(project))
+    words = words_of_texts(project)
     return words is None or any(map(pattern.search, words))
+
+
+def words_of_texts(project: Project) -> frozenset[str] | None:
+    """The words of the scripts, settings and other texts of a project; None where there are too many to read."""
+    return project.remember(("words of texts",), lambda: _words(project))
 
 
 def called_in_texts(project: Project, name: str) -> bool:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 
 from ddp_lint.launch.reached.index import PLAIN, TELLING
-from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS
-from ddp_lint.launch.reached.walk import is_never_reached_from_programs
+from ddp_lint.launch.reached.names import BY_SETTINGS, SETTINGS_WORDS, adds
+from ddp_lint.launch.reached.walk import is_never_imported, is_never_reached_from_programs
 from ddp_lint.launch.search import homes, importers, words_of_imports
 from ddp_lint.launch.skipped import is_skipped
-from ddp_lint.launch.texts import called_in_texts, is_installed, may_be_entry_point, named_in_texts
+from ddp_lint.launch.texts import called_in_texts, calls_of_notebooks, is_installed, may_be_entry_point, named_in_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.parts import kept_by_node
@@ -132,6 +132,8 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
             return False
         if facts.file.holds("__main__") or not _only_sets_up(facts) or len(stem) < TELLING:
             return False
+        if is_never_imported(project, facts) and _is_in_no_text(project, facts, stem):
+            return True
         if any(_may_name(project, other, stem) for other in project.contents.holding(stem) if other != path):
             return False
         if named_in_texts(project, stem) or is_installed(project, facts):
@@ -139,6 +141,17 @@ def is_left_file(project: Project, facts: ModuleFacts) -> bool:
         return _is_copied_beside(project, facts) or _is_left_beside(project, facts)
 
     return project.remember(("left file", facts.name), found)
+
+
+def _is_in_no_text(project: Project, facts: ModuleFacts, stem: str) -> bool:
+    """Whether no text of the project has the name of a file, and none and no notebook gets hold of what it defines. Of
+    a package that is installed, others may import any module."""
+    if named_in_texts(project, stem) or is_installed(project, facts):
+        return False
+    noted = calls_of_notebooks(project)
+    return noted is not None and not any(
+        name in noted or called_in_texts(project, name) for name in (stem, *facts.definitions)
+    )
 
 
 def _may_name(project: Project, path: pathlib.Path, stem: str) -> bool:
@@ -328,10 +341,10 @@ def does_something(facts: ModuleFacts) -> bool:
 
 def _only_sets_up(facts: ModuleFacts) -> bool:
     """Whether all that a file calls where it is imported are settings of the process, which files of classes have at
-    their top as well: ``torch.manual_seed(10)``."""
-    called = [n.value.func for n in facts.tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    their top as well (``torch.manual_seed(10)``), or add something to a list."""
+    called = [n.value for n in facts.tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
     loops = any(isinstance(n, ast.For) for n in facts.tree.body)
-    return not loops and all(_SETS_UP.fullmatch(facts.qualified(each)) for each in called)
+    return not loops and all(adds(each) or _SETS_UP.fullmatch(facts.qualified(each.func)) for each in called)
 
 
 def _finds_its_own(facts: ModuleFacts) -> bool:

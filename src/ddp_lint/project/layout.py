@@ -210,10 +210,21 @@ class Layout:
         (`folders_put_on_path`).
         """
         parts = name.split(".")
+        found, most = "", 0
         for base in dict.fromkeys((*self._import_folders(folder, parts[0], script), *self.source_roots)):
-            if found := self._named_below(base, parts):
-                return found
+            # A file has no modules: beside `pkg.py`, ``pkg.models.head`` is of the package `pkg` further above.
+            if (length := self._length_below(base, parts, most)) > most:
+                found, most = self._named_below(base, parts, length), length
+            if found and most >= len(parts) - 1:
+                break
+        if found:
+            return found
         return self._in_copied(folder, parts) or (self._put_on_path(folder, parts, below) if below else "") or name
+
+    def _length_below(self, folder: str, parts: list[str], most: int) -> int:
+        """How many of some parts name a module below a folder; `most` where not more than so many do."""
+        lengths = range(len(parts), most, -1)
+        return next((length for length in lengths if self._module_below(folder, parts[:length])), most)
 
     def _named_below(self, folder: str, parts: list[str], least: int = 1) -> str:
         """The name inside the project of what `parts` name below a folder, by the longest name of a module, of at least

@@ -64,6 +64,8 @@ class Bodies:
     def __init__(self, project: Project, tables: Mapping[str, FileNames]) -> None:
         self._project = project
         self.modules = {inside: self._module(inside, names) for inside, names in tables.items()}
+        #: The folders at the root with code that takes all classes of a kind that there are, "" for the root itself.
+        self.taking_kinds = frozenset(top_folder(file) for file, each in self.modules.items() if each.names.takes_kinds)
         self.stems = collections.defaultdict[str, list[str]](list)
         self.with_method = collections.defaultdict[str, list[Body]](list)
         self.with_name = collections.defaultdict[str, list[Body]](list)
@@ -329,6 +331,11 @@ class Bodies:
                 for file in files:
                     yield file, ".".join(parts[count:])
                 return
+
+
+def top_folder(file: str) -> str:
+    """The folder at the root of the project that a file is below, "" for none."""
+    return file.partition("/")[0] if "/" in file else ""
 
 
 def _is_in(file: str, folder: str) -> bool:

@@ -18,7 +18,7 @@ from typing import TypeGuard
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.source.imports import dotted_ast, folders_put_on_path, last_part
 from ddp_lint.source.parsing import CannotParse, parse
-from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements
+from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements, walk
 
 #: The names of the bodies of a module, and of what it does when it is started.
 MODULE, PROGRAM = "", "__main__"
@@ -40,12 +40,23 @@ SETTINGS_WORDS = (
 BY_SETTINGS = re.compile(
     r"(?<!\w)(?:(?:_target_|class_path|custom_imports|user_dir)(?!\w)|locate\()|hydra|LightningCLI|jsonargparse"
 )
+#: Methods by which a module adds something to what it has from elsewhere: ``ALL_NORMS.append(RMSNorm)``.
+_ADDING = frozenset({"add", "append", "extend", "insert", "register", "setdefault", "update"})
 #: Calls, and attributes, by which a module finds what it has itself.
 _OF_ITSELF = frozenset({"globals", "eval", "exec", "locals", "vars", "Fire"})
 #: Strings that name something: ``models.resnet``, ``resnet50``, ``pkg.module:function``.
 _NAME = re.compile(r"[A-Za-z_][\w./:-]*")
-#: Strings in which a name is put: ``"{}Loss".format(kind)``, ``"train_%s" % kind``.
-_TEMPLATE = re.compile(r"(\w*)(?:\{\w*\}|%s)(\w*)")
+#: Strings in which a name is put: ``"{}Loss".format(kind)``, ``"train_%s" % kind``, ``"models.{}".format(kind)``.
+_TEMPLATE = re.compile(r"([\w.]*)(?:\{\w*\}|%s)([\w.]*)")
+#: How a file that imports modules by computed names gets these from folders, gets all that such a module has, and
+#: imports what lies beside it.
+_LISTS_FOLDERS = re.compile(r"\b(?:listdir|scandir|r?glob|iterdir|iter_modules|walk_packages|os\.walk)\b")
+_TAKES_ALL = re.compile(
+    r"\bvars\(|(?:(?<! in )|\bfor \w+ in )\bdir\(|\bglobals\(\)(?!, *locals\b)|__dict__|\w\.__all__\b"
+)
+_BESIDE = re.compile(r"__package__|(?<!getLogger\()\b__name__(?! ==)|(?:import_module|__import__)\(\s*f?[\"']\.")
+#: How code gets all classes that there are of a kind, wherever it is.
+_TAKES_KINDS = re.compile(r"getmembers|__subclasses__|__init_subclass__")
 _PART = re.compile(r"[\w.]+")
 #: A longer string is a text.
 _LONGEST = 120
@@ -79,7 +90,9 @@ class Names:
 class FileNames:
     """The bodies of a file by their names (`Class.method` of a method), the bases of its classes, the decorators of its
     definitions, what each name is imported as, whether the module does anything when it is imported, its variables, and
-    what it puts on the path of modules."""
+    what it puts on the path of modules. `lists`, `takes_all`, `beside`: where it imports modules by computed names, the
+    names are of files in folders, it takes all that a module has, and modules beside it may be meant. `takes_kinds`: it
+    takes all classes of a kind."""
 
     bodies: dict[str, Names] = dataclasses.field(default_factory=dict)
     bases: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -88,6 +101,10 @@ class FileNames:
     acts: bool = False
     assigned: set[str] = dataclasses.field(default_factory=set)
     on_path: tuple[str, ...] = ()
+    lists: bool = False
+    takes_all: bool = False
+    beside: bool = False
+    takes_kinds: bool = False
 
 
 def naming(text: str) -> str:
@@ -104,7 +121,8 @@ def naming(text: str) -> str:
         for name, b in found.bodies.items()
     ]
     decorated = {name: sorted(each) for name, each in found.decorators.items()}
-    others = found.imported_as, found.acts, sorted(found.assigned), found.on_path
+    how = found.lists, found.takes_all, found.beside, found.takes_kinds
+    others = found.imported_as, found.acts, sorted(found.assigned), found.on_path, how
     return repr((bodies, found.bases, decorated, *others))
 
 
@@ -117,6 +135,11 @@ def names_of(text: str) -> FileNames | None:
         return None
     found = FileNames(on_path=folders_put_on_path(text))
     _Reader(found).read(tree)
+    if any(body.imports_computed for body in found.bodies.values()):
+        found.lists, found.takes_all, found.beside = (
+            each.search(text) is not None for each in (_LISTS_FOLDERS, _TAKES_ALL, _BESIDE)
+        )
+    found.takes_kinds = _TAKES_KINDS.search(text) is not None
     found.bodies[MODULE].imports_computed |= BY_SETTINGS.search(text) is not None
     return found
 
@@ -207,6 +230,8 @@ class _Reader:
             elif id(node) in guards and isinstance(node, ast.If):
                 self._body(PROGRAM)
                 stack += [(inner, PROGRAM) for inner in node.body]
+            elif isinstance(node, ast.If) and last_part(node.test) == "TYPE_CHECKING":
+                stack += [(inner, around) for inner in node.orelse]  # no run imports what is for the types alone
             elif isinstance(node, (ast.excepthandler, ast.match_case)) or any(getattr(node, b, None) for b in _BLOCKS):
                 self._table.acts |= around == MODULE and isinstance(node, (ast.For, ast.While, ast.With))
                 stack += [(inner, around) for inner in below(node)]
@@ -234,8 +259,10 @@ class _Reader:
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self._read(default, self._body(around))
+        computed = body.imports_computed
         for statement in node.body:
             self._read(statement, body, own)
+        body.imports_computed &= computed or not _asks_versions(node)
 
     def _decorated(self, node: FunctionNode | ast.ClassDef, name: str, around: str) -> None:
         self._table.decorators.setdefault(name, set()).update(dotted_ast(each) or _UNNAMED for each in decorators(node))
@@ -246,7 +273,7 @@ class _Reader:
         """Add what is below a node to a body; `own`: variables of the function, whose names are of nothing else."""
         stack = [node]
         while stack:
-            each = stack.pop()
+            each = _name_of_own(stack.pop())
             if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
                 continue  # a docstring
             if isinstance(each, ast.Attribute):
@@ -293,6 +320,15 @@ def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str]) -> list[ast
     return [] if of_base or isinstance(value, ast.Name) else [value]
 
 
+def _name_of_own(node: ast.AST) -> ast.AST:
+    """The name by which code takes something of its own module, where it has the name: ``globals()["__file__"]``."""
+    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)):
+        return node
+    of = node.value
+    is_own = isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id == "globals"
+    return node.slice if is_own else node
+
+
 def _not_named(classes: ast.expr) -> list[ast.expr]:
     """What is no name, of the classes that a call asks for: ``(Head, *others())``."""
     parts = classes.elts if isinstance(classes, ast.Tuple) else [classes]
@@ -318,6 +354,28 @@ def _looks_up(call: ast.Call, body: Names) -> None:
         body.looked_up.add(OWN_MODULE)
 
 
+def _asks_versions(function: FunctionNode) -> bool:
+    """Whether a function imports packages for their versions alone: ``Version(import_module(name).__version__)``."""
+    imported, kept, versions = set[int](), dict[str, int](), set[int]()
+    for node in walk(function):
+        if isinstance(node, ast.Call) and last_part(node.func) in _IMPORTS:
+            imported.add(id(node))
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            kept[node.targets[0].id] = id(node.value)
+        if isinstance(node, ast.Attribute) and node.attr == "__version__":
+            versions.add(id(node.value))
+        elif isinstance(node, ast.Call) and last_part(node.func) == "getattr" and _is_of_version(node):
+            versions.add(id(node.args[0]))
+    read = (n for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    others = {name.id for name in read if id(name) not in versions}
+    versions |= {value for name, value in kept.items() if name not in others}
+    return imported <= versions
+
+
+def _is_of_version(call: ast.Call) -> bool:
+    return len(call.args) > 1 and isinstance(call.args[1], ast.Constant) and call.args[1].value == "__version__"
+
+
 def _is_value(call: ast.Call) -> bool:
     """Whether `getattr` has the name of what it takes, or takes no function: ``getattr(self, kind, 0)``."""
     default = call.args[2] if len(call.args) > 2 else ast.Constant(None)
@@ -334,7 +392,7 @@ def _add_text(text: str, body: Names) -> None:
         body.strings.add(text)
     template = _TEMPLATE.fullmatch(text)
     if template is not None:
-        body.composed.update(part for part in template.groups() if part)
+        body.composed.update(part for group in template.groups() for part in group.split(".") if part)
 
 
 def _bound(node: ast.AST) -> list[tuple[str, str]]:
@@ -368,5 +426,11 @@ def _own_variables(function: FunctionNode) -> frozenset[str]:
 
 
 def _acts(node: ast.AST) -> bool:
-    """Whether a statement of a module is a call for what it does."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    """Whether a statement of a module is a call for what it does: not one that adds a definition to a list."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and not adds(call)
+
+
+def adds(call: ast.Call) -> bool:
+    """Whether a call adds something to what a module has: ``ALL_NORMS.append(RMSNorm)``."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in _ADDING

@@ -17,7 +17,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
-from ddp_lint.launch.reached.index import TELLING, Bodies, Body
+from ddp_lint.launch.reached.index import TELLING, Bodies, Body, top_folder
 from ddp_lint.launch.reached.names import (
     ANY_OBJECT,
     MODULE,
@@ -29,7 +29,7 @@ from ddp_lint.launch.reached.names import (
     body_at,
     names_of,
 )
-from ddp_lint.launch.texts import calls_of_notebooks, calls_of_texts, is_installed, words_of_settings
+from ddp_lint.launch.texts import calls_of_notebooks, calls_of_texts, is_installed, words_of_settings, words_of_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.file import place_kind
@@ -38,7 +38,7 @@ _T = TypeVar("_T", bound=Hashable)
 #: For whom something is found: the programs that come to it, as bits.
 _Bits: TypeAlias = dict[_T, int]
 #: Files of a project that are read: in a larger one all counts as reached.
-_FILES = 600
+_FILES = 2500
 #: Letters of a part of a name by which a name that is put together is found.
 _PART = 3
 #: Methods that torch and other packages call by their names on any object, or that Python does.
@@ -88,6 +88,19 @@ def _is_apart(project: Project, facts: ModuleFacts, body: str) -> bool:
     return found.has((inside, MODULE)) and not found.has((inside, body))
 
 
+def is_never_imported(project: Project, facts: ModuleFacts) -> bool:
+    """Whether no program of the project imports the module of a file, while they import another one of its folder.
+    False where the programs are not seen, and of what lies at the root of the project."""
+    path, found = project.modules.find(facts.name), reached(project)
+    inside = project.paths.inside(path) if path is not None else ""
+    bodies = _bodies(project) if inside and found.programs else None
+    if bodies is None or inside not in bodies.modules or found.has((inside, MODULE)):
+        return False
+    folder = posixpath.dirname(inside)
+    beside = (file for file in bodies.modules if posixpath.dirname(file) == folder and file not in found.programs)
+    return folder != "" and any(found.has((file, MODULE)) for file in beside)
+
+
 def is_unreached_in_package(project: Project, facts: ModuleFacts, line: int) -> bool:
     """Whether no program of a project that is installed as a package comes to the function, class or method that a line
     is in, while it has programs. Others may use that, but nothing here shows how, and whether they train by it."""
@@ -127,7 +140,7 @@ def _walked(project: Project, program: str) -> Reached:
         programs = tuple(dict.fromkeys(file for file, _ in started))
         own = {file: 1 << place for place, file in enumerate(programs)}
         together = 1 << len(programs)
-        walk = _Walk(bodies, named, together * 2 - 1)
+        walk = _Walk(bodies, named, words_of_texts(project), together * 2 - 1)
         return Reached(programs, walk.reached((file, body, own[file] | together) for file, body in started))
 
 
@@ -155,6 +168,16 @@ def _names(project: Project, inside: str) -> FileNames | None:
     return names_of(text) if text is not None else None
 
 
+def _stem(inside: str) -> str:
+    """The name of the module in a file, of a package that of its folder."""
+    return posixpath.basename(inside.removesuffix("/__init__.py")).removesuffix(".py")
+
+
+def plain(name: str) -> str:
+    """A name in one spelling: ``unet_small`` and `UNetSmall` are one."""
+    return name.replace("_", "").lower()
+
+
 def _added(found: _Bits[_T], key: _T, bits: int) -> int:
     """Add bits to what something has; those that it lacked."""
     had = found.get(key, 0)
@@ -166,15 +189,24 @@ def _added(found: _Bits[_T], key: _T, bits: int) -> int:
 
 class _Walk:
     """One walk over the bodies of a project, for all programs at once: what is found is found for some of them, whose
-    bits it has. `named`: what settings name, and what texts and notebooks call. `every`: the bits of all programs."""
+    bits it has. `named`: what settings name, and what texts and notebooks call. `words`: all that texts hold, None for
+    anything. `every`: the bits of all programs."""
 
-    def __init__(self, bodies: Bodies, named: frozenset[str], every: int) -> None:
+    def __init__(self, bodies: Bodies, named: frozenset[str], words: frozenset[str] | None, every: int) -> None:
         self._bodies = bodies
         self._modules = bodies.modules
         self._outside = named
+        self._words = words
         self._every = every
-        #: Modules are imported by names that the code does not have.
-        self._all_modules = 0
+        #: Modules are imported by names that are computed; by those of the files in folders; from below a folder of
+        #: this name, or from below this path; all that such a module has is taken.
+        self._computed = 0
+        self._listed = 0
+        self._below: _Bits[str] = {}
+        self._around: _Bits[str] = {}
+        self._all_of_them = 0
+        #: The files of which something may take all that they have.
+        self._whole: _Bits[str] = {}
         #: Something is looked up by a name that the code does not have, in an object of any kind.
         self._by_names = 0
         self._found: _Bits[Body] = {}
@@ -235,20 +267,18 @@ class _Walk:
 
     def _add_others(self) -> bool:
         """Add what names that the code does not have may lead to, once all else is found."""
-        for inside, module in self._modules.items() if self._all_modules else ():
-            # Whoever imports it by a computed name may do anything with what it has.
-            new = self._all_modules & ~self._found.get((inside, MODULE), 0)
-            self._add_module(inside, new)
-            for body in module.names.bodies.keys() - {PROGRAM} if new else ():
-                self._add(inside, body, new)
+        composed = self._composed_of(set(map(_stem, self._modules))) if self._computed else {}
+        for inside in self._modules if self._computed else ():
+            self._add_computed(inside, composed.get(_stem(inside), 0))
         named = dict.fromkeys(self._outside & self._bodies.with_name.keys(), self._every)
         for name in self._strings.keys() & self._bodies.with_name.keys():
             _added(named, name, self._strings[name])
-        if self._all_modules:
-            for name in self._attributes.keys() & self._bodies.with_name.keys():
-                _added(named, name, self._attributes[name] & self._all_modules)
+        if self._computed:
+            for name in self._bodies.with_name:
+                bits = self._attributes.get(name, 0) | (self._every if self._is_worded(name) else 0)
+                _added(named, name, bits & self._computed)
             for name, bits in self._composed_of(self._bodies.with_name).items():
-                _added(named, name, bits & self._all_modules)
+                _added(named, name, bits & self._computed)
         for name, bits in named.items():
             for inside, body in self._bodies.with_name[name]:
                 self._add(inside, body, bits & self._found.get((inside, MODULE), 0))
@@ -256,6 +286,58 @@ class _Walk:
             for name, bits in self._composed_of(self._bodies.with_method).items():
                 self._mention([name], bits & self._by_names)
         return bool(self._queue)
+
+    def _add_computed(self, inside: str, composed: int) -> None:
+        """Add a module that may be what is imported by a computed name: the name is in a text or a string of the
+        project, or is put together (`composed`: by which programs), or is that of a file in a folder. Who takes all
+        that a module has may use that."""
+        new = self._computed & ~(self._found.get((inside, MODULE), 0))
+        if new:
+            worded = self._is_worded(_stem(inside))
+            named = new if worded else new & (composed | self._folders_named(inside))
+            self._add_module(inside, named)
+            # Of one that nothing has the name of, who uses what it holds is not seen.
+            for body in self._modules[inside].names.bodies.keys() - {PROGRAM} if named and not worded else ():
+                self._add(inside, body, named)
+        of_kinds = not self._bodies.taking_kinds.isdisjoint(("", top_folder(inside)))
+        whole = (self._computed if of_kinds else self._all_of_them) & self._found.get((inside, MODULE), 0)
+        for body in self._modules[inside].names.bodies.keys() - {PROGRAM} if whole else ():
+            self._add(inside, body, whole)
+
+    def _folders_named(self, inside: str) -> int:
+        """The programs that list folders for the names of modules, or name a folder in which a module lies."""
+        bits = self._listed
+        for folder in posixpath.dirname(inside.removesuffix("/__init__.py")).split("/"):
+            bits |= self._below.get(folder, 0) | self._composed.get(folder, 0)
+        above = posixpath.dirname(inside)
+        while True:
+            bits |= self._around.get(above, 0)
+            if not above:
+                return bits
+            above = posixpath.dirname(above)
+
+    def _is_worded(self, name: str) -> bool:
+        """Whether a string or a text of the project has a name, in whatever spelling: ``unet_small`` of `UNetSmall`."""
+        return self._words is None or plain(name) in self._spellings
+
+    @functools.cached_property
+    def _spellings(self) -> frozenset[str]:
+        bodies = (body for module in self._modules.values() for body in module.names.bodies.values())
+        strings = (text for body in bodies for text in body.strings)
+        parts = (part for text in strings for part in (text, *re.split(r"[.:/]", text.removesuffix(".py"))))
+        return frozenset(map(plain, (*parts, *(self._words or ()))))
+
+    def _compute(self, inside: str, names: Names, bits: int) -> None:
+        """Modules are imported by names that a body of a file computes."""
+        self._computed |= bits
+        table = self._modules[inside].names
+        self._listed |= bits if table.lists else 0
+        self._all_of_them |= bits if table.takes_all else 0
+        if table.beside:
+            _added(self._around, posixpath.dirname(inside), bits)
+        for text in names.strings:
+            for part in re.split(r"[.:/]", text):
+                _added(self._below, part, bits)
 
     def _composed_of(self, names: Iterable[str]) -> _Bits[str]:
         """Those of some names that the code may put together: of a part that it has, or by changing the case of a
@@ -293,7 +375,7 @@ class _Walk:
         for of in names.looked_up:
             self._look_up(inside, owner, of, bits)
         if names.imports_computed:
-            self._all_modules |= bits
+            self._compute(inside, names, bits)
         if body in self._modules[inside].names.bases:
             self._inherit(inside, body, bits)
 
@@ -428,13 +510,16 @@ class _Walk:
 
     def _add_all(self, inside: str, bits: int) -> None:
         """All definitions that a module has, those that it imports too."""
+        if not _added(self._whole, inside, bits):
+            return
         self._add_module(inside, bits)
         names = self._modules[inside].names
         for body in names.bodies:
             if body != PROGRAM and "." not in body:
                 self._add(inside, body, bits)
-        for local in names.imported_as:
+        for local, targets in names.imported_as.items():
             for file, name in self._bodies.meanings(inside, local, ""):
                 self._add_meaning(file, name, bits)
-                if local == "*":
+            for target in targets if local == "*" else ():
+                for file in self._bodies.files_of(inside, target):
                     self._add_all(file, bits)
