@@ -20,7 +20,7 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
         replicas.gradient, replicas.parameter, replicas.state, replicas.identity, replicas.reference, replicas.write,
         replicas.unused, replicas.nograd, replicas.finite, replicas.apart,
         training.samples, training.divided, training.overlap, training.split, training.dealt,
-        training.epochs, training.seeds, training.clipped, training.cleared, training.redivided, training.gathered,
-        training.scaled, training.saved, training.kept, training.metric,
+        training.epochs, training.seeds, training.clipped, training.cleared, training.redivided,
+        training.converted, training.gathered, training.scaled, training.saved, training.kept, training.metric,
     )
 }  # fmt: skip

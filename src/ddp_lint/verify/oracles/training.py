@@ -152,6 +152,17 @@ def redivided(case: Case) -> Opinion:
     return Opinion(silent="no loss was divided twice by one number")
 
 
+def converted(case: Case) -> Opinion:
+    """Layers with a forward of their own that a conversion to SyncBatchNorm has replaced."""
+    for rank, event, frame in case.calls("convert_sync_batchnorm"):
+        if event.arguments["dropped"]:
+            text = f"replaces layers with a forward of their own: {spoken(event.arguments['dropped'])}"
+            return case.fires("converted", text, rank=rank, frame=frame)
+    if not case.ran:
+        return Opinion(blind="the line did not run")
+    return Opinion(silent="no layer with a forward of its own was replaced here")
+
+
 def gathered(case: Case) -> Opinion:
     """Collectives whose results are other tensors than what they are given, and parameters behind the latter: these
     get no gradient through it."""

@@ -12,6 +12,7 @@ register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 zero_grad: {} (of an optimizer that has gradients)
 divided_twice: by (the number that the loss of a backward was divided by twice in a row)
+convert_sync_batchnorm: dropped (classes of the replaced layers that have a forward of their own)
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Calls(Observer):
     def prepare(self) -> None:
         self._tags: list[str] = []
         self._scale = 1.0
+        self._converting = False
 
     def install(self) -> None:
         patching.after(torch.serialization, "default_restore_location", self._restored)
@@ -76,6 +78,7 @@ class Calls(Observer):
         patching.after(torch.amp.GradScaler, "scale", lambda _, scaler, *args: self._multiplied(scaler))
         patching.after(torch.amp.GradScaler, "unscale_", lambda *_: self._divided())
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
+        patching.around(nn.SyncBatchNorm, "convert_sync_batchnorm", self._convert)
         nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
 
     def wrapped(self, model: Model) -> None:
@@ -125,6 +128,19 @@ class Calls(Observer):
         self._tags.append(str(location))
 
     # ---- the rest
+
+    def _convert(self, original: Any, cls: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """It calls itself for each child: the outermost call counts."""
+        if self._converting:
+            return original(cls, module, *args, **kwargs)
+        norms = (type(each) for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm))
+        dropped = sorted({kind.__name__ for kind in norms if not kind.forward.__module__.startswith("torch.")})
+        self._call("convert_sync_batchnorm", dropped=dropped)
+        self._converting = True
+        try:
+            return original(cls, module, *args, **kwargs)
+        finally:
+            self._converting = False
 
     def _share_module(self, module: nn.Module) -> None:
         first = next(module.parameters(), None)
