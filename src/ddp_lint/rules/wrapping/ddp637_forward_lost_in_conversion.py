@@ -193,9 +193,9 @@ def _does_more(cls: ClassFacts, forward: ast.FunctionDef) -> str:
         return "takes another argument"
     normalised = set(_normalised(forward))
     for node in walk(forward):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
-            if any(_is_of(side, normalised) for side in (node.left, node.right)):
-                return "scales or shifts the result"
+        sides = (node.left, node.right) if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC) else ()
+        if any(_is_of(side, normalised) for side in sides):
+            return "scales or shifts the result"
         if not isinstance(node, ast.Call):
             continue
         if any(_is_of(given, normalised) for given in node.args) and _activates(cls, node):
