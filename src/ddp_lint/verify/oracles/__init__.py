@@ -19,7 +19,7 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
         order.sequence, order.stall, order.files, order.lost, order.resummed, order.streams,
         replicas.gradient, replicas.parameter, replicas.state, replicas.identity, replicas.reference, replicas.write,
         replicas.unused, replicas.nograd, replicas.finite, replicas.apart,
-        training.samples, training.divided, training.overlap, training.split, training.dealt,
+        training.samples, training.divided, training.overlap, training.split, training.dealt, training.repeated,
         training.epochs, training.seeds, training.clipped, training.cleared, training.redivided,
         training.converted, training.gathered, training.scaled, training.saved, training.kept, training.metric,
     )

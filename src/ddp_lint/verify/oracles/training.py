@@ -67,6 +67,19 @@ def dealt(case: Case) -> Opinion:
     return Opinion(silent="the samples of a rank are not dealt out in turn")
 
 
+def repeated(case: Case) -> Opinion:
+    """Samples that a sampler repeats to give all ranks the same number: together they draw more than the data has."""
+    firsts = [event for trace in case.traces if (event := next(trace.of(Samples), None))]
+    if len(firsts) < 2:
+        return Opinion(blind="no sampler was iterated by two ranks in this run")
+    first, drawn = firsts[0], sum(event.count for event in firsts)
+    apart = len({event.members for event in firsts}) > 1 and all(event.dataset == first.dataset for event in firsts)
+    if first.replicas and apart and first.dataset and drawn > first.dataset:
+        text = f"{first.sampler} gave the ranks {drawn} samples of {first.dataset}: some are drawn twice"
+        return case.fires("samples", text, frame=first.site)
+    return Opinion(silent="the ranks drew no more samples together than the data has")
+
+
 def split(case: Case) -> Opinion:
     """Parts of the data that the samplers of the ranks divide, and that are others on each rank."""
     parts = unlike_parts(case.traces) if len(case.traces) > 1 else None
