@@ -21,6 +21,7 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
         replicas.unused, replicas.nograd, replicas.finite, replicas.apart,
         training.samples, training.divided, training.overlap, training.split, training.dealt, training.repeated,
         training.epochs, training.seeds, training.clipped, training.cleared, training.redivided,
-        training.converted, training.gathered, training.scaled, training.saved, training.kept, training.metric,
+        training.schedule, training.converted, training.gathered, training.scaled, training.saved, training.kept,
+        training.metric,
     )
 }  # fmt: skip

@@ -12,6 +12,9 @@ from ddp_lint.verify.sampling import overlap as overlapping
 from ddp_lint.verify.trace import Call, Collective, Frame, Samples, Sync
 from ddp_lint.verify.wording import spoken
 
+#: How near a ratio is to the number of ranks that is taken for it: epochs have a last batch more or less.
+_NEAR = 0.8
+
 
 def samples(case: Case) -> Opinion:
     """The samples that each rank drew: ranks that draw the same ones train on one share of the data, several times."""
@@ -163,6 +166,21 @@ def redivided(case: Case) -> Opinion:
     if not case.ran:
         return Opinion(blind="the line did not run")
     return Opinion(silent="no loss was divided twice by one number")
+
+
+def schedule(case: Case) -> Opinion:
+    """Schedules that are made for as many steps as the ranks make together, or make the steps of all ranks by
+    themselves."""
+    made = case.calls("schedule")
+    ranks = len(case.traces)
+    for rank, event, frame in made:
+        total, steps = event.arguments["total"], event.arguments["steps"]
+        if steps and ranks > 1 and _NEAR < max(total, steps) / min(total, steps) / ranks < 1 / _NEAR:
+            text = f"is made for {total} steps and has made {steps} at the end, with {ranks} ranks"
+            return case.fires("schedule", text, rank=rank, frame=frame)
+    if not made:
+        return Opinion(blind="no schedule was made here that knows its number of steps")
+    return Opinion(silent="the schedule was made for the steps that it has made")
 
 
 def converted(case: Case) -> Opinion:
