@@ -1,23 +1,35 @@
 from __future__ import annotations
 
+import ast
+import re
+
 import libcst as cst
 
+from ddp_lint.findings import Confidence
+from ddp_lint.launch.by_rank import Place
 from ddp_lint.launch.one_rank import on_one_rank
+from ddp_lint.launch.random_state import state_at
+from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.rules.data.loading import as_ast, files_of_programs
+from ddp_lint.rules.parameters.drawn_again import drawn_again, is_draw, over_parts_of
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.written_back import writes_back
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import calls_below
+from ddp_lint.source.syntax import calls_below, function_at
 from ddp_lint.source.tree import called
 from ddp_lint.tensors import Code, Reached, Write
 from ddp_lint.view.accumulation import calls_of_round, is_backward, loop_of
+from ddp_lint.view.wraps import Wrap
 
 _RANK_CALLS = {
     "torch.distributed.get_rank",
     "torch.distributed.get_node_local_rank",
     "torch.distributed.get_group_rank",
 }
+#: What brings the replicas together again behind a draw.
+_BROUGHT_TOGETHER = re.compile(r"broadcast|load_state_dict|load_checkpoint|_sync_module_states")
 _RANK_WORDS = {"rank", "local_rank", "global_rank", "process_index", "local_process_index"}
 
 
@@ -29,12 +41,17 @@ class ParameterWrittenByRank(InPlaceRule):
     Finds `p.mul_(1 + rank)`, `p.data.add_(noise * dist.get_rank())` and the like on the parameters of a model that
     the same function has wrapped before. Also the call, on one rank alone and in each round of the training loop, of an
     object that writes back into the model which it was made with, as an average of the weights that only rank 0 keeps.
+    And new random values behind the wrap, by a function of the project on the model (`init_weights(model)`,
+    `model.apply(init_weights)`) or a loop over its parts, where the ranks draw from another state: the last seed above
+    has the rank in it, or nothing in the program seeds.
 
     ## Why it breaks
 
     DDP broadcasts rank 0's parameters once, at the wrap. What a rank writes later stays on that rank: gradients are
     averaged, parameters are not, so rank 0 and rank 1 train different models and no rank raises (0.022 apart after
     two steps; FSDP 0.46 off a single-process run; measured on 2 x H200 with NCCL, torch 2.11, and gloo, torch 2.13).
+    Layers drawn again behind the wrap, after `torch.manual_seed(seed + rank)`, were as far apart after five steps as at
+    the start (2.2 of weights from a normal distribution; two ranks, gloo, torch 2.13).
 
     ## Example
 
@@ -87,7 +104,7 @@ class ParameterWrittenByRank(InPlaceRule):
 
     Before the wrap (DDP's broadcast overwrites it), values that are the same on all ranks, buffers, gradients; an
     object that writes back if it is told to, and is not; one with two methods that write to the model: one may restore
-    it.
+    it. Draws from one seed, or where the function or its callers broadcast or load the weights.
 
     ## How to confirm
 
@@ -105,6 +122,7 @@ class ParameterWrittenByRank(InPlaceRule):
     triggers = Triggers(
         "parameters",
         "named_parameters",
+        "DistributedDataParallel",
         Trait.WRITES,
         file=("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard", "prepare"),
         tests=False,
@@ -128,6 +146,56 @@ class ParameterWrittenByRank(InPlaceRule):
         )
 
     def visit_Call(self, node: cst.Call) -> None:
+        if not self.module.wraps.all or self.module.file.is_test:
+            return
+        wrap = self._wrap_of_given(node)
+        if wrap is not None:
+            self._visit_draw(node, wrap)
+        self._visit_average(node)
+
+    def _wrap_of_given(self, node: cst.Call) -> Wrap | None:
+        """The wrap with DDP, above in the same function, of the model that a call may draw again."""
+        if called(node) == "apply" and isinstance(node.func, cst.Attribute):
+            name = dotted(node.func.value)
+        elif called(node).endswith("_"):
+            loop = next((up for up in self.module.ancestors(node) if isinstance(up, cst.For)), None)
+            name = over_parts_of(ast.parse(self.module.code(loop.iter), mode="eval").body) if loop is not None else ""
+        else:
+            name = dotted(node.args[0].value) if len(node.args) == 1 else ""
+        wrap = self.module.wraps.around(name, node) if name else None
+        if wrap is None or wrap.kind != "ddp" or wrap.tested or wrap.handed is not None or wrap.call is node:
+            return None
+        return wrap if self.module.function_of(wrap.call) is self.module.function_of(node) else None
+
+    def _visit_draw(self, node: cst.Call, wrap: Wrap) -> None:
+        facts, project, call = self.module.facts, self.module.project, as_ast(self.module, node)
+        if facts is None or project is None or not isinstance(call, ast.Call):
+            return
+        place = Place(facts, function_at(facts.tree, call.lineno))
+        if not is_draw(facts, call) and drawn_again(project, call, place) is None:
+            return
+        scopes = (place.around or facts.tree, *(at.around or at.facts.tree for _, at in place.callers(project)))
+        if any(_BROUGHT_TOGETHER.search(ast.unparse(scope)) for scope in scopes):
+            return
+        if on_one_rank(self.module, node) or several_ranks(self.module, node) is None:
+            return
+        apart = state_at(project, call, place, "torch", list(files_of_programs(self.module)))
+        if apart is None:
+            return
+        self.report(
+            node,
+            f"each rank draws other weights for `{wrap.outer}` behind the wrap: the replicas differ from here on",
+            notes=["DDP has broadcast the weights of rank 0 already, and nothing does so again"],
+            labels=[
+                (wrap.place, "the weights were the same on all ranks after the wrap"),
+                *([(apart.seeded, "seeded by the rank")] if apart.seeded is not None else []),
+            ],
+            help="draw them before the wrap",
+            confidence=Confidence.MEDIUM,
+        )
+
+    def _visit_average(self, node: cst.Call) -> None:
+        """A call on one rank that writes back into the model."""
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None or not isinstance(node.func, cst.Attribute) or not self.module.wraps.all:
             return

@@ -8,28 +8,31 @@ from typing import NamedTuple
 import libcst as cst
 
 from ddp_lint.findings import Cause, Confidence, Span
-from ddp_lint.knowledge import frameworks, table
+from ddp_lint.knowledge import canonical, frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.launch.one_process import uses_data_parallel
 from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import files_of_programs
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.arming import runs_forward, trained_by
 from ddp_lint.rules.wrapping.freezing import Changes
+from ddp_lint.rules.wrapping.never_called import trained_beside
 from ddp_lint.rules.wrapping.training import backward_of, backward_of_callers, loss_of, returned
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, last_name
-from ddp_lint.source.syntax import calls_below, function_at, walk
+from ddp_lint.source.syntax import calls_below, function_at, statements, walk
 from ddp_lint.source.tree import positional_of, subtree
 from ddp_lint.tensors.contexts import is_method_without_gradient, without_gradient
 from ddp_lint.view.accumulation import is_backward
 from ddp_lint.view.wraps import Wrap, argument
 
+_DDP = "torch.nn.parallel.DistributedDataParallel"
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _REFERENCE = re.compile(r"^\s*(\w+):\s*!ref\s+<(\w+)>", re.MULTILINE)  # `encoder: !ref <Encoder>`
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
@@ -58,7 +61,9 @@ class ForwardBypassesWrapper(Rule):
     the output is used in a loss whose `backward()` is called, here or in a function of the file that gets the loss, or
     that a trainer's loss method returns; `self.model(...)` where a Trainer of transformers gives `compute_loss` the
     wrapped model. Also the
-    unwrapped original that is given to a function of the project which trains it, where nothing uses the wrapper.
+    unwrapped original that is given to a function of the project which trains it, where nothing uses the wrapper; and
+    parts of it that a class keeps by names of their own (`self.body = self.net.body` beside `self.ddp = DDP(self.net)`)
+    and trains, where nothing in the project runs the wrapper.
 
     ## Why it breaks
 
@@ -176,6 +181,29 @@ class ForwardBypassesWrapper(Rule):
         self._orders: dict[cst.FunctionDef, _Order] = {}
         self._changes = Changes(self.module)
         self._raw_calls: dict[cst.FunctionDef | None, list[tuple[cst.Call, str, str]]] = {}
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        """``self.ddp = DDP(self.net)``, where only parts of the model run."""
+        facts, project = self.module.facts, self.module.project
+        call = node.value if isinstance(node.value, cst.Call) else None
+        if call is None or facts is None or project is None or self.module.file.is_test:
+            return
+        outer = dotted(node.targets[0].target)
+        if canonical(self.module.qualified(call.func)) != _DDP or not outer.startswith("self."):
+            return
+        line = self.module.span(node).line
+        wraps = (n for n in statements(facts.tree) if isinstance(n, ast.Assign) and n.lineno == line)
+        wrap = next(wraps, None)
+        part = trained_beside(project, facts, wrap, files_of_programs(self.module)) if wrap is not None else None
+        if part is not None and several_ranks(self.module, call) is not None:
+            self.report(
+                facts.file.span_of(part),
+                f"this runs a part of the model inside `{outer}`, and nothing calls `{outer}`: no gradient is averaged",
+                notes=["the reducer is prepared in the forward of the wrapper: rank 0 and rank 1 train apart"],
+                labels=[(call, "wrapped here")],
+                help=f"compute the loss in the forward of the model, and call `{outer}(...)`",
+                confidence=Confidence.MEDIUM,
+            )
 
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)

@@ -19,8 +19,9 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
         order.sequence, order.stall, order.files, order.lost, order.resummed, order.streams,
         replicas.gradient, replicas.parameter, replicas.state, replicas.identity, replicas.reference, replicas.write,
         replicas.unused, replicas.nograd, replicas.finite, replicas.apart,
-        training.samples, training.divided, training.overlap, training.split, training.dealt,
-        training.epochs, training.seeds, training.clipped, training.cleared, training.redivided, training.gathered,
-        training.scaled, training.saved, training.kept, training.metric,
+        training.samples, training.divided, training.overlap, training.split, training.dealt, training.repeated,
+        training.epochs, training.seeds, training.clipped, training.cleared, training.redivided,
+        training.schedule, training.converted, training.gathered, training.scaled, training.saved, training.kept,
+        training.metric,
     )
 }  # fmt: skip

@@ -12,6 +12,9 @@ from ddp_lint.verify.sampling import overlap as overlapping
 from ddp_lint.verify.trace import Call, Collective, Frame, Samples, Sync
 from ddp_lint.verify.wording import spoken
 
+#: How near a ratio is to the number of ranks that is taken for it: epochs have a last batch more or less.
+_NEAR = 0.8
+
 
 def samples(case: Case) -> Opinion:
     """The samples that each rank drew: ranks that draw the same ones train on one share of the data, several times."""
@@ -65,6 +68,19 @@ def dealt(case: Case) -> Opinion:
         text = f"{firsts[0].sampler} deals the samples out in turn: rank 0 has {list(drawn[:4])} ..."
         return case.fires("samples", text, frame=firsts[0].site)
     return Opinion(silent="the samples of a rank are not dealt out in turn")
+
+
+def repeated(case: Case) -> Opinion:
+    """Samples that a sampler repeats to give all ranks the same number: together they draw more than the data has."""
+    firsts = [event for trace in case.traces if (event := next(trace.of(Samples), None))]
+    if len(firsts) < 2:
+        return Opinion(blind="no sampler was iterated by two ranks in this run")
+    first, drawn = firsts[0], sum(event.count for event in firsts)
+    apart = len({event.members for event in firsts}) > 1 and all(event.dataset == first.dataset for event in firsts)
+    if first.replicas and apart and first.dataset and drawn > first.dataset:
+        text = f"{first.sampler} gave the ranks {drawn} samples of {first.dataset}: some are drawn twice"
+        return case.fires("samples", text, frame=first.site)
+    return Opinion(silent="the ranks drew no more samples together than the data has")
 
 
 def split(case: Case) -> Opinion:
@@ -150,6 +166,32 @@ def redivided(case: Case) -> Opinion:
     if not case.ran:
         return Opinion(blind="the line did not run")
     return Opinion(silent="no loss was divided twice by one number")
+
+
+def schedule(case: Case) -> Opinion:
+    """Schedules that are made for as many steps as the ranks make together, or make the steps of all ranks by
+    themselves."""
+    made = case.calls("schedule")
+    ranks = len(case.traces)
+    for rank, event, frame in made:
+        total, steps = event.arguments["total"], event.arguments["steps"]
+        if steps and ranks > 1 and _NEAR < max(total, steps) / min(total, steps) / ranks < 1 / _NEAR:
+            text = f"is made for {total} steps and has made {steps} at the end, with {ranks} ranks"
+            return case.fires("schedule", text, rank=rank, frame=frame)
+    if not made:
+        return Opinion(blind="no schedule was made here that knows its number of steps")
+    return Opinion(silent="the schedule was made for the steps that it has made")
+
+
+def converted(case: Case) -> Opinion:
+    """Layers with a forward of their own that a conversion to SyncBatchNorm has replaced."""
+    for rank, event, frame in case.calls("convert_sync_batchnorm"):
+        if event.arguments["dropped"]:
+            text = f"replaces layers with a forward of their own: {spoken(event.arguments['dropped'])}"
+            return case.fires("converted", text, rank=rank, frame=frame)
+    if not case.ran:
+        return Opinion(blind="the line did not run")
+    return Opinion(silent="no layer with a forward of its own was replaced here")
 
 
 def gathered(case: Case) -> Opinion:

@@ -12,6 +12,8 @@ register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 zero_grad: {} (of an optimizer that has gradients)
 divided_twice: by (the number that the loss of a backward was divided by twice in a row)
+convert_sync_batchnorm: dropped (classes of the replaced layers that have a forward of their own)
+schedule: total (steps that it is made for), steps (those that it made until the end); written there
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ from ddp_lint.verify.child.models import Model, clean, is_shard, local
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.frames import absolute, is_user
 
+#: Schedules that are remembered until the end.
+_SCHEDULES = 16
+
 
 class Calls(Observer):
     """Writes a Call, before the call where it may not return."""
@@ -43,6 +48,9 @@ class Calls(Observer):
     def prepare(self) -> None:
         self._tags: list[str] = []
         self._scale = 1.0
+        self._converting = False
+        #: The schedules of learning rates, each with where it was made.
+        self._schedules: list[tuple[Any, tuple[trace.Frame, ...]]] = []
 
     def install(self) -> None:
         patching.after(torch.serialization, "default_restore_location", self._restored)
@@ -71,11 +79,13 @@ class Calls(Observer):
         patching.after(nn.utils.clip_grad, "clip_grad_norm_", self._clipped)
         patching.before(torch.optim.Optimizer, "zero_grad", self._clears)
         patching.before(torch.Tensor, "backward", self._goes_back)
+        patching.after(torch.optim.lr_scheduler.LRScheduler, "__init__", self._made_schedule)
         patching.before(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decides)
         patching.after(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._decided)
         patching.after(torch.amp.GradScaler, "scale", lambda _, scaler, *args: self._multiplied(scaler))
         patching.after(torch.amp.GradScaler, "unscale_", lambda *_: self._divided())
         patching.after(torch.amp.GradScaler, "update", lambda _, scaler, *args: self._scaled(scaler))
+        patching.around(nn.SyncBatchNorm, "convert_sync_batchnorm", self._convert)
         nn.utils.clip_grad_norm_ = nn.utils.clip_grad.clip_grad_norm_
 
     def wrapped(self, model: Model) -> None:
@@ -125,6 +135,30 @@ class Calls(Observer):
         self._tags.append(str(location))
 
     # ---- the rest
+
+    def _made_schedule(self, _result: Any, schedule: Any, *_args: Any, **_kwargs: Any) -> None:
+        if self.recorder.active and len(self._schedules) < _SCHEDULES:
+            self._schedules.append((schedule, self.recorder.here()))
+
+    def finish(self) -> None:
+        for schedule, frames in self._schedules:
+            total = getattr(schedule, "total_steps", None) or getattr(schedule, "T_max", None)
+            if isinstance(total, int) and frames:
+                arguments = {"total": total, "steps": int(schedule.last_epoch)}
+                self.recorder.emit(trace.Call, frames=frames, name="schedule", arguments=arguments)
+
+    def _convert(self, original: Any, cls: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """It calls itself for each child: the outermost call counts."""
+        if self._converting:
+            return original(cls, module, *args, **kwargs)
+        norms = (type(each) for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm))
+        dropped = sorted({kind.__name__ for kind in norms if not kind.forward.__module__.startswith("torch.")})
+        self._call("convert_sync_batchnorm", dropped=dropped)
+        self._converting = True
+        try:
+            return original(cls, module, *args, **kwargs)
+        finally:
+            self._converting = False
 
     def _share_module(self, module: nn.Module) -> None:
         first = next(module.parameters(), None)
