@@ -118,6 +118,7 @@ def communicate(
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
         _own_number(entry, arguments), _own_key(entry, arguments), *_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "", unproven=unproven,
+        sends_buffers=entry.kind == "forward" and entry.when == "buffers", quiet=frame.is_quiet,
     )  # fmt: skip
     frame.effects.append(_where_it_comes_about(frame, entry, event, arguments, node))
     for name in entry.uniform:

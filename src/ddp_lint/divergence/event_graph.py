@@ -78,6 +78,11 @@ class Event:
     buffer: str = ""
     #: It comes about only where something is sharded, as a test around the call says.
     sharded: bool = False
+    #: It is the forward of a replica, which sends its buffers if it has any; of a call that is kept whole: it makes
+    #: such forwards alone, and what follows them.
+    sends_buffers: bool = False
+    #: It is called where gradients are off.
+    quiet: bool = False
     #: A backward that comes to parameters on some ranks only: what the others have as a loss was made on the spot.
     loose: bool = False
     #: It is doubted for no other reason than that its file shows nothing of this: one that leads here may show it.

@@ -80,6 +80,7 @@ from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
 from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
+from ddp_lint.tensors.contexts import body_without_gradient
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
@@ -713,7 +714,10 @@ def _fails_together(statement: ast.stmt, effects: list[Effect]) -> bool:
 
 
 def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+    before = frame.quiet
+    frame.quiet = before or (isinstance(node, ast.With) and body_without_gradient(node, frame.facts))
     _with_items(frame, node, 0)
+    frame.quiet = before
 
 
 def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> None:

@@ -229,6 +229,7 @@ class Summaries:
         summary = self._summary(function, env, passed_on(frame, arguments))
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
+        inline.quiet = frame.is_quiet
         if _never_returns(function.node):
             frame.effects.append(Leave("raise"))
         if is_generator(function.node):
