@@ -134,9 +134,19 @@ def _joined(frame: Frame, test: Test, yes: Names[Value], no: Names[Value], node:
             assert held is not None
             merged[name] = _set_by_some(frame, one, name, held, node)
             continue
+        if _is_handed_on(value, other) or _is_handed_on(other, value):
+            merged[name] = other if _is_handed_on(value, other) else value
+            continue
         joined = merge(test, value, other, ("merge", frame.key(node), name))
         merged[name] = of_arms(joined, frame.env.get(name), value, other, test)
     return merged
+
+
+def _is_handed_on(value: Value, other: Value) -> bool:
+    """Is the one a generator that yields once for each element of the other: ``if logger is not None: steps =
+    logger.counted(steps)``?"""
+    of = value.reference
+    return isinstance(of, ref.Generator) and of.hands_on is not None and of.hands_on.key == other.key
 
 
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
