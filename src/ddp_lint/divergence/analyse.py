@@ -580,6 +580,7 @@ def _reaching(calls: Mapping[str, frozenset[str]], own: set[str]) -> list[str]:
 
 #: Why a forward on one rank may well hang nobody.
 _MET = "its broadcast may be the one of the others' next forward: without gradients DDP sends the buffers once"
+_EVALUATES = "a model that runs without gradients is mostly in evaluation mode, where it communicates with nobody"
 
 _MOST_MISMATCHES = 200
 #: Groups over which one function communicates; a program has a handful.
@@ -629,7 +630,8 @@ def _as_met(mismatch: Mismatch, met: Meeting, root: Root) -> Mismatch:
     mismatch = dataclasses.replace(mismatch, meets=met)
     if met is Meeting.END and root.function is not None:
         return mismatch
-    return dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=mismatch.doubt or _MET)
+    doubt = mismatch.doubt or (_MET if met is not Meeting.NOBODY else _EVALUATES)
+    return dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=doubt)
 
 
 def _in_doubt(

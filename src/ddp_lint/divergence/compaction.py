@@ -126,14 +126,20 @@ def _whole(effects: list[Effect], name: str) -> list[Effect]:
     group = Group(hidden=bool(sure) and all(event.group.hidden for event in sure))
     whole: Event = dataclasses.replace(
         surest, op=name, kind="collective", group=group, streams=streams, root=None, reduce_op=None,
-        sends_buffers=all(each.sends_buffers or each.kind in _OF_STEPS for each in events),
-        quiet=all(each.quiet for each in events),
+        replica=_replica_of(events),
+        shares_statistics=all(each.shares_statistics for each in events), quiet=all(each.quiet for each in events),
     )  # fmt: skip
     kept: list[Effect] = [EventStep(whole)]
     for condition, outcome in guards_of_all(graph, start):
         atom = Test("atom", atom=condition)
         kept = [Branch(atom if outcome else negated(atom), kept, [], whole.span)]
     return [*of_parts, *kept]
+
+
+def _replica_of(events: list[Event]) -> str:
+    """The replica whose forwards all of the events are, or what follows these."""
+    names = {event.replica for event in events if event.kind not in _OF_STEPS}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _atoms(graph: EventGraph) -> list[Condition]:

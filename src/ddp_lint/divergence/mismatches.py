@@ -41,6 +41,8 @@ class Meeting(enum.Enum):
     NONE = "none"
     #: The next forward of the others.
     FORWARD = "forward"
+    #: Nobody: without gradients a model is in evaluation mode, in which its layers share no statistics.
+    NOBODY = "nobody"
     #: The function ends for the others: what its callers do next is not seen.
     END = "end"
 

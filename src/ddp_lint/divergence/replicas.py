@@ -30,12 +30,17 @@ def meeting(difference: Difference, graph: EventGraph, projection: Projection) -
     """What the forward of one rank alone meets, where it runs without gradients; or whether it is one that all make,
     which does not match because some have made such a one before."""
     event = difference.event
-    if event.streams or not event.sends_buffers or difference.how not in ("missing", "swapped"):
+    if event.shares_statistics and event.quiet:
+        return Meeting.NOBODY
+    if event.streams or not event.replica or difference.how not in ("missing", "swapped"):
         return Meeting.NONE
     if not event.quiet:
         return Meeting.FORWARD if _is_left_over(difference, graph, projection) else Meeting.NONE
     following = _next_events(difference.second, projection)
-    trained = all(each.sends_buffers or each.kind == "backward" for each in following)
+    models = {each.event.replica for each in graph.nodes if isinstance(each, EventNode) and _trains(each)}
+    if len(models) > 1:  # each of them sends buffers of its own
+        return Meeting.NONE
+    trained = all(bool(each.replica) or each.kind == "backward" for each in following)
     if not trained or _follows_one_step(difference.first.node, graph, projection):
         return Meeting.NONE
     return Meeting.FORWARD if following else Meeting.END
@@ -78,7 +83,8 @@ def _follows_one_step(node: Node, graph: EventGraph, projection: Projection) -> 
     loops = [(each, reached_from(each.body)) for each in graph.nodes if isinstance(each, Loop) and each is not node]
     around = [body for _, body in loops if node.number in body]
     inside = min(around, key=len, default={each.number for each in graph.nodes})
-    training = {each.number for each in graph.nodes if isinstance(each, EventNode) and _trains(each, projection)}
+    events = [each for each in graph.nodes if isinstance(each, EventNode) and projection.holds(each.event)]
+    training = {each.number for each in events if _trains(each)}
     before = {
         number: each
         for each in graph.nodes
@@ -91,8 +97,8 @@ def _follows_one_step(node: Node, graph: EventGraph, projection: Projection) -> 
     return bool(steps) and not any(isinstance(each, EventNode) and each.event.streams for each in steps)
 
 
-def _trains(node: EventNode, projection: Projection) -> bool:
-    return projection.holds(node.event) and node.event.sends_buffers and not node.event.quiet
+def _trains(node: EventNode) -> bool:
+    return bool(node.event.replica) and not node.event.quiet
 
 
 def _is_left_over(difference: Difference, graph: EventGraph, projection: Projection) -> bool:
@@ -103,4 +109,4 @@ def _is_left_over(difference: Difference, graph: EventGraph, projection: Project
             only |= reached_from(node.yes) ^ reached_from(node.no)
     events = [node for node in graph.nodes if isinstance(node, EventNode) and node.number in only]
     events = [node for node in events if projection.holds(node.event)]
-    return bool(events) and all(node.event.sends_buffers and node.event.quiet for node in events)
+    return bool(events) and all(node.event.replica and node.event.quiet for node in events)

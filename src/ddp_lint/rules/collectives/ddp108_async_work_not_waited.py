@@ -108,8 +108,8 @@ class AsyncWorkNotWaited(Rule):
     used again, because other code may wait, unless a further loop over the same tensors comes first; of a handle that
     an object keeps, what reads the elements in the same block before any call of that object is reported. If a
     `synchronize()`, `wait_stream()` or `barrier()` is in between, or only shape, dtype or device of the tensor are
-    read. If the function makes the tensor and mentions it no more. Inside a coalescing manager, and for functional collectives, whose results wait by themselves. Reading the
-    *input* of an `all_gather` is allowed.
+    read. If the function makes the tensor and mentions it no more. Inside a coalescing manager, and for functional
+    collectives, whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
 
     ## How to confirm
 
