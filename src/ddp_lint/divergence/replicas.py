@@ -19,6 +19,7 @@ from ddp_lint.divergence.event_graph import (
     Node,
     Projection,
     reached_from,
+    ways,
 )
 from ddp_lint.divergence.mismatches import Meeting
 
@@ -55,22 +56,22 @@ def _next_events(side: Side, projection: Projection) -> list[Event]:
     seen = {(side.node.number, True)}
     while stack:
         node, same_round = stack.pop()
-        ways: tuple[Node, ...]
+        onward: tuple[Node, ...]
         if isinstance(node, EventNode):
             passed = node.event.kind in _PASSED
             found += [] if passed else [node.event]
-            ways = (node.after,) if passed else ()
+            onward = (node.after,) if passed else ()
         elif isinstance(node, Choice):
             truth = projection.truth(node.condition, side.world)
             chosen = truth if isinstance(truth, bool) else side.own.get(truth) if same_round else None
-            ways = (node.yes, node.no) if chosen is None else (node.yes if chosen else node.no,)
+            onward = (node.yes, node.no) if chosen is None else (node.yes if chosen else node.no,)
         elif isinstance(node, Loop):
-            ways = (node.body, node.after)
+            onward = (node.body, node.after)
         else:
             loop = projection.loop_of(node)
             same_round = False
-            ways = () if loop is None else (loop.body, loop.after) if node is loop.again else (loop.after,)
-        for way in ways:
+            onward = () if loop is None else (loop.body, loop.after) if node is loop.again else (loop.after,)
+        for way in onward:
             if (way.number, same_round) not in seen:
                 seen.add((way.number, same_round))
                 stack.append((way, same_round))
@@ -83,18 +84,22 @@ def _follows_one_step(node: Node, graph: EventGraph, projection: Projection) -> 
     loops = [(each, reached_from(each.body)) for each in graph.nodes if isinstance(each, Loop) and each is not node]
     around = [body for _, body in loops if node.number in body]
     inside = min(around, key=len, default={each.number for each in graph.nodes})
+    before = _leading_to(node, graph) & inside
     events = [each for each in graph.nodes if isinstance(each, EventNode) and projection.holds(each.event)]
     training = {each.number for each in events if _trains(each)}
-    before = {
-        number: each
-        for each in graph.nodes
-        if each.number in inside and each is not node and node.number in reached_from(each)
-        for number in (each.number,)
-    }
     if any(each.number in before and not body.isdisjoint(training) for each, body in loops):
         return False
-    steps = [before[number] for number in training & before.keys()]
-    return bool(steps) and not any(isinstance(each, EventNode) and each.event.streams for each in steps)
+    steps = [each.event for each in events if each.number in training & before]
+    return bool(steps) and not any(step.streams for step in steps)
+
+
+def _leading_to(node: Node, graph: EventGraph) -> set[int]:
+    """The numbers of the nodes from which a way leads to one, without itself."""
+    found = {node.number}
+    for each in graph.nodes:  # what follows comes before what it follows
+        if not found.isdisjoint(way.number for way in ways(each)):
+            found.add(each.number)
+    return found - {node.number}
 
 
 def _trains(node: EventNode) -> bool:
