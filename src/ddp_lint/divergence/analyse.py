@@ -22,10 +22,11 @@ from ddp_lint.divergence.effects import Effect, choices
 from ddp_lint.divergence.event_graph import PART, Event, EventGraph, EventNode, Node, Projection, TooLarge, streams_of
 from ddp_lint.divergence.file_race import is_no_race
 from ddp_lint.divergence.frame import Frame, span_of
-from ddp_lint.divergence.mismatches import Kind, Mismatch
+from ddp_lint.divergence.mismatches import Kind, Meeting, Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.rank_programs import roles
 from ddp_lint.divergence.references import ClassRef, FunctionRef
+from ddp_lint.divergence.replicas import meeting
 from ddp_lint.divergence.resolve import Linker
 from ddp_lint.divergence.shards import may_part, units_of
 from ddp_lint.divergence.statements import run
@@ -179,7 +180,8 @@ def _analyse(facts: ModuleFacts, project: Project) -> Result:
     for read in (*inherited, *sorted(own, key=lambda read: read.root.function is None)):
         for mismatch in read.mismatches:
             first = found.setdefault((mismatch.kind, mismatch.span), mismatch)
-            if first.confidence is Confidence.LOW or _tells_more(mismatch, first):
+            doubted = first.confidence is Confidence.LOW and first.meets is Meeting.NONE
+            if doubted or _tells_more(mismatch, first):
                 found[mismatch.kind, mismatch.span] = mismatch
     skipped = [(getattr(r.root.node, "lineno", 1), r.root.name) for r in (*own, *inherited) if r.skipped]
     shown = _with_rounds_that_add_up(_without_choices_of_one(list(found.values())), facts)
@@ -308,6 +310,7 @@ class _Reader:
             return read
         with self._project.recording() as asked:
             full = _as_given(_as_called(read, callers), self._facts, self._summaries, callers)
+            full = _as_followed(full, callers)
         if not _is_of_manager(read.root):
             self._made.append((full, asked))
         return full
@@ -348,6 +351,23 @@ def _as_called(read: _Read, callers: Callers[Root]) -> _Read:
     if function is None or not read.mismatches or _is_of_manager(read.root):
         return read
     return dataclasses.replace(read, mismatches=callers.confirmed(read.root, function, read.mismatches))
+
+
+def _as_followed(read: _Read, callers: Callers[Root]) -> _Read:
+    """With what the callers show of what the other ranks do after the function."""
+    function = read.root.function
+    if function is None or not any(mismatch.meets is Meeting.END for mismatch in read.mismatches):
+        return read
+    missed = callers.missed_in_callers(function)
+    if missed is None:
+        return read
+    followed = (
+        dataclasses.replace(m, confidence=Confidence.LOW, doubt=m.doubt or _MET)
+        if m.meets is Meeting.END and not missed & {m.span, *(step.span for step in m.way)}
+        else m
+        for m in read.mismatches
+    )
+    return dataclasses.replace(read, mismatches=tuple(followed))
 
 
 def _as_given(read: _Read, facts: ModuleFacts, summaries: Summaries, callers: Callers[Root]) -> _Read:
@@ -558,6 +578,10 @@ def _reaching(calls: Mapping[str, frozenset[str]], own: set[str]) -> list[str]:
 # ---- one root
 
 
+#: Why a forward on one rank may well hang nobody.
+_MET = "its broadcast may be the one of the others' next forward: without gradients DDP sends the buffers once"
+_EVALUATES = "a model that runs without gradients is mostly in evaluation mode, where it communicates with nobody"
+
 _MOST_MISMATCHES = 200
 #: Groups over which one function communicates; a program has a handful.
 _MOST_STREAMS = 200
@@ -589,22 +613,40 @@ def _mismatches(
             if stream == PART and mismatch.cause != "data":
                 continue
             mismatch = _of_failure(mismatch) if is_caught else mismatch
-            recurses = _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts)
-            doubt = mismatch.doubt
-            if recurses:
-                doubt = "the function calls itself, and the ranks may meet in another of its calls"
-            elif needs_shards(difference) and not sharded():
-                doubt = "it needs sharded parameters, and there is no evidence of any"
-            elif is_no_race(mismatch, facts):
-                doubt = "the files exist before, or all ranks create them"
-            if doubt:
-                mismatch = dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=doubt)
+            mismatch = _as_met(mismatch, meeting(difference, graph, projection), root)
+            mismatch = _in_doubt(mismatch, difference, root, facts, sharded)
             placed = _in_class(mismatch, root.seen_from) if root.seen_from else mismatch
             if root.function is not None and placed is not None and placed.span.line == region.line:
                 placed = _in_body(placed, region)
             if placed is not None:
                 yield placed
     yield from wrong_arguments(graph, start)
+
+
+def _as_met(mismatch: Mismatch, met: Meeting, root: Root) -> Mismatch:
+    """The mismatch with what the forward of one rank alone meets (`replicas`)."""
+    if met is Meeting.NONE or mismatch.cause != "rank":
+        return mismatch
+    mismatch = dataclasses.replace(mismatch, meets=met)
+    if met is Meeting.END and root.function is not None:
+        return mismatch
+    doubt = mismatch.doubt or (_MET if met is not Meeting.NOBODY else _EVALUATES)
+    return dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=doubt)
+
+
+def _in_doubt(
+    mismatch: Mismatch, difference: Difference, root: Root, facts: ModuleFacts, sharded: Callable[[], bool]
+) -> Mismatch:
+    """The mismatch, of low confidence where what is around the call leaves a doubt."""
+    doubt = ""
+    if _is_of_recursion(difference.event, root) and not _is_once_for_some_ranks(mismatch, root, facts):
+        doubt = "the function calls itself, and the ranks may meet in another of its calls"
+    elif needs_shards(difference) and not sharded():
+        doubt = "it needs sharded parameters, and there is no evidence of any"
+    elif is_no_race(mismatch, facts):
+        doubt = "the files exist before, or all ranks create them"
+    doubt = doubt or mismatch.doubt
+    return dataclasses.replace(mismatch, confidence=Confidence.LOW, doubt=doubt) if doubt else mismatch
 
 
 def _streams(graph: EventGraph) -> list[Hashable]:

@@ -60,11 +60,14 @@ class Site:
     depth: int = 1
     #: The object that the innermost method is called on, '' for the one at hand.
     receiver: str = ""
+    #: Gradients are off in one of the calls.
+    quiet: bool = False
 
     def anchored(self, event: Event) -> Event:
         """The event as seen from the function at hand: at the outermost call, with the way to it."""
         chain = (*self.chain, *(event.chain or (called(self.callee, event.call, event.span),)))
-        return event.seen_from(self.span, self.text, chain, of_object(event.group, self.receiver))
+        seen = event.seen_from(self.span, self.text, chain, of_object(event.group, self.receiver))
+        return dataclasses.replace(seen, quiet=True) if self.quiet and not event.quiet else seen
 
 
 def build(
@@ -210,8 +213,9 @@ class _Builder:
         if receiver in ("self", "super()"):
             receiver = site.receiver if site else ""
         depth = (site.depth if site else 0) + (not effect.nested) - effect.handed
-        below = Site(site.span, site.text, chain, effect.callee, depth, receiver) if site else Site(
-            effect.call, effect.text, (), effect.callee, depth, receiver
+        quiet = effect.quiet or (site is not None and site.quiet)
+        below = Site(site.span, site.text, chain, effect.callee, depth, receiver, quiet) if site else Site(
+            effect.call, effect.text, (), effect.callee, depth, receiver, quiet
         )  # fmt: skip
         # A `break` in what consumes a generator leaves the loop over it, not one around that.
         yields = None

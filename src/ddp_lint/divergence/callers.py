@@ -17,13 +17,13 @@ from ddp_lint.divergence.calls_by_name import is_wrapped
 from ddp_lint.divergence.definitions import MODEL, stores_in
 from ddp_lint.divergence.frame import span_of
 from ddp_lint.divergence.generation import fed_back
-from ddp_lint.divergence.mismatches import Mismatch
+from ddp_lint.divergence.mismatches import Meeting, Mismatch
 from ddp_lint.divergence.parameters import general
 from ddp_lint.divergence.references import FunctionRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.summaries import Given, Summaries
 from ddp_lint.divergence.values import BATCH, ELEMENT, INDEX, Test, Value, argument_key
-from ddp_lint.findings import Span
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import inside, kept_by_node
@@ -104,6 +104,14 @@ class Callers(Generic[R]):
         for given, facts in itertools.islice(giving, _CONTEXTS):
             if any(is_wrapped(value) for value in given.values()):
                 yield given, facts
+
+    def missed_in_callers(self, function: FunctionRef) -> frozenset[Span] | None:
+        """The calls that the callers of a function make some ranks miss, with those on the way: they see what the ranks
+        do after it. None where no caller is known."""
+        callers = list(self._callers(function))[:_CALLERS]
+        read = [self.mismatches(caller, facts, self.open, None) or () for facts, caller in callers]
+        found = (m for m in itertools.chain(*read) if m.confidence is not Confidence.LOW and m.meets is Meeting.NONE)
+        return frozenset(step.span for m in found for step in m.way) if callers else None
 
     def _places(self, root: R, function: FunctionRef, contexts: Iterable[dict[str, Value]]) -> set[object] | None:
         """Where the ranks diverge in a function for some arguments; None where it is too large for one of them."""

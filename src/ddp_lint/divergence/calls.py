@@ -41,6 +41,7 @@ from ddp_lint.divergence.frame import Frame, bound
 from ddp_lint.divergence.groups import along, of_source
 from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of, streamed
+from ddp_lint.divergence.lengths import is_cut_to_multiple
 from ddp_lint.divergence.losses import made_on_the_spot, written
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.records import fields_of, record
@@ -506,6 +507,8 @@ def _method(frame: Frame, function: Value, method: ref.Method, arguments: Argume
             return unknown(frame.key(node), ref.Partial(arguments.positional[0], (gate,), identity=id(node)))
         source = knows.source("method", f"{method.of}.{method.name}")
         if source is not None and happens(source, arguments):
+            if source.cause == "length" and is_cut_to_multiple(frame, node):
+                return unknown(frame.key(node))
             return from_source(frame, source, arguments.values, node)
         if method.of == ref.ON_ONE_DEVICE.of and method.name in knows.wrapping_methods:
             return unknown(frame.key(node), ref.ON_ONE_DEVICE)

@@ -56,6 +56,7 @@ from ddp_lint.knowledge.project_names import last
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.project.requirements import requires_older
 from ddp_lint.project.uses import Use, uses
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, parameters
 
 #: Files that a function is called in; beyond it, one of them may well have wrapped its model.
@@ -118,6 +119,9 @@ def communicate(
         confidence, root, reduce_op, _uneven_payload(frame, entry, arguments, node, group),
         _own_number(entry, arguments), _own_key(entry, arguments), *_members(entry, arguments),
         buffer=dotted(node.args[0]) if node.args else "", unproven=unproven,
+        replica=last_part(node.func) if entry.kind == "forward" and entry.when == "buffers" else "",
+        quiet=frame.is_quiet,
+        shares_statistics=entry.when == "statistics",
     )  # fmt: skip
     frame.effects.append(_where_it_comes_about(frame, entry, event, arguments, node))
     for name in entry.uniform:

@@ -41,6 +41,8 @@ from ddp_lint.source.syntax import parameters
 _SPLICED = 160
 #: The same where the outcome of a difference inside the callee is needed, which a single event would hide.
 _SPLICED_TO_SEE = 4_000
+#: Kinds of events that follow the forward of a replica.
+_OF_STEPS = frozenset({"backward", "step"})
 #: What a parameter is that can be called.
 _CALLED = (FunctionRef, Partial, External)
 
@@ -123,13 +125,21 @@ def _whole(effects: list[Effect], name: str) -> list[Effect]:
     sure = [event for event in events if event.confidence is not Confidence.LOW]
     group = Group(hidden=bool(sure) and all(event.group.hidden for event in sure))
     whole: Event = dataclasses.replace(
-        surest, op=name, kind="collective", group=group, streams=streams, root=None, reduce_op=None
-    )
+        surest, op=name, kind="collective", group=group, streams=streams, root=None, reduce_op=None,
+        replica=_replica_of(events),
+        shares_statistics=all(each.shares_statistics for each in events), quiet=all(each.quiet for each in events),
+    )  # fmt: skip
     kept: list[Effect] = [EventStep(whole)]
     for condition, outcome in guards_of_all(graph, start):
         atom = Test("atom", atom=condition)
         kept = [Branch(atom if outcome else negated(atom), kept, [], whole.span)]
     return [*of_parts, *kept]
+
+
+def _replica_of(events: list[Event]) -> str:
+    """The replica whose forwards all of the events are, or what follows these."""
+    names = {event.replica for event in events if event.kind not in _OF_STEPS}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _atoms(graph: EventGraph) -> list[Condition]:

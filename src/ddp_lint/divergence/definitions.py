@@ -88,6 +88,29 @@ def _asks_for_next(node: ast.AST) -> bool:
 
 
 @kept_by_node(4096)
+def hands_on(node: ast.AST) -> str:
+    """The parameter of a generator that yields once for each element of what it is given, whatever it does besides:
+    ``for item in items: log(); yield item``. '' for any other one."""
+    yields = [each for each in inside(node) if isinstance(each, (ast.Yield, ast.YieldFrom))]
+    loops = [each for each in inside(node) if isinstance(each, (ast.For, ast.AsyncFor))]
+    if len(yields) != 1 or len(loops) != 1 or any(isinstance(each, _LEAVING) for each in inside(node)):
+        return ""
+    once = any(isinstance(each, ast.Expr) and each.value is yields[0] for each in loops[0].body)
+    given = {parameter.arg for parameter in parameters(node)} if isinstance(node, FunctionNode) else set()
+    of = loops[0].iter
+    while isinstance(of, ast.Call) and getattr(of.func, "id", "") in _COUNTING and of.args:
+        of = of.args[0]
+    whole = isinstance(node, FunctionNode) and loops[0] in node.body
+    return of.id if whole and once and isinstance(of, ast.Name) and of.id in given else ""
+
+
+#: What leaves a loop, or a round of it, before its end.
+_LEAVING = (ast.Break, ast.Continue, ast.Return, ast.While, ast.Try)
+#: What hands out as much as it is given first.
+_COUNTING = frozenset({"enumerate", "tqdm"})
+
+
+@kept_by_node(4096)
 def literals_yielded(node: ast.AST) -> tuple[bool, ...]:
     """For each position of the tuples that a generator yields, whether each `yield` has a literal there; () for one
     that yields anything else."""

@@ -83,6 +83,8 @@ class Inline:
     handed: int = 0
     #: Of a generator: how many of them lie within each other in it, with itself.
     levels: int = 0
+    #: The call is where gradients are off.
+    quiet: bool = False
     #: The caller and how messages show the call in it, once asked: each function further up asks again (`build`).
     shown: tuple[str, Called] | None = dataclasses.field(default=None, init=False, repr=False)
 

@@ -78,6 +78,13 @@ class Event:
     buffer: str = ""
     #: It comes about only where something is sharded, as a test around the call says.
     sharded: bool = False
+    #: The name of a replica whose forward it is, which sends the buffers, if there are any; else empty. Of a call
+    #: that is kept whole: of the one whose forwards it makes, where these are all that it makes, and what follows them.
+    replica: str = ""
+    #: It shares statistics over the ranks, as it does in training mode alone.
+    shares_statistics: bool = False
+    #: It is called where gradients are off.
+    quiet: bool = False
     #: A backward that comes to parameters on some ranks only: what the others have as a loss was made on the spot.
     loose: bool = False
     #: It is doubted for no other reason than that its file shows nothing of this: one that leads here may show it.

@@ -28,6 +28,7 @@ from ddp_lint.project.project_names import Own
 from ddp_lint.source import syntax
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.names import Names
+from ddp_lint.tensors.contexts import body_without_gradient
 
 #: Expressions that have no dotted name.
 _BARE = ("name", "environment")
@@ -129,6 +130,17 @@ class Frame:
     apart: set[str] = dataclasses.field(default_factory=set)
     #: Only the values of names are needed: constructors are not evaluated for their effects.
     values_alone: bool = False
+    #: Within ``with torch.no_grad():``.
+    quiet: bool = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Are gradients off at the statement at hand, as far as the function itself says?"""
+        return self.quiet or (
+            isinstance(self.function, syntax.FunctionNode)
+            and bool(self.function.decorator_list)
+            and body_without_gradient(self.function, self.facts)
+        )
 
     @property
     def linker(self) -> Linker:

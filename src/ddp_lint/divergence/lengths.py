@@ -454,6 +454,32 @@ def dealt_evenly(frame: Frame, dealt: ast.expr, step: ast.expr) -> bool:
     return any(_is_multiple(frame, assigned_once(frame, count), frame.text(step)) for count in pieces.args[:2])
 
 
+def is_cut_to_multiple(frame: Frame, call: ast.Call) -> bool:
+    """Is what a call shares out among the processes cut to a multiple of their number before: ``end = len(files) -
+    len(files) % state.num_processes``, ``files = files[:end]``?"""
+    dealt = _assigned_before(frame, call.args[0], call) if call.args else None
+    if not isinstance(dealt, ast.Subscript) or not isinstance(dealt.slice, ast.Slice):
+        return False
+    if dealt.slice.lower is not None or dealt.slice.step is not None or dealt.slice.upper is None:
+        return False
+    number = _assigned_before(frame, dealt.slice.upper, dealt)
+    parts = [each for each in walk(number) if isinstance(each, ast.BinOp)]
+    counts = (each.right for each in parts if isinstance(each.op, (ast.Mod, ast.FloorDiv)))
+    return any(last_part(of) in _PROCESSES and _is_multiple(frame, number, frame.text(of)) for of in counts)
+
+
+#: The number of processes that a job has.
+_PROCESSES = frozenset({"num_processes", "world_size"})
+
+
+def _assigned_before(frame: Frame, node: ast.expr, place: ast.expr) -> ast.expr:
+    """What a name of the function was assigned last, above a place; any other expression itself."""
+    if not isinstance(node, ast.Name) or not isinstance(frame.function, FunctionNode):
+        return node
+    above = [value for value in assigned_in(frame.function, node.id) if value.lineno < place.lineno]
+    return above[-1] if above else node
+
+
 def is_one_of_split(frame: Frame, piece: ast.expr) -> bool:
     """``np.array_split(indices, world_size)[rank]``, also as a list: the first pieces have one element more."""
     piece = assigned_once(frame, piece)

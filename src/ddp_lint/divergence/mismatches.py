@@ -34,6 +34,19 @@ class Kind(str, enum.Enum):
     FORWARD = "one-rank-forward"
 
 
+class Meeting(enum.Enum):
+    """What a rank that makes a forward by itself meets there."""
+
+    #: It is another call, or the others wait in another one.
+    NONE = "none"
+    #: The next forward of the others.
+    FORWARD = "forward"
+    #: Nobody: without gradients a model is in evaluation mode, in which its layers share no statistics.
+    NOBODY = "nobody"
+    #: The function ends for the others: what its callers do next is not seen.
+    END = "end"
+
+
 #: Calls missed for the same reason that are shown with the first.
 _SHOWN = 3
 
@@ -86,6 +99,8 @@ class Mismatch:
     by_node: bool = False
     #: Whether one of the compared ranks alone has the choice: the others make no such call whatever they choose.
     alone: bool = False
+    #: What the forward that some ranks make alone meets (`replicas`).
+    meets: Meeting = Meeting.NONE
     #: Whether the branch is a loop that ranks go round another number of times, which makes them diverge.
     rounds: bool = False
     #: Where the ranks that miss the call have left, if an early exit makes them diverge.

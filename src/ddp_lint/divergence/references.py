@@ -143,6 +143,8 @@ class Generator:
     yields: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
     #: Whether it makes what it yields, and takes it from nothing that it is given.
     makes: bool = dataclasses.field(default=False, compare=False)
+    #: What it goes through and yields as often as that has elements, where it does nothing but that and without events.
+    hands_on: Any = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(unsafe_hash=True, slots=True)

@@ -80,6 +80,7 @@ from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
 from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
+from ddp_lint.tensors.contexts import body_without_gradient
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
 _TWICE = 2
@@ -133,9 +134,19 @@ def _joined(frame: Frame, test: Test, yes: Names[Value], no: Names[Value], node:
             assert held is not None
             merged[name] = _set_by_some(frame, one, name, held, node)
             continue
+        if _is_handed_on(value, other) or _is_handed_on(other, value):
+            merged[name] = other if _is_handed_on(value, other) else value
+            continue
         joined = merge(test, value, other, ("merge", frame.key(node), name))
         merged[name] = of_arms(joined, frame.env.get(name), value, other, test)
     return merged
+
+
+def _is_handed_on(value: Value, other: Value) -> bool:
+    """Is the one a generator that yields once for each element of the other: ``if logger is not None: steps =
+    logger.counted(steps)``?"""
+    of = value.reference
+    return isinstance(of, ref.Generator) and of.hands_on is not None and of.hands_on.key == other.key
 
 
 def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AST) -> Value:
@@ -713,7 +724,10 @@ def _fails_together(statement: ast.stmt, effects: list[Effect]) -> bool:
 
 
 def _with(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+    before = frame.quiet
+    frame.quiet = before or (isinstance(node, ast.With) and body_without_gradient(node, frame.facts))
     _with_items(frame, node, 0)
+    frame.quiet = before
 
 
 def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> None:

@@ -18,6 +18,7 @@ from ddp_lint.divergence.collectives import agree, communicate, turn
 from ddp_lint.divergence.compaction import compacted, whole_if_diverging
 from ddp_lint.divergence.definitions import (
     attributes_in,
+    hands_on,
     is_generator,
     is_never_none,
     literals_yielded,
@@ -26,7 +27,7 @@ from ddp_lint.divergence.definitions import (
     returns_pairs,
     stores_in,
 )
-from ddp_lint.divergence.effects import Effect, Inline, Leave, choices, levels_of_generators
+from ddp_lint.divergence.effects import Effect, Inline, Leave, choices, communicates, levels_of_generators
 from ddp_lint.divergence.event_graph import TooLarge
 from ddp_lint.divergence.evidence import Evidence
 from ddp_lint.divergence.expressions import dotted, evaluate
@@ -229,13 +230,16 @@ class Summaries:
         summary = self._summary(function, env, passed_on(frame, arguments))
         nested = _is_within(frame, function)
         inline = Inline(summary.effects, frame.span(node), function.name, frame.text(node.func), nested=nested)
+        inline.quiet = frame.is_quiet
         if _never_returns(function.node):
             frame.effects.append(Leave("raise"))
         if is_generator(function.node):
             inline.levels = summary.levels
             literal = literals_yielded(function.node)
             makes = makes_what_it_yields(function.node)
-            generator = ref.Generator(inline, id(node), summary.switched, literal, summary.yields, makes)
+            quiet = not communicates(summary.effects)
+            of = env.get(hands_on(function.node)) if quiet else None
+            generator = ref.Generator(inline, id(node), summary.switched, literal, summary.yields, makes, of)
             return unknown(frame.key(node), generator)
         if summary.effects and not frame.single:
             frame.effects.append(inline)

@@ -36,6 +36,10 @@ _KEEPING = frozenset({"append", "appendleft", "insert", "store", "push", "put", 
 #: A call of something so named, between the collective and the use, makes the use safe.
 _SYNCHRONISES = re.compile(r"(?<!a)sync|wait|barrier", re.IGNORECASE)
 
+#: What makes a tensor in memory of its own.
+_MAKING = frozenset(f"torch.{name}" for name in ("cat", "empty", "full", "ones", "stack", "tensor", "zeros", "Tensor"))
+_COPYING = frozenset({"clone", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros"})
+
 
 class AsyncWorkNotWaited(Rule):
     """An asynchronous collective is never waited for, or its tensor is used before the wait.
@@ -104,8 +108,8 @@ class AsyncWorkNotWaited(Rule):
     used again, because other code may wait, unless a further loop over the same tensors comes first; of a handle that
     an object keeps, what reads the elements in the same block before any call of that object is reported. If a
     `synchronize()`, `wait_stream()` or `barrier()` is in between, or only shape, dtype or device of the tensor are
-    read. Inside a coalescing manager, and for functional collectives, whose results wait by themselves. Reading the
-    *input* of an `all_gather` is allowed.
+    read. If the function makes the tensor and mentions it no more. Inside a coalescing manager, and for functional
+    collectives, whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
 
     ## How to confirm
 
@@ -191,6 +195,8 @@ class AsyncWorkNotWaited(Rule):
             return
         if touched is None and pending.outputs and all(map(self._is_never_read, pending.outputs)):
             return
+        if touched is None and pending.outputs and all(self._is_done_with(n, pending.call) for n in pending.outputs):
+            return
         called = self.module.code(pending.call.func)
         self.report(
             pending.call,
@@ -207,6 +213,27 @@ class AsyncWorkNotWaited(Rule):
         """Whether the file makes a tensor and gives it to collectives, and nothing else: ranks meet by it."""
         mentions = [n for n in self.module.of_type(cst.Name) if n.value == name] if "." not in name else []
         return len(mentions) > 1 and all(map(self._is_made_or_sent, mentions))
+
+    def _is_done_with(self, name: str, call: cst.Call) -> bool:
+        """Whether a tensor is made in the function, in memory of its own, and mentioned no more behind the collective:
+        nothing reads what the others send."""
+        function = self.module.function_of(call)
+        mentions = self._names_of(function).get(name, []) if function is not None else []
+        if function is None or "." in name or not mentions:
+            return False
+        if any(self.module.function_of(each) is not function for each in mentions):
+            return False
+        stores = [each for each in mentions if isinstance(self.module.parent(each), cst.AssignTarget)]
+        made = stores and stores[0] is mentions[0] and all(map(self._is_new, stores))
+        return bool(made) and mentions[-1] in descendants(call)
+
+    def _is_new(self, name: cst.Name) -> bool:
+        """``x = torch.zeros(n)``, ``x = y.clone()``, and no view of another tensor."""
+        assignment = self.module.parent(self.module.parent(name) or name)
+        made = assignment.value if isinstance(assignment, cst.Assign) else None
+        if not isinstance(made, cst.Call):
+            return False
+        return self.module.qualified(made.func) in _MAKING or method_of(made) in _COPYING
 
     def _is_made_or_sent(self, mention: cst.Name) -> bool:
         up = self.module.parent(mention)

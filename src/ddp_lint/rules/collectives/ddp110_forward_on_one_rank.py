@@ -84,7 +84,10 @@ class ForwardOnOneRank(MismatchRule):
 
     Forwards of the inner module (`model.module(x)` under DDP), forwards on all ranks, DDP models without known
     buffers or wrapped with `broadcast_buffers=False` (with a flag that is not known: `--preview` only), models whose
-    wrapping is not found, and parts that both sides of the condition run (a dummy input).
+    wrapping is not found, and parts that both sides of the condition run (a dummy input). And under `no_grad`, where
+    all that the other ranks may come to next is a forward of a DDP model, also in what calls the function; but not
+    after one step of training in each round of a loop. And `SyncBatchNorm` under `no_grad`: in evaluation mode it
+    communicates with nobody.
 
     ## How to confirm
 
