@@ -18,7 +18,13 @@ from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.handed_out import places_of_samplers
-from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, sets_epoch_nearby
+from ddp_lint.rules.data.loading import (
+    framework_loads,
+    is_evaluation,
+    is_sampler,
+    programs_set_epoch,
+    sets_epoch_nearby,
+)
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import ImportTable
@@ -90,7 +96,8 @@ class SamplerNeverSetEpoch(Rule):
     `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
     `set_epoch` nearby in code that runs with them, an epoch that the file assigns (`sampler.epoch = epoch`), attributes
-    whose epoch any file sets (`model.train_sampler.set_epoch(epoch)`), loaders that an object of a class gets which
+    whose epoch any file sets (`model.train_sampler.set_epoch(epoch)`), samplers and loaders that an object keeps, where
+    the program which makes the object by way of a helper sets an epoch, loaders that an object of a class gets which
     inherits from one of another package, where no loop over epochs is in sight, samplers of data that each epoch makes
     for itself (`Pages(epoch)`), and samplers that only programs of one process come to, where other programs of the
     project make the process group.
@@ -192,7 +199,7 @@ class SamplerNeverSetEpoch(Rule):
         for sampler in self._samplers:
             if self._set_elsewhere(sampler) or self._set_as_attribute(sampler) or runs_alone(self.module, sampler):
                 continue
-            if self._is_driven_by_unknown(sampler):
+            if self._is_driven_by_unknown(sampler) or self._set_through_object(sampler):
                 continue
             loop = self._loop_for(sampler)
             self.report(
@@ -268,6 +275,13 @@ class SamplerNeverSetEpoch(Rule):
         owner, _, name = assigned_name(self.module, self._whole(sampler)).rpartition(".")
         project = self.module.project
         return owner == "self" and project is not None and name in _attributes_with_epoch(project)
+
+    def _set_through_object(self, sampler: cst.Call) -> bool:
+        """The object keeps the sampler, or its loader, and a program gets it from there by way of a helper, and sets
+        its epoch: ``loader = make_data(args).load_data()``, ``loader.sampler.set_epoch(epoch)``."""
+        target = assigned_name(self.module, self._whole(sampler))
+        kept = (target, self._loader_around(sampler), *self._loaders(target, self.module.function_of(sampler)))
+        return any(name.startswith("self.") for name in kept) and programs_set_epoch(self.module)
 
     def _is_driven_by_unknown(self, sampler: cst.Call) -> bool:
         """Whether the loader goes to an object whose class inherits from one of another package, which may have the
