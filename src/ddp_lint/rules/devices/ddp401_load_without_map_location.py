@@ -153,18 +153,20 @@ class LoadWithoutMapLocation(Rule):
     one process; files without evidence of several ranks, or that only programs come to which make no group while others
     of the project make theirs (a setting `args.distributed` is no evidence then), or that its scripts start with one
     process (`torchrun --nproc_per_node 1`) and others with several, or that spawn one rank (`nprocs=1`), or whose
-    Lightning Trainers have one device; ranks that end where they see more than one GPU (`assert
-    torch.cuda.device_count() == 1`); programs that show themselves one GPU (`CUDA_VISIBLE_DEVICES`) and that no
-    launcher starts for each rank; files that wrap for GPU 0 on every rank (`device_ids=[0]`), or that give all GPUs to
-    one process (`DataParallel`) and read their rank with a number to fall back on; schedulers, vocabularies, statistics
-    and other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
-    `offload_to_cpu`, files and projects that save only CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a
-    `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict` of
-    a loader, a sampler or a scheduler, files in which the project saves anything but states of models and optimizers,
-    and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known only from an
-    ambiguous name (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows a run of the
-    project to have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is restored), as
-    those are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one rank.
+    Lightning Trainers have one device; the `main()` of a program of one process, of which programs of several ranks
+    import other functions, or all names below which they define their own `main()`; ranks that end where they see more
+    than one GPU (`assert torch.cuda.device_count() == 1`); programs that show themselves one GPU
+    (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
+    (`device_ids=[0]`), or that give all GPUs to one process (`DataParallel`) and read their rank with a number to fall
+    back on; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load
+    decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, also by a
+    helper (`{k: v.cpu() for ..}`), and a `load_network` whose `save_network` moves them there; paths with the rank in
+    them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which the project saves
+    anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`). Only with
+    `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained weights
+    (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves nothing,
+    no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that try a
+    model out (`test`, `sample`), mostly on one rank.
 
     ## How to confirm
 
@@ -243,9 +245,14 @@ class LoadWithoutMapLocation(Rule):
         users = [
             user
             for user in importers(project, self.module.name, holding=names)
-            if not called or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
+            if not called or any(target in whole for target in user.imports.names.values()) or self._stars(user, names)
         ]
         return bool(users or tried) and all(program_of_ranks(user, project) is None for user in users)
+
+    def _stars(self, user: ModuleFacts, names: tuple[str, ...]) -> bool:
+        """Whether a file imports all names of this one, and keeps one of these: below ``from run import *`` it may
+        define its own ``main()``."""
+        return self.module.name in user.imports.stars and any(name not in user.definitions for name in names)
 
     def _is_look(self, call: cst.Call) -> bool:
         """Whether the line is below ``if __name__ == "__main__":`` of a file which joins no ranks there: the look at
