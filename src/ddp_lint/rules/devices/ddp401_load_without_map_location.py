@@ -12,7 +12,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
-from ddp_lint.launch.callers import call_sites
+from ddp_lint.launch.callers import call_sites, sites_of
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
 from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.one_rank import comes_on_one_rank
@@ -208,7 +208,9 @@ class LoadWithoutMapLocation(Rule):
         own = evidence is not None and evidence.own
         if own and (self._is_kept_to_one_gpu() or called_in_one_process(self.module, node)):
             return
-        if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
+        if evidence is None or self._saved_from_cpu(node) or self._saved_without_states(node):
+            return
+        if not self._is_asked_for_alone(node):
             self._report(node, where, evidence)
 
     def _is_export(self) -> bool:
@@ -231,6 +233,24 @@ class LoadWithoutMapLocation(Rule):
         where all see the same, the fault is the wrap."""
         given = [argument(wrap, 1, "device_ids") for wrap in self.module.calls_to((_WRAP,))]
         return bool(given) and all(ids is not None and self.module.code(ids) == "[0]" for ids in given)
+
+    def _is_asked_for_alone(self, call: cst.Call) -> bool:
+        """Whether the line needs an argument that programs of one process alone give: of ``if path is not None:
+        torch.load(path)`` the training leaves `path` to its default."""
+        function, project = self.module.function_of(call), self.module.project
+        if function is None or project is None:
+            return False
+        left = {p.name.value for p in parameters_of(function) if p.default is not None and dotted(p.default) == "None"}
+        for test, taken in conditions(self.module, call):
+            name, is_none = asks_for_none(test)
+            needed = (name if taken is not is_none else "") if name else (dotted(test) if taken else "")
+            if needed not in left:
+                continue
+            sites = sites_of(self.module, function)
+            giving = [site for site in sites if site.has_stars() or not _is_none(site.given(function, needed))]
+            if 0 < len(giving) < len(sites):
+                return not any(program_of_ranks(site.facts, project, site.node.lineno) for site in giving)
+        return False
 
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
@@ -669,6 +689,10 @@ def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
 
 def _calls(name: str, node: ast.AST) -> bool:
     return any(dotted_ast(n.func) == name for n in calls_below(node))
+
+
+def _is_none(given: ast.expr | None) -> bool:
+    return given is None or (isinstance(given, ast.Constant) and given.value is None)
 
 
 def _receiver(call: cst.Call) -> str:
