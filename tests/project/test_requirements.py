@@ -43,6 +43,18 @@ def test_what_is_pinned(tmp_path: pathlib.Path, file: str, text: str, older: boo
         ("README.md", "pip install torch==1.8.0+cu111 torchvision==0.9.0+cu111", True),
         ("docs/INSTALL.md", "conda install pytorch==1.12.0 -c pytorch", True),
         ("environment.yml", "dependencies:\n  - pytorch=1.12\n", True),
+        (
+            "README.md",
+            "pip install mmcv-full -f https://download.openmmlab.com/mmcv/dist/cu111/torch1.9.0/index.html",
+            True,
+        ),
+        ("README.md", "pip install torch-scatter -f https://data.pyg.org/whl/torch-1.10.0+cu113.html", True),
+        ("README.md", "pip install mmcv-full==1.3.14", True),
+        ("requirements.txt", "mmcv-full>=1.3.1,<=1.4.0\n", True),
+        ("requirements.txt", "mmcv-full==1.7.1\n", False),
+        ("requirements.txt", "mmcv-full>=1.3.1\n", False),
+        ("requirements.txt", "mmcv==1.3.14\n", False),
+        ("README.md", "pip install torch-scatter -f https://data.pyg.org/whl/torch-2.1.0+cu118.html", False),
         ("README.md", "PyTorch 1.6+", False),
         ("README.md", "PyTorch >= 1.8.0 (with torchvision >= 0.9.0)", False),
         ("README.md", "PyTorch 1.8 or later", False),
@@ -91,6 +103,8 @@ def test_what_a_python_is_too_old_for(tmp_path: pathlib.Path, file: str, text: s
         ({"README.md": "PyTorch 1.8.1\n", "detection/README.md": "detects boxes\n"}, True),
         ({"README.md": "PyTorch 1.8.1\n", "detection/README.md": "conda install pytorch==2.1.0\n"}, False),
         ({"segmentation/README.md": "pip install torch==1.8.1\n"}, False),
+        ({"detection/requirements.txt": "torch>=1.6\n", "detection/tools/README.md": "PyTorch 1.7.1\n"}, True),
+        ({"detection/requirements.txt": "torch>=1.6\n", "README.md": "PyTorch 1.7.1\n"}, False),
     ],
 )
 def test_the_nearest_folder_that_limits_a_package_counts(

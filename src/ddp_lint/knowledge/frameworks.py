@@ -181,7 +181,8 @@ class Framework:
     `sends_states` are classes whose objects send the states of what they are given from rank 0 to the others before
     they train; `freezes` are functions and classes that put adapters into a model and freeze its own weights.
     `pythons`: its releases from which on it needs that Python; `removed`: modules that it had, and the release from
-    which on it has them no more. `holds` are frameworks whose objects its own have as attributes.
+    which on it has them no more; `held_below`: releases of other packages, each with its own release from which on none
+    of them runs with it. `holds` are frameworks whose objects its own have as attributes.
 
     `aliases`: the documented name of an API, and the other paths that it can be imported from (an alias of a module
     covers everything below it). `bases`: what its classes inherit from, as far as a rule may ask; ``package.*`` stands
@@ -216,6 +217,7 @@ class Framework:
     distinctive: tuple[Distinctive, ...] = ()
     pythons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    held_below: Mapping[str, str] = dataclasses.field(default_factory=dict)
     aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     bases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     events: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 
 import libcst as cst
 
+from ddp_lint.knowledge import table
 from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.launch.single_process import transforms_samples
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
@@ -21,6 +24,8 @@ SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 METHODS = (*SAMPLES, "collate_fn", "collate", "collater", "__call__")
 _DATASET = "torch.utils.data.Dataset"
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
+#: How many workers a trainer of transformers is told to start.
+_OF_TRAINERS = re.compile(r"\bdataloader_num_workers[\"']?[ \t]*[=: \t][ \t]*(\d+)\b")
 _CONTEXT = re.compile(
     r"""multiprocessing_context\s*=\s*["'](spawn|forkserver)|set_start_method\(\s*["'](spawn|forkserver)"""
 )
@@ -46,13 +51,27 @@ def _is_dataset(module: Module, owner: cst.ClassDef) -> bool:
 
 
 def loaders_use_workers(module: Module, *, forked: bool = False) -> bool:
-    """Whether a DataLoader of this file, else of a file that imports it, starts workers. `forked`: by a fork."""
+    """Whether a DataLoader of this file, else of a file that imports it, starts workers; where none is seen, whether a
+    trainer of transformers does. `forked`: by a fork."""
     own = _uses_workers(module.facts, forked) if module.facts is not None else None
     if own is not None or module.project is None or not module.name:
         return bool(own)
     find = importers if forked else programs
     users = find(module.project, module.name, holding=("DataLoader",))
-    return any(_uses_workers(user, forked) for user in users)
+    seen = [uses for user in users if (uses := _uses_workers(user, forked)) is not None]
+    if seen or forked:
+        return any(seen)
+    return module.project.remember(("trainers use workers",), functools.partial(_trainers_use_workers, module.project))
+
+
+def _trainers_use_workers(project: Project) -> bool:
+    """Whether the project gives the trainers of transformers, whose loaders its code does not make, workers wherever it
+    says how many: in scripts and settings (``--dataloader_num_workers 4``), or in code."""
+    starts = table("launch")["starts"]
+    files = project.contents.named(f"{starts['scripts']} {starts['settings']} *.yaml *.yml")
+    paths = [*(project.root / inside for inside in files), *project.contents.holding("dataloader_num_workers")]
+    numbers = [n for path in paths for n in _OF_TRAINERS.findall(project.contents.text(path) or "")]
+    return bool(numbers) and all(int(number) > 0 for number in numbers)
 
 
 def is_read_without_workers(module: Module, owner: cst.ClassDef) -> bool:

@@ -196,6 +196,15 @@ def _imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
     return frozenset(found)
 
 
+def _put_on_path(project: Project, facts: ModuleFacts, path: pathlib.Path) -> tuple[str, ...]:
+    """The folders that a file puts on the path of modules, itself or by a module beside it that it imports for nothing
+    else: ``import _init_paths``."""
+    whole = (n for n in facts.tree.body if isinstance(n, ast.Import))
+    names = (alias.name for n in whole for alias in n.names if alias.asname is None and alias.name.isidentifier())
+    beside = (project.contents.text(path.parent / f"{name}.py") or "" for name in names if "path" in name)
+    return tuple(dict.fromkeys(each for text in (facts.file.text, *beside) for each in folders_put_on_path(text)))
+
+
 def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]:
     """The modules that a file imports itself. The table of names has one import for each name, but the branches
     of a function can each bind one: ``from data.pairs import Pairs as D``."""
@@ -203,7 +212,7 @@ def _modules_of_imports(project: Project, facts: ModuleFacts) -> tuple[str, ...]
     path = project.modules.find(facts.name)
     if path is not None:
         _, is_package = project.modules.name_of(path)
-        started, below = is_script(facts.file.text), folders_put_on_path(facts.file.text)
+        started, below = is_script(facts.file.text), _put_on_path(project, facts, path)
         for node in (n for n in statements(facts.tree) if isinstance(n, ast.ImportFrom)):
             base = absolute(node, facts.name, is_package)
             names = [f"{base}.{alias.name}" for alias in node.names]

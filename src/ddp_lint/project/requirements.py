@@ -32,9 +32,24 @@ _CREATED = re.compile(r"\b(?:conda|mamba) create\b[^\n]*?\bpython\s*={1,2}\s*(?P
 
 
 def requires_older(project: Project, package: str, version: str, inside: str = "") -> bool:
-    """Whether the project keeps a package below a version, or its pages name versions of it below that alone. What
-    nothing says is today's. Of a file, by its path `inside` the root, the nearest folder above it counts that limits
-    the package, and the nearest one whose pages name versions: a repository may hold several projects."""
+    """Whether the project keeps a package below a version, or its pages name versions of it below that alone, or it
+    needs a release of another package that runs with older ones alone. What nothing says is today's. Of a file, by its
+    path `inside` the root, the nearest folder above it counts that limits the package, and the nearest one whose pages
+    name versions: a repository may hold several projects."""
+    if _keeps_older(project, package, version, inside):
+        return True
+    holding = _holding_below(package, _numbers(version))
+    return any(_keeps_older(project, other, release, inside) for other, release in holding)
+
+
+def _holding_below(package: str, version: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
+    """Other packages, each with the release from which on it runs with such a version of a package."""
+    held = frameworks.every(lambda each: each.held_below.items() if package in each.packages else ())
+    limits = (limit.partition("<") for limit, below in held if _numbers(below) <= version)
+    return tuple((other, release) for other, _, release in limits)
+
+
+def _keeps_older(project: Project, package: str, version: str, inside: str) -> bool:
     folder = next((f for f in _above(inside) if any(_limits(text, package) for text in _required(project, f))), "")
     described = next((f for f in _above(inside) if _names_any(_pages(project, f), package)), "")
 
@@ -45,7 +60,9 @@ def requires_older(project: Project, package: str, version: str, inside: str = "
         python = _oldest_python(package, wanted)
         if python and any(number < python for text in texts for number in _pythons(text)):
             return True  # under which no such release can be installed
-        return not folder and _name_older(_pages(project, described), package, wanted)
+        # What a folder requires counts before what a page farther up says of the whole repository.
+        near = not folder or f"{described}/".startswith(f"{folder}/")
+        return near and _name_older(_pages(project, described), package, wanted)
 
     return project.remember(("requires older", package, version, folder, described), found)
 
@@ -126,14 +143,18 @@ def _pins(text: str, package: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _named_versions(text: str, package: str) -> Iterator[tuple[int, ...]]:
-    """The versions of a package that a page names: not ``1.8+``, ``>=1.8``, ``1.8 or later``, ``1.8 - 2.1``."""
+    """The versions of a package that a page names: not ``1.8+``, ``>=1.8``, ``1.8 or later``, ``1.8 - 2.1``; also those
+    that the packages are built for which it installs: ``https://../cu111/torch1.8.0/index.html``."""
     named = re.finditer(
         rf"""{_word(package)}[*_`"')\]]*(?: version)?:? ?(?:={{1,2}} ?)?\(?v?(?P<number>\d+(?:\.\d+)+)"""
         r"""(?![\w.]|\+(?!cu|cpu)|[*_`"')\]]* ?(?:or|and|and up|to|-|~|<|<=|>|>=|/)(?![\w]))""",
         text,
         re.IGNORECASE,
     )
-    return (_numbers(name["number"]) for name in named)
+    built_for = re.finditer(
+        rf"/{_NAMES_OF.get(package, re.escape(package))}-?(?P<number>\d+(?:\.\d+)+)(?:/index|\+\w+)?\.html", text
+    )
+    return (_numbers(name["number"]) for name in (*named, *built_for))
 
 
 def _required_as(package: str) -> str:

@@ -18,12 +18,18 @@ from ddp_lint.project import Project
 from ddp_lint.project.uses import uses
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.handed_out import places_of_samplers
-from ddp_lint.rules.data.loading import framework_loads, is_evaluation, is_sampler, sets_epoch_nearby
+from ddp_lint.rules.data.loading import (
+    framework_loads,
+    is_evaluation,
+    is_sampler,
+    programs_set_epoch,
+    sets_epoch_nearby,
+)
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import ImportTable
 from ddp_lint.source.queries import calls_in, returned_values
-from ddp_lint.source.syntax import calls_below
+from ddp_lint.source.syntax import FunctionNode, calls_below, positional, walk
 from ddp_lint.source.tree import called, descendants, subtree
 from ddp_lint.view.wraps import argument, assigned_name
 
@@ -90,10 +96,11 @@ class SamplerNeverSetEpoch(Rule):
     `shuffle=False`, validation and test data (also by the name of the loader), tests, one pass, loaders that
     accelerate, Lightning, ignite, mmengine, composer or transformers iterate (they set the epoch), samplers with a
     `set_epoch` nearby in code that runs with them, an epoch that the file assigns (`sampler.epoch = epoch`), attributes
-    whose epoch any file sets (`model.train_sampler.set_epoch(epoch)`), loaders that an object of a class gets which
-    inherits from one of another package, where no loop over epochs is in sight, samplers of data that each epoch makes
-    for itself (`Pages(epoch)`), and samplers that only programs of one process come to, where other programs of the
-    project make the process group.
+    whose epoch any file sets (`model.train_sampler.set_epoch(epoch)`), samplers and loaders that an object keeps, where
+    the program which makes the object by way of a helper sets an epoch, loaders that an object of a class gets which
+    inherits from one of another package, where no loop over epochs is in sight, loaders that are read once, before the
+    epochs, samplers of data that each epoch makes for itself (`Pages(epoch)`), and samplers that only programs of one
+    process come to, where other programs of the project make the process group.
 
     ## How to confirm
 
@@ -192,7 +199,7 @@ class SamplerNeverSetEpoch(Rule):
         for sampler in self._samplers:
             if self._set_elsewhere(sampler) or self._set_as_attribute(sampler) or runs_alone(self.module, sampler):
                 continue
-            if self._is_driven_by_unknown(sampler):
+            if self._is_driven_by_unknown(sampler) or self._set_through_object(sampler) or self._is_read_once(sampler):
                 continue
             loop = self._loop_for(sampler)
             self.report(
@@ -268,6 +275,53 @@ class SamplerNeverSetEpoch(Rule):
         owner, _, name = assigned_name(self.module, self._whole(sampler)).rpartition(".")
         project = self.module.project
         return owner == "self" and project is not None and name in _attributes_with_epoch(project)
+
+    def _is_read_once(self, sampler: cst.Call) -> bool:
+        """Whether the function that has the epochs reads the loader before them alone, by a loop of its own or of one
+        function that it is given to: the epochs go over what was kept of it."""
+        function = self.module.function_of(sampler)
+        target = assigned_name(self.module, self._whole(sampler))
+        loaders = {self._loader_around(sampler), *self._loaders(target, function)} - {""}
+        if (
+            function is None
+            or len(loaders) != 1
+            or not any(self.module.function_of(x) is function for x in self._loops)
+        ):
+            return False
+        (loader,) = loaders
+        uses = [n for n in descendants(function.body) if isinstance(n, cst.Name) and n.value == loader]
+        uses = [n for n in uses if not isinstance(self.module.parent(n), cst.AssignTarget)]
+        read = [n for n in uses if not self._is_measured(n)]
+        return bool(read) and all(map(self._reads_all, read))
+
+    def _is_measured(self, use: cst.Name) -> bool:
+        """``len(loader)``."""
+        call = self.module.parent(self.module.parent(use) or use)
+        return isinstance(call, cst.Call) and dotted(call.func) == "len"
+
+    def _reads_all(self, use: cst.Name) -> bool:
+        """Whether a loop of its own reads a loader, or that of a function of the project which gets it."""
+        parent = self.module.parent(use)
+        reader = parent if isinstance(parent, (cst.For, cst.CompFor)) and parent.iter is use else None
+        if any(isinstance(up, (cst.For, cst.While)) and up is not reader for up in self.module.ancestors(use)):
+            return False
+        call, project = self.module.parent(parent) if isinstance(parent, cst.Arg) else None, self.module.project
+        if reader is not None or not isinstance(call, cst.Call) or project is None or not isinstance(parent, cst.Arg):
+            return reader is not None
+        found = project.meanings.definition(project.meanings.canonical(self.module.callee(call)))
+        if found is None or not isinstance(found[1], FunctionNode):
+            return False
+        taken = [each.arg for each in positional(found[1])]
+        place = call.args.index(parent)
+        name = parent.keyword.value if parent.keyword is not None else "".join(taken[place : place + 1])
+        return bool(name) and _loops_over(found[1], name)
+
+    def _set_through_object(self, sampler: cst.Call) -> bool:
+        """The object keeps the sampler, or its loader, and a program gets it from there by way of a helper, and sets
+        its epoch: ``loader = make_data(args).load_data()``, ``loader.sampler.set_epoch(epoch)``."""
+        target = assigned_name(self.module, self._whole(sampler))
+        kept = (target, self._loader_around(sampler), *self._loaders(target, self.module.function_of(sampler)))
+        return any(name.startswith("self.") for name in kept) and programs_set_epoch(self.module)
 
     def _is_driven_by_unknown(self, sampler: cst.Call) -> bool:
         """Whether the loader goes to an object whose class inherits from one of another package, which may have the
@@ -353,6 +407,15 @@ def _attributes_with_epoch(project: Project) -> frozenset[str]:
         return frozenset(of.attr for of in set_of if isinstance(of, ast.Attribute))
 
     return project.remember(("attributes with an epoch",), found)
+
+
+def _loops_over(function: FunctionNode, name: str) -> bool:
+    """Whether a function reads what a parameter is in one loop, in no other loop, and does nothing else with it."""
+    loops = [n for n in walk(function) if isinstance(n, (ast.For, ast.While))]
+    inner = {id(below) for loop in loops for statement in loop.body for below in walk(statement)}
+    read = [loop.iter for loop in loops if isinstance(loop, ast.For) and id(loop) not in inner]
+    uses = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == name]
+    return len(uses) == 1 and uses[0] in read
 
 
 def _counts(loop: cst.For) -> bool:

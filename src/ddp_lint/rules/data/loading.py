@@ -15,7 +15,7 @@ from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.one_rank import mentions_own_rank
-from ddp_lint.launch.search import imported_through, importers
+from ddp_lint.launch.search import imported_through, importers, programs
 from ddp_lint.launch.unused import is_unused_at
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -102,6 +102,14 @@ def sets_epoch_nearby(module: Module) -> bool:
     project = module.project
     near = (project.modules.facts_of(path) for path in _together(module, project, module.path, "set_epoch"))
     return any(facts is None or _sets_epoch(project, facts) for facts in near)
+
+
+def programs_set_epoch(module: Module) -> bool:
+    """Whether a program that imports the file, or a helper which does, sets the epoch of something that may be a
+    sampler."""
+    project = module.project
+    users = programs(project, module.name, holding=("set_epoch",)) if project is not None else ()
+    return project is not None and any(_sets_epoch(project, user) for user in users)
 
 
 def _sets_epoch(project: Project, facts: ModuleFacts) -> bool:

@@ -18,6 +18,8 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 
 #: A layer, and not what wraps a model: ``torch.nn.parallel.DistributedDataParallel``.
 _LAYER = re.compile(r"torch\.nn\.[A-Z]\w*$")
+#: What models are called, as attributes of an object.
+_NETS = frozenset({"net", "module", "encoder", "decoder", "generator"})
 #: Files that define a function of one name, and functions that return what another returns, that are looked at.
 _FILES, _DEPTH = 8, 3
 
@@ -83,12 +85,15 @@ def saved_elsewhere(project: Project, file: str) -> bool:
 
 
 def _saves(facts: ModuleFacts) -> Mapping[object, Sequence[tuple[ast.Call, ast.AST]]]:
-    """The calls of `torch.save` in a file, each with the functions around it, by the constants in the place."""
+    """The calls of `torch.save` in a file, each with the functions around it, by the constants in the place, or in what
+    its name is assigned there."""
     found: dict[object, list[tuple[ast.Call, ast.AST]]] = collections.defaultdict(list)
     for function in (n for n in walk(facts.tree) if isinstance(n, FunctionNode)):
         for call in (n for n in calls_below(function) if len(n.args) > 1):
             if facts.qualified(call.func) == "torch.save":
-                for text in {n.value for n in walk(call.args[1]) if isinstance(n, ast.Constant)}:
+                place = call.args[1]
+                values = [place, *(assigned_to(place.id, function) if isinstance(place, ast.Name) else ())]
+                for text in {n.value for value in values for n in walk(value) if isinstance(n, ast.Constant)}:
                     found[text].append((call, function))
     return found
 
@@ -127,7 +132,10 @@ def holds_states(
         given = assigned_to(value.id, function)
         states = [holds_states(v, function, plain, within) for v in given if not isinstance(v, ast.Name)]
         parts = [n.value for n in walk(function) if isinstance(n, ast.Assign) and _is_part(n.targets[0], value.id)]
-        states += [holds_states(part, function, plain, within) for part in parts]
+        states += [
+            _state(part, plain) if isinstance(part, ast.Attribute) else holds_states(part, function, plain, within)
+            for part in parts
+        ]
         if not given or None in states:
             return True if True in states else None
         return True in states
@@ -135,6 +143,12 @@ def holds_states(
         states = [_state(part, plain) for part in value.values]
         return True in states
     return _state(value, plain) if isinstance(value, (ast.Call, ast.Constant, ast.List, ast.Tuple)) else None
+
+
+@functools.cache
+def _named_states() -> frozenset[str]:
+    """The words of the names of models, optimizers and their states: of attributes no more than ``best_score`` is."""
+    return (frozenset(table("checkpoints")["states"]) - frozenset(table("checkpoints")["ambiguous"])) | _NETS
 
 
 def _is_part(target: ast.expr, name: str) -> bool:
@@ -147,6 +161,8 @@ def _state(value: ast.expr, plain: frozenset[str] | None) -> bool | None:
         receiver = dotted_ast(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         if not words_of(receiver.rpartition(".")[2]) & (plain or frozenset(table("checkpoints")["plain_receivers"])):
             return True
+    if isinstance(value, ast.Attribute) and words_of(value.attr) & _named_states():
+        return True  # the model itself
     if isinstance(value, (ast.Constant, ast.Attribute, ast.Subscript, ast.BinOp, ast.List, ast.Tuple)):
         return False
     if isinstance(value, ast.Call):

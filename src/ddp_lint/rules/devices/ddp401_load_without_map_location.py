@@ -12,7 +12,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
-from ddp_lint.launch.callers import call_sites
+from ddp_lint.launch.callers import call_sites, sites_of
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
 from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.one_rank import comes_on_one_rank
@@ -153,18 +153,20 @@ class LoadWithoutMapLocation(Rule):
     one process; files without evidence of several ranks, or that only programs come to which make no group while others
     of the project make theirs (a setting `args.distributed` is no evidence then), or that its scripts start with one
     process (`torchrun --nproc_per_node 1`) and others with several, or that spawn one rank (`nprocs=1`), or whose
-    Lightning Trainers have one device; ranks that end where they see more than one GPU (`assert
-    torch.cuda.device_count() == 1`); programs that show themselves one GPU (`CUDA_VISIBLE_DEVICES`) and that no
-    launcher starts for each rank; files that wrap for GPU 0 on every rank (`device_ids=[0]`), or that give all GPUs to
-    one process (`DataParallel`) and read their rank with a number to fall back on; schedulers, vocabularies, statistics
-    and other CPU data; bytes in memory, whose device the outer load decides; checkpoints that FSDP wrote with
-    `offload_to_cpu`, files and projects that save only CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a
-    `load_network` whose `save_network` moves them there; paths with the rank in them; arguments of `load_state_dict` of
-    a loader, a sampler or a scheduler, files in which the project saves anything but states of models and optimizers,
-    and published weights (`resnet50-19c8e357.pth`). Only with `--preview`: files whose content is known only from an
-    ambiguous name (`init_states`), paths of pretrained weights (`args.pretrained`), and what nothing shows a run of the
-    project to have saved (the file of the load saves nothing, no path speaks of a run, no optimizer is restored), as
-    those are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one rank.
+    Lightning Trainers have one device; the `main()` of a program of one process, of which programs of several ranks
+    import other functions, or all names below which they define their own `main()`; ranks that end where they see more
+    than one GPU (`assert torch.cuda.device_count() == 1`); programs that show themselves one GPU
+    (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
+    (`device_ids=[0]`), or that give all GPUs to one process (`DataParallel`) and read their rank with a number to fall
+    back on; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load
+    decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, also by a
+    helper (`{k: v.cpu() for ..}`), and a `load_network` whose `save_network` moves them there; paths with the rank in
+    them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which the project saves
+    anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`). Only with
+    `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained weights
+    (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves nothing,
+    no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that try a
+    model out (`test`, `sample`), mostly on one rank.
 
     ## How to confirm
 
@@ -206,7 +208,9 @@ class LoadWithoutMapLocation(Rule):
         own = evidence is not None and evidence.own
         if own and (self._is_kept_to_one_gpu() or called_in_one_process(self.module, node)):
             return
-        if evidence is not None and not self._saved_from_cpu(node) and not self._saved_without_states(node):
+        if evidence is None or self._saved_from_cpu(node) or self._saved_without_states(node):
+            return
+        if not self._is_asked_for_alone(node):
             self._report(node, where, evidence)
 
     def _is_export(self) -> bool:
@@ -230,6 +234,24 @@ class LoadWithoutMapLocation(Rule):
         given = [argument(wrap, 1, "device_ids") for wrap in self.module.calls_to((_WRAP,))]
         return bool(given) and all(ids is not None and self.module.code(ids) == "[0]" for ids in given)
 
+    def _is_asked_for_alone(self, call: cst.Call) -> bool:
+        """Whether the line needs an argument that programs of one process alone give: of ``if path is not None:
+        torch.load(path)`` the training leaves `path` to its default."""
+        function, project = self.module.function_of(call), self.module.project
+        if function is None or project is None:
+            return False
+        left = {p.name.value for p in parameters_of(function) if p.default is not None and dotted(p.default) == "None"}
+        for test, taken in conditions(self.module, call):
+            name, is_none = asks_for_none(test)
+            needed = (name if taken is not is_none else "") if name else (dotted(test) if taken else "")
+            if needed not in left:
+                continue
+            sites = sites_of(self.module, function)
+            giving = [site for site in sites if site.has_stars() or not _is_none(site.given(function, needed))]
+            if 0 < len(giving) < len(sites):
+                return not any(program_of_ranks(site.facts, project, site.node.lineno) for site in giving)
+        return False
+
     def _is_tool(self, call: cst.Call) -> bool:
         """Whether only programs of one process call the function: the ranks that import the file use others of it."""
         function, facts, project = self.module.function_of(call), self.module.facts, self.module.project
@@ -243,9 +265,14 @@ class LoadWithoutMapLocation(Rule):
         users = [
             user
             for user in importers(project, self.module.name, holding=names)
-            if not called or any(target in whole for target in (*user.imports.names.values(), *user.imports.stars))
+            if not called or any(target in whole for target in user.imports.names.values()) or self._stars(user, names)
         ]
         return bool(users or tried) and all(program_of_ranks(user, project) is None for user in users)
+
+    def _stars(self, user: ModuleFacts, names: tuple[str, ...]) -> bool:
+        """Whether a file imports all names of this one, and keeps one of these: below ``from run import *`` it may
+        define its own ``main()``."""
+        return self.module.name in user.imports.stars and any(name not in user.definitions for name in names)
 
     def _is_look(self, call: cst.Call) -> bool:
         """Whether the line is below ``if __name__ == "__main__":`` of a file which joins no ranks there: the look at
@@ -662,6 +689,10 @@ def _callers_of(name: str, tree: ast.Module) -> tuple[tuple[str, ...], bool]:
 
 def _calls(name: str, node: ast.AST) -> bool:
     return any(dotted_ast(n.func) == name for n in calls_below(node))
+
+
+def _is_none(given: ast.expr | None) -> bool:
+    return given is None or (isinstance(given, ast.Constant) and given.value is None)
 
 
 def _receiver(call: cst.Call) -> str:

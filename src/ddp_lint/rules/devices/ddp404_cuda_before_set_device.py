@@ -112,8 +112,8 @@ class CudaBeforeSetDevice(Rule):
     `CUDA_VISIBLE_DEVICES`, `f"cuda:{i}"`, or a launcher: `assert torch.cuda.device_count() == 1`), also in a file that
     imports them. Classes that the project hands to `ray.remote`, if it gives actors GPUs (`num_gpus`): each actor sees
     its own. A loss without weights, which has no tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`,
-    and the statement where the file, or one that it imports, calls `set_device`. Functions of a helper that only
-    programs without a group use.
+    and the statement where the file, one that it imports, or what its program comes to, calls `set_device`. Functions
+    of a helper that only programs without a group use.
 
     ## How to confirm
 
@@ -401,7 +401,9 @@ class CudaBeforeSetDevice(Rule):
 
     def _is_set_elsewhere(self) -> bool:
         in_file = any(self.module.qualified(call.func) in _SETS for call in self._all_calls())
-        return in_file or self._imports_setter() or self._chosen_by_framework()
+        if in_file or self._imports_setter() or self._chosen_by_framework():
+            return True
+        return self.module.file.holds("__main__") and self._comes_to_setter()
 
     # ---- spawned workers
 

@@ -99,11 +99,12 @@ class ExitHidesFailure(Rule):
     A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
-    KeyboardInterrupt; methods of datasets, transforms of samples and collate functions where loaders have workers: the
-    exit ends a worker, and the rank gets an exception (measured). Only with `--preview`: a branch that reports a
-    failure in a file without evidence of several ranks (a tool that converts one model), a handler in code that
-    serves or deploys a model, in a program or a project without evidence of several ranks, or in what only programs
-    of one process use, unless the handler takes any exception of a program that trains.
+    KeyboardInterrupt; methods of datasets, transforms of samples and collate functions where loaders have workers (of
+    trainers of transformers: `--dataloader_num_workers`): the exit ends a worker, and the rank gets an exception
+    (measured). Only with `--preview`: a branch that reports a failure in a file without evidence of several ranks (a
+    tool that converts one model), a handler in code that serves or deploys a model, in a program or a project without
+    evidence of several ranks, or in what only programs of one process use, unless the handler takes any exception of a
+    program that trains.
 
     ## How to confirm
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 
@@ -7,13 +8,16 @@ import libcst as cst
 
 from ddp_lint.findings import Applicability, Confidence, Finding, Fix
 from ddp_lint.launch.piped import SCRIPTS, piped
+from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, is_log, only_logs, starts_ranks
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.control_flow import conditions, exits, holding, raises
+from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
-from ddp_lint.source.tree import called, descendants, method_of, names_in, subtree
+from ddp_lint.source.syntax import calls_below, walk
+from ddp_lint.source.tree import called, descendants, method_of, names_in, parameters_of, subtree
 from ddp_lint.view import Module
 from ddp_lint.view.edits import add_argument
 from ddp_lint.view.wraps import argument, assigned_name
@@ -108,11 +112,13 @@ class UnreadExitStatus(Rule):
     queue, or their results through a queue in whose `get()` the parent waits, or whose `get_nowait()` raises where none
     is; a `Process()` without a target, which runs nothing; daemon processes; commands other than launchers, background
     commands of a shell, and `check=False`; statuses that are returned, raised or used as exit status; a parent that
-    checks right behind a join or a command whether the files that it leaves are there; a parent that checks after the
-    join whether the results have arrived, reads them by index from a shared dictionary or array, or
-    reads a shared number (`result.value`); a parent that communicates with its workers through pipes and waits for each
-    answer. Scripts with `pipefail` or `PIPESTATUS` anywhere (one that reads another script, which may turn it on, is of
-    low confidence), commands in the background or before `|| true`, and scripts that look at no status at all.
+    checks right behind a join or a command whether the files that it leaves are there; an object whose other method
+    raises where a file is missing in the folder that it gives the worker; a function that a caller gives, in a project
+    that raises where a worker has left no result in its queue; a parent that checks after the join whether the results
+    have arrived, reads them by index from a shared dictionary or array, or reads a shared number (`result.value`); a
+    parent that communicates with its workers through pipes and waits for each answer. Scripts with `pipefail` or
+    `PIPESTATUS` anywhere (one that reads another script, which may turn it on, is of low confidence), commands in the
+    background or before `|| true`, and scripts that look at no status at all.
 
     ## How to confirm
 
@@ -209,7 +215,7 @@ class UnreadExitStatus(Rule):
 
     def _is_looked_at(self, node: cst.Call, joined: cst.Call) -> bool:
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
-        if self._is_product_checked(joined):
+        if self._is_product_checked(joined) or self._is_product_missed(node) or self._runs_for_others(node):
             return True
         line = self.module.span(joined).line
         scope = self.module.scope_of(joined)
@@ -246,10 +252,43 @@ class UnreadExitStatus(Rule):
         return False
 
     def _asks_for_files(self, test: cst.BaseExpression) -> bool:
-        names = [n for n in subtree(test) if isinstance(n, cst.Name)]
-        values = [test, *(value for name in names for value in self.module.assignments(name))]
-        calls = (n for value in values for n in subtree(value) if isinstance(n, cst.Call))
+        calls = (n for value in self._values_in(test) for n in subtree(value) if isinstance(n, cst.Call))
         return any(called(call) in _ASKS_FOR_FILES for call in calls)
+
+    def _values_in(self, test: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """A test, and what the names in it are assigned."""
+        names = [n for n in subtree(test) if isinstance(n, cst.Name)]
+        return [test, *(value for name in names for value in self.module.assignments(name))]
+
+    def _is_product_missed(self, node: cst.Call) -> bool:
+        """Whether the worker gets the folder that its object keeps, and another method of the object raises where a
+        file in it is not there: ``if not os.path.exists(os.path.join(self.folder, name)): raise``."""
+        owner, handed = self.module.class_of(node), argument(node, 3, "args")
+        if owner is None or handed is None:
+            return False
+        kept = {name for n in descendants(handed) if (name := dotted(n)).startswith("self.")}
+        own, here = dotted(argument(node, 1, "target")), self.module.function_of(node)
+        for test in descendants(owner) if kept else ():
+            if not isinstance(test, cst.If) or not raises(test.body) or not self._asks_for_files(test.test):
+                continue
+            function = self.module.function_of(test)
+            if function is None or function is here or f"self.{function.name.value}" == own:
+                continue
+            if any(dotted(n) in kept for value in self._values_in(test.test) for n in subtree(value)):
+                return True
+        return False
+
+    def _runs_for_others(self, node: cst.Call) -> bool:
+        """Whether the worker runs a function with arguments that whoever calls gives both, in a project that reads what
+        a worker has left in a queue and raises where that is nothing: ``try: queue.get_nowait()``, ``except Empty:
+        raise``."""
+        function, project = self.module.function_of(node), self.module.project
+        if function is None or project is None:
+            return False
+        parts = (argument(node, 1, "target"), argument(node, 3, "args"))
+        taken = {each.name.value for each in parameters_of(function)} - {"self"}
+        given = all(dotted(part).partition(".")[0] in taken for part in parts)
+        return given and project.remember(("misses results",), lambda: _misses_results(project))
 
     def _waits_for_kept_queue(self, node: cst.Call) -> bool:
         """Whether the worker gets a queue that its object keeps, and a method of the object other than the worker's
@@ -531,6 +570,18 @@ class UnreadExitStatus(Rule):
             if isinstance(other, cst.Return) and other.value is not None:
                 return True
         return False
+
+
+def _misses_results(project: Project) -> bool:
+    """Whether code of a project takes a result out of a queue at once, and raises where the queue is empty."""
+    files = map(project.modules.facts_of, project.contents.holding("get_nowait"))
+    attempts = (n for facts in files if facts is not None for n in walk(facts.tree) if isinstance(n, ast.Try))
+    return any(
+        any(last_part(call.func) == "get_nowait" for statement in attempt.body for call in calls_below(statement))
+        and all(isinstance(handler.body[-1], ast.Raise) for handler in attempt.handlers)
+        for attempt in attempts
+        if attempt.handlers
+    )
 
 
 def _behind(module: Module, node: cst.CSTNode) -> Iterator[cst.CSTNode]:

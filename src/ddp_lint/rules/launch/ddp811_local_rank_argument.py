@@ -98,11 +98,11 @@ class LocalRankArgument(Rule):
     ## When it is silent
 
     Parsers with both spellings (as one argument or two), `parse_known_args` where the program reads what it leaves,
-    projects that keep torch below 2.0 (or whose README, or page that starts the program, names older versions alone),
-    programs that import what torch 2.0 does not have (`torch._six`) or that no script or page of the project starts by
-    one of the two launchers, `deepspeed` (which passes `--local_rank`); for the default also commands of one process,
-    projects that read `LOCAL_RANK` anywhere or set `args.local_rank` themselves, programs that do not use the argument,
-    tests.
+    projects that keep torch below 2.0 (or whose README, or page that starts the program, names older versions alone, or
+    that need a release of another package which runs with older ones alone, as `mmcv-full==1.3.17`), programs that
+    import what torch 2.0 does not have (`torch._six`) or that no script or page of the project starts by one of the two
+    launchers, `deepspeed` (which passes `--local_rank`); for the default also commands of one process, projects that
+    read `LOCAL_RANK` anywhere or set `args.local_rank` themselves, programs that do not use the argument, tests.
 
     ## How to confirm
 

@@ -10,6 +10,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants, method_of
+from ddp_lint.tensors.contexts import comes_untrained, evaluation_only
 
 _TIES = re.compile(r"tie_weight|retie|tied|\.weight *= *[\w.\[\]]+\.weight\b")
 _RETIES = re.compile(r"tie_weight|retie|tied_(weight|param|pointer|mod)")
@@ -121,8 +122,8 @@ class ToEmptyUntiesWeights(Rule):
     `to_empty` on the whole model; projects that tie the weights again in this file or in another one that mentions
     `param_init_fn`; projects that build a model on the meta device only where its configuration ties no weights
     (`init_context(use_meta_tensor=not config.tie_word_embeddings)`); files that put PEFT's adapters into the model,
-    whose own weights are frozen; and a model that the file itself builds from a class without ties. If the model comes
-    from elsewhere, the finding applies to models with ties.
+    whose own weights are frozen; files and programs that train nothing; and a model that the file itself builds from a
+    class without ties. If the model comes from elsewhere, the finding applies to models with ties.
 
     ## How to confirm
 
@@ -148,6 +149,8 @@ class ToEmptyUntiesWeights(Rule):
             return
         if self._builds_no_ties() or self._trains_adapters():
             return
+        if evaluation_only(self.module, node) or comes_untrained(self.module, node):
+            return  # two copies that nothing trains stay alike
         self.report(
             node,
             "`to_empty` module by module unties shared weights: each rank trains two weights instead of one",

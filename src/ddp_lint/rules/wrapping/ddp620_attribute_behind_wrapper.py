@@ -14,6 +14,7 @@ from ddp_lint.knowledge.tensors import is_average
 from ddp_lint.launch.callers import comes_first
 from ddp_lint.launch.one_rank import first_rank_test, on_one_rank
 from ddp_lint.launch.ranks import runs_alone
+from ddp_lint.launch.unused import is_plain
 from ddp_lint.project.handed_on import ASKING, ASKS
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -21,9 +22,10 @@ from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.rules.wrapping.wrapped_classes import prepared_attributes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import arms, conditions, exclusive, ruled_out
-from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import FunctionNode, walk
+from ddp_lint.source.imports import dotted_ast, of_self
+from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.source.tree import called, children, descendants
+from ddp_lint.tensors.classes import is_module_class
 from ddp_lint.view.scopes import Binding
 from ddp_lint.view.wraps import argument, is_init
 
@@ -32,6 +34,11 @@ _ANSWERED = frozenset((*_TABLE["ddp_attributes"], *_TABLE["module_attributes"]))
 _GIVEN = frameworks.every(lambda each: each.given_wrapped)
 _KEPT = frameworks.every(lambda each: each.kept_wrapped)
 _MODULE_ONLY = frozenset({"parameters", "named_parameters", "train", "eval", "requires_grad_", "modules"})
+
+#: What a method names that wraps a model, or runs what does so.
+_WRAPS = re.compile(
+    r"wrap|\bprepare(_model)?$|DataParallel|\bDDP\b|_inner_training_loop|\bsuper$|\b[A-Z]\w*\.train$|\binitialize$"
+)
 
 #: A test that holds on rank 0, and not where a rank of -1 says that there is one process alone.
 _WITH_FIRST = re.compile(r"\b0\b")
@@ -154,11 +161,12 @@ class AttributeBehindWrapper(Rule):
     Attributes that the file, or a base of the class, sets on the wrapper itself, also by `add_module`; names that are
     assigned again after the wrap; code under a test of the type, of `hasattr`, or of whether the job is distributed, or
     that catches the AttributeError, or under a test that an `assert` above the wrap excludes for several GPUs, or that
-    holds with a single GPU (the `else` of `device_count() > 1`); with accelerate also files that configure DeepSpeed
-    or FSDP, which forward attributes, programs that the project launches with settings for these alone, and tests,
-    which run in one process. A method that only the constructor calls, before it wraps. Methods that only programs of
-    one process call, where others of the project make a group. What a function reads of a wrapped model that it is
-    given is DDP627.
+    holds with a single GPU (the `else` of `device_count() > 1`); with accelerate also files that configure DeepSpeed or
+    FSDP, which forward attributes, programs that the project launches with settings for these alone, and tests, which
+    run in one process. A method that only the constructor calls, before it wraps. Methods that only programs of one
+    process call, where others of the project make a group. Objects of a class that is no module, which DDP refuses;
+    methods of a trainer of transformers whose own `train` wraps nothing. What a function reads of a wrapped model that
+    it is given is DDP627.
 
     ## How to confirm
 
@@ -319,6 +327,7 @@ class AttributeBehindWrapper(Rule):
             if (
                 made
                 and not wrap.tested
+                and not self._wraps_no_module(wrap.call)
                 and self.module.wraps.after(wrap, use)
                 and not comes_first(self.module, use, wrap.call)
             ):
@@ -333,6 +342,17 @@ class AttributeBehindWrapper(Rule):
         ):
             return value, "on several processes this returns it wrapped in DDP", Confidence.MEDIUM
         return None
+
+    def _wraps_no_module(self, wrap: cst.Call) -> bool:
+        """Whether what is wrapped is an object of a class of the project that is no module: DDP raises for that, and
+        what has such a name is not wrapped."""
+        model, project = wrap.args[0].value if wrap.args else None, self.module.project
+        last = self._last_binding(model, dotted(model)) if model is not None and dotted(model) else None
+        if project is None or last is None or not isinstance(last.value, cst.Call):
+            return False
+        kind = project.meanings.canonical(self.module.constructed_by(last.value))
+        known = project.classes.find(kind) is not None and is_plain(project, kind)
+        return known and not is_module_class(project, kind)
 
     def _may_be_given(self, bindings: Sequence[Binding]) -> bool:
         if not bindings:
@@ -385,9 +405,25 @@ class AttributeBehindWrapper(Rule):
             return None
         for entry in _GIVEN:
             given = name == entry.parameter and function.name.value in entry.methods
-            if given and any(self.module.is_subclass(owner, base) for base in entry.classes):
+            derived = given and any(self.module.is_subclass(owner, base) for base in entry.classes)
+            if derived and not self._trains_unwrapped(owner):
                 return binding.node, "the trainer passes the wrapped model", Confidence.MEDIUM
         return None
+
+    def _trains_unwrapped(self, owner: cst.ClassDef) -> bool:
+        """Whether a trainer has a `train` of its own, or of a base in the project, that wraps nothing and calls nothing
+        of the base which does: it hands the model out as it is."""
+        project = self.module.project
+        bases = project.classes.lineage(self.module.name_of(owner)) if project is not None else ()
+        methods: dict[str, FunctionNode] = {}
+        for facts in (project.classes.find(base) for base in bases if project is not None):
+            methods = {**(facts.methods if facts is not None else {}), **methods}
+        if "train" not in methods:
+            return False
+        own = {of_self(dotted_ast(call.func)) for call in calls_below(methods["train"])}
+        called = [methods["train"], *(methods[name] for name in sorted(own) if name in methods)]
+        names = [dotted_ast(n) for each in called for n in walk(each) if isinstance(n, (ast.Name, ast.Attribute))]
+        return not any(map(_WRAPS.search, names))
 
     def _kept(self, use: cst.BaseExpression, name: str, attribute: str) -> tuple[cst.CSTNode, str, Confidence] | None:
         """The attribute of a trainer, whose class is a base of the class around, that holds the wrapped model: as long
