@@ -1933,7 +1933,7 @@ ray.e
     (
         "the log ends in the message that a `raise` of several lines has",
         "cuda-fork",
-        1,
+        None,
         "train.py:24",
         "forked subprocess",
         """-- Process 1 terminated with the following error:
@@ -2205,4 +2205,71 @@ MARKS = [
     ("[rank{rank}][ERROR] {text}", True),
     ("[stderr][rank_{rank}] {text}", True),
     ('{{"severity": "ERROR", "rank": {rank}, "message": {quoted}}}', True),
+]
+
+_NOT_DESTROYED = "ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources. For more info, please see https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())"
+_NEEDLESS = "[W reducer.cpp:1303] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass. (function operator())\n"
+_SKIPPED = "[2024-03-01 10:00:0{n},000] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {old}, reducing to {new}\n"
+_FAILED = "E0301 10:00:09.000000 17 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 21) of binary: /usr/bin/python3\n"
+
+#: What the words of a log alone tell of a kind: name, kind, sub-kind, verdict, log.
+SUBKINDS = [
+    (
+        "torch reminds of destroy_process_group",
+        "no-failure",
+        "benign",
+        "OK",
+        f"[rank0]:[W301 10:00:00.1 {_NOT_DESTROYED}\n[rank1]:[W301 10:00:00.2 {_NOT_DESTROYED}\n",
+    ),
+    (
+        "torch 2.4 reminds of it",
+        "no-failure",
+        "benign",
+        "OK",
+        "[rank0]:[W301 10:00:00.1 ProcessGroupNCCL.cpp:1168] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL. On normal program exit, the application should call destroy_process_group\n",
+    ),
+    (
+        "torch reminds of it, and a rank failed",
+        "child-failed-no-traceback",
+        None,
+        "UNKNOWN",
+        f"[rank1]:[W301 10:00:00.2 {_NOT_DESTROYED}\n" + _FAILED,
+    ),
+    ("a search for unused parameters that finds none", "ddp-unused-params", "benign", "OK", _NEEDLESS * 2),
+    (
+        "a search that finds none says nothing about a failure",
+        "child-failed-no-traceback",
+        None,
+        "UNKNOWN",
+        _NEEDLESS + _FAILED,
+    ),
+    (
+        "a gradient whose layout is not that of its bucket",
+        "no-failure",
+        "benign",
+        "OK",
+        "/opt/conda/lib/python3.11/site-packages/torch/autograd/graph.py:825: UserWarning: Grad strides do not match bucket view strides. This is not an error, but may impair performance.\n",
+    ),
+    (
+        "the loss scale looks for its value",
+        "loss-scale",
+        "benign",
+        "OK",
+        _SKIPPED.format(n=1, old="65536.0", new="32768.0") + _SKIPPED.format(n=2, old="32768.0", new="16384.0"),
+    ),
+    ("the loss scale is at its end", "loss-scale", None, "ROOT", _SKIPPED.format(n=1, old="2.0", new="1.0")),
+    (
+        "skipped steps before a failure",
+        "loss-scale",
+        None,
+        "ROOT",
+        _SKIPPED.format(n=1, old="256.0", new="128.0") + _FAILED,
+    ),
+    (
+        "the loss scale is used up",
+        "loss-scale",
+        "fatal",
+        "ROOT",
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n",
+    ),
 ]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.diagnose import diagnosed
-from tests.diagnose.samples import MARKS, SAMPLES, TRACE, TWO, WORDS
+from tests.diagnose.samples import MARKS, SAMPLES, SUBKINDS, TRACE, TWO, WORDS
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,9 @@ def test_a_rank_that_the_log_does_not_show_is_not_called_that_rank():
     assert (found["subkind"], found["culprit_rank"]) == ("missing-rank", None)
     assert found["cause"].startswith("A rank of the group")
     assert found["ranks"].endswith("rank 3 waits in ALLREDUCE (work 1580)")
+
+
+@pytest.mark.parametrize(("name", "kind", "subkind", "verdict", "log"), SUBKINDS, ids=[entry[0] for entry in SUBKINDS])
+def test_subkind(name, kind, subkind, verdict, log):
+    found = diagnosed(log.split("\n"))
+    assert (found["kind"], found["subkind"], found["verdict"]) == (kind, subkind, verdict)

@@ -37,6 +37,8 @@ _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_d
 _SHARING = re.compile(r"multiprocessing[/\\](?:synchronize|reductions?|heap|shared_memory)\.py")
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
+#: What a skipped step leaves of the loss scale.
+_SCALE = re.compile(r"(?:reducing|loss scale) to:? (\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b")
 #: SIGHUP, SIGINT and SIGTERM: somebody asked the process to end.
 _REQUESTS = frozenset({-1, -2, -15})
 _SECONDARY_SHOWN = 12
@@ -88,7 +90,7 @@ class _Cases:
         if not own:
             return None
         if _autotuning_went_on(own, self.events):
-            return self._warning(next(e for e in self.events if e.known and e.known.subkind == "benign"))
+            return self._warning(next(e for e in self.events if e.kind == "triton-resources" and _harmless(e)))
         shaped = [e for e in own if e.shaped]
         root = min(shaped or own, key=lambda e: e.order)
         end = self._ended_in(root)
@@ -159,11 +161,7 @@ class _Cases:
         ranks = {e.rank for e in alike if e.rank is not None}
         if kind == "shape-mismatch-gather":
             return _odd_shape(root.text)
-        if (
-            meets_all_ranks(kind)
-            and len(ranks) == 1
-            and (self._others_are_victims(ranks) or (0 not in ranks and ranks == self.ranks))
-        ):
+        if meets_all_ranks(kind) and len(ranks) == 1 and self._others_are_victims(ranks):
             return next(iter(ranks))
         if meets_all_ranks(kind):
             return None
@@ -358,15 +356,27 @@ class _Cases:
 
     def warned(self) -> Diagnosis | None:
         warnings = [e for e in self.events if e.role == "warning" or e.soft]
+        if self._shows_a_failure():  # what is harmless by itself does not explain it
+            warnings = [e for e in warnings if not _harmless(e)]
         if not warnings or any(e.role in ("secondary",) and e.shaped for e in self.events):
             return None
         order = {"nan-loss": 0, "loss-scale": 0, "recompile-limit": 1, "triton-resources": 1, "nccl-timeout": 2}
-        return self._warning(min(warnings, key=lambda e: (order.get(e.kind, 3), e.order)))
+        return self._warning(min(warnings, key=lambda e: (_harmless(e), order.get(e.kind, 3), e.order)))
 
     def _warning(self, event: Event) -> Diagnosis:
         assert event.known is not None
         place = next((f for e in (event, *self.events) if e.kind == event.kind for f in e.frames[:1]), None)
-        return Diagnosis.of(event, subkind=event.known.subkind, place=place, sure="low")
+        subkind = event.known.subkind
+        if event.known.id == "loss-scale-skip" and not self._shows_a_failure() and _scales(self.events):
+            subkind = "benign"
+        return Diagnosis.of(event, subkind=subkind, place=place, sure="low")
+
+    def _shows_a_failure(self) -> bool:
+        """Anything at all tells that the job ended otherwise than it should, or that it hangs."""
+        reading = self.reading
+        ended = any(end.stopped or end.code not in (0, None) for end in reading.ends)
+        told = any(event.role not in ("warning", "note") and not event.soft for event in self.events)
+        return ended or told or bool(reading.cut_off or reading.stacks or reading.works or reading.mentioned)
 
     def victims(self) -> Diagnosis | None:
         """Nobody but victims: the end that went away is not in this log."""
@@ -527,8 +537,18 @@ def _weak(event: Event) -> bool:
     return event.known is not None and (event.known.id in _WEAK or event.role != "own")
 
 
+def _harmless(event: Event) -> bool:
+    return event.known is not None and event.known.subkind == "benign"
+
+
+def _scales(events: Iterable[Event]) -> bool:
+    """The loss scale has some way to go: a scaler begins far too high on purpose, and looks for its value by skips."""
+    reached = [m for e in events if e.known and e.known.id == "loss-scale-skip" for m in _SCALE.finditer(e.text)]
+    return bool(reached) and float(reached[-1][1]) > 1
+
+
 def _autotuning_went_on(own: Sequence[Event], events: Sequence[Event]) -> bool:
-    benign = any(e.known and e.known.subkind == "benign" for e in events)
+    benign = any(e.kind == "triton-resources" and _harmless(e) for e in events)
     return benign and all(e.kind == "triton-resources" and not e.frames for e in own)
 
 

@@ -31,6 +31,8 @@ class Signature:
     subkind: str = ""
     #: What to run or look at next, '' where its kind says so.
     next: str = ""
+    #: Entries whose text this one only passes on.
+    reports: tuple[str, ...] = ()
 
     @property
     def code(self) -> str:
@@ -44,7 +46,11 @@ class Signature:
 
 @functools.cache
 def signatures() -> tuple[Signature, ...]:
-    return tuple(Signature(**{**row, "codes": tuple(row["codes"])}) for row in table("signatures")["signature"])
+    tuples = ("codes", "reports")
+    return tuple(
+        Signature(**{**row, **{name: tuple(row.get(name, ())) for name in tuples}})
+        for row in table("signatures")["signature"]
+    )
 
 
 @functools.cache
