@@ -230,7 +230,7 @@ Root Cause (first observed failure):
         "nccl-remote-error",
         None,
         None,
-        "network error",
+        "closed by remote peer",
         """torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error, NCCL version 2.20.5
 ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
 Last error:
@@ -286,7 +286,7 @@ RuntimeError: NCCL error in: ../torch/lib/c10d/ProcessGroupNCCL.cpp:911, unhandl
         "dataloader-shm",
         None,
         "train.py:61",
-        "Bus error",
+        "insufficient shared memory",
         """ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
 Traceback (most recent call last):
   File "/home/u/train.py", line 61, in main
@@ -2147,6 +2147,101 @@ ExitCode 1
     ),
 ]
 
+#: Failures that an exception only passes on: what is quoted is the failure itself.
+SAMPLES += [
+    (
+        "a kernel's assertion without its quotation marks, and the exception that reports it",
+        "device-assert",
+        None,
+        "train.py:9",
+        "label out of range",
+        '/pytorch/aten/src/ATen/native/cuda/Loss.cu:240: nll_loss: block: [2,0,0], thread: [7,0,0] Assertion t >= 0 && t < n && "label out of range" failed.\n'
+        + TRACE.format(line=9, code="loss.backward()")
+        + "RuntimeError: CUDA error: device-side assert triggered\n",
+    ),
+    (
+        "a worker's bus error below the exception of its process",
+        "dataloader-shm",
+        None,
+        "train.py:12",
+        "Unexpected bus error",
+        TRACE.format(line=12, code="for batch in loader:")
+        + '  File "/opt/conda/lib/python3.9/site-packages/torch/utils/data/dataloader.py", line 1203, in _try_get_data\n    raise RuntimeError() from e\n'
+        "RuntimeError: DataLoader worker (pid(s) 51, 52) exited unexpectedly\n"
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n",
+    ),
+    (
+        "a worker that exits unexpectedly, and nothing else",
+        "dataloader-exited",
+        None,
+        "train.py:12",
+        "exited unexpectedly",
+        TRACE.format(line=12, code="for batch in loader:")
+        + "RuntimeError: DataLoader worker (pid(s) 51) exited unexpectedly\n",
+    ),
+    (
+        "a socket that could not be bound, and the store that then had none",
+        "port-in-use",
+        None,
+        None,
+        "errno: 98",
+        "[W socket.cpp:426] [c10d] The server socket has failed to bind to 0.0.0.0:12355 (errno: 98 - Address already in use).\n"
+        "[E socket.cpp:462] [c10d] The server socket has failed to listen on any local network address.\n",
+    ),
+    (
+        "NCCL's warning before the exception that it ends in",
+        "nccl-system-error",
+        None,
+        None,
+        "No route to host",
+        "gpu3:88:120 [1] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.2.3<40001> failed : No route to host\n"
+        "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1191, unhandled system error, NCCL version 2.10.3\n",
+    ),
+    (
+        "the watchdog's words after an error of NCCL that is no timeout",
+        "nccl-remote-error",
+        None,
+        None,
+        "Connection reset by peer",
+        """[rank2]:[E301 10:00:00.1 ProcessGroupNCCL.cpp:681] [Rank 2] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.
+[rank2]:[E301 10:00:00.2 ProcessGroupNCCL.cpp:695] [Rank 2] To avoid data inconsistency, we are taking the entire process down.
+[rank2]:[E301 10:00:00.3 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with exception: NCCL error: remote process exited or there was a network error, NCCL version 2.21.5
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+Last error:
+socketPollConnect: Call to recv from 10.1.2.4<41000> failed : Connection reset by peer
+""",
+    ),
+    (
+        "the log ends in the `raise` of a missing variable",
+        "env-missing",
+        None,
+        "train.py:6",
+        "WORLD_SIZE",
+        TRACE.format(line=6, code='dist.init_process_group("gloo")')
+        + '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/rendezvous.py", line 254, in _get_env_or_raise\n    raise _env_error("WORLD_SIZE")\n',
+    ),
+    (
+        "Rust's allocator gives up",
+        "host-oom",
+        None,
+        None,
+        "memory allocation of",
+        "memory allocation of 1048576 bytes failed\n"
+        "[2024-03-01 10:00:01,000] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 301\n"
+        "[2024-03-01 10:00:02,000] [ERROR] [launch.py:322:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] exits with return code = -6\n",
+    ),
+    (
+        "a dead actor of Ray",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "worker process has died",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "\tclass_name: Trainer\n\tpid: 77\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.\n",
+    ),
+]
+
 #: Exceptions, and words of the cause and of the remedy that they get.
 WORDS = [
     ("TypeError: cannot pickle 'module' object", "pickled", "top of a module"),
@@ -2271,5 +2366,29 @@ SUBKINDS = [
         "fatal",
         "ROOT",
         "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n",
+    ),
+    (
+        "InfiniBand has tried often enough",
+        "nccl-ib",
+        "network",
+        "LAUNCH",
+        "gpu1:7:99 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<5001> with error 12, opcode 0, len 0, vendor err 129 (Recv)\n",
+    ),
+    (
+        "InfiniBand may not use the memory",
+        "nccl-ib",
+        None,
+        "LAUNCH",
+        "gpu1:7:99 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<5001> with status=4 opcode=0 len=0 vendor err 81 (Send)\n",
+    ),
+    (
+        "libfabric cannot deliver",
+        "nccl-remote-error",
+        "network",
+        "UNKNOWN",
+        "[rank3]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3763, remote process exited or there was a network error, NCCL version 2.26.2\n"
+        "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        "[rank3]: Last error:\n"
+        "[rank3]: NET/OFI Request 0x7f00 completed with error. RC: 5. Error: 3 (I/O error). Completed length: 0\n",
     ),
 ]

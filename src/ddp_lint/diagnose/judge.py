@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from ddp_lint.diagnose import hangs
 from ddp_lint.diagnose.mismatch import diverged
 from ddp_lint.diagnose.records import Diagnosis, End, Event, Quote, Reading, first_line, site_of, usual_place
-from ddp_lint.knowledge.signatures import meets_all_ranks, signature
+from ddp_lint.knowledge.signatures import explain, meets_all_ranks, signature
 from ddp_lint.verify.trace import Frame
 from ddp_lint.verify.wording import of_ranks
 
@@ -23,6 +23,7 @@ from ddp_lint.verify.wording import of_ranks
 _WEAK = frozenset(
     {
         "nccl-system",
+        "nccl-connect",
         "ckpt-size",
         "load-missing",
         "dynamo",
@@ -37,6 +38,8 @@ _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_d
 _SHARING = re.compile(r"multiprocessing[/\\](?:synchronize|reductions?|heap|shared_memory)\.py")
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
+#: What a watchdog says after a timeout and after any other error.
+_AFTER_AN_ERROR = frozenset({"nccl-follow-up", "nccl-taken-down", "nccl-watchdog-ended"})
 #: What a skipped step leaves of the loss scale.
 _SCALE = re.compile(r"(?:reducing|loss scale) to:? (\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b")
 #: SIGHUP, SIGINT and SIGTERM: somebody asked the process to end.
@@ -91,6 +94,8 @@ class _Cases:
             return None
         if _autotuning_went_on(own, self.events):
             return self._warning(next(e for e in self.events if e.kind == "triton-resources" and _harmless(e)))
+        if told := self._told(own):
+            return told
         shaped = [e for e in own if e.shaped]
         root = min(shaped or own, key=lambda e: e.order)
         end = self._ended_in(root)
@@ -101,6 +106,26 @@ class _Cases:
         elif shaped and not root.shaped:
             root = shaped[0]
         return self._of_own(root, own, end)
+
+    def _told(self, own: Sequence[Event]) -> Diagnosis | None:
+        """What the first failure only passes on is the root, although a mere line says it, or a later one."""
+        first = min(own, key=lambda e: (not e.shaped, e.order))
+        told = [e for e in self.events if _reports(first, e)]
+        if not told:
+            return None
+        alike = [first, *(e for e in own if e not in told and any(_reports(e, of) for of in told))]
+        rank = self._rank_of(told[0].kind, told[0], [*told, *alike])
+        place = next((e for e in alike if e.site.user), first)
+        return Diagnosis.of(
+            told[0],
+            subkind=told[0].known.subkind if told[0].known else "",
+            rank=rank,
+            place=place.place or self._cut_off(rank),
+            root=tuple(_once([e.quote for e in told]))[:3],
+            sure="high" if first.shaped else "medium",
+            event=place,
+            who=self._who([*told, *alike], rank),
+        )
 
     def _ended_in(self, root: Event) -> Event | None:
         """The exception in which the process of a line without a traceback then ended."""
@@ -263,6 +288,9 @@ class _Cases:
         events = [e for e in self.events if e.role == "secondary" and e.kind == "nccl-timeout"]
         if not events:
             return None
+        others = [e for e in self.events if e.role == "secondary" and e.kind == "nccl-remote-error"]
+        if others and all(e.known is not None and e.known.id in _AFTER_AN_ERROR for e in events):
+            return None  # the watchdog says the same after an error of NCCL
         heartbeat = next((e for e in events if e.known and e.known.id == "nccl-heartbeat"), events[0])
         root = tuple(heartbeat.quotes[:2])
         return Diagnosis.of(heartbeat, rank=None, place=self._cut_off(None), root=root, sure="low")
@@ -352,7 +380,7 @@ class _Cases:
             own = [e for e in own if e.known is None or e.known.id != "rendezvous-closed"]
         if not own:
             return None
-        return self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)
+        return self._told(own) or self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)
 
     def warned(self) -> Diagnosis | None:
         warnings = [e for e in self.events if e.role == "warning" or e.soft]
@@ -392,10 +420,15 @@ class _Cases:
         host = event.kind == "store-peer-closed" and (
             remote or any(e.known and e.known.id.startswith("store") for e in victims)
         )
+        told = next((e.last_error for e in victims if e.kind == event.kind and e.last_error), None)
+        known = explain(told.text) if told is not None else None
+        known = known if known is not None and known.kind == event.kind else event.known
+        root = (told,) if told is not None else tuple(event.quotes[:3])
+        subkind = known.subkind if known is not None else ""
         silent = self._silent({e.rank for e in victims})
         place = usual_place(victims) or (None if event.shaped else self._cut_off(None))
         rank = silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None
-        return Diagnosis.of(event, rank=rank, place=place, sure="low")
+        return Diagnosis.of(event, rank=rank, place=place, sure="low", root=root, known=known, subkind=subkind)
 
     def _silent(self, speaking: set[int | None]) -> int | None:
         """The one rank that says nothing while all others complain."""
@@ -417,7 +450,7 @@ class _Cases:
         failed = {e.rank for e in ends if e.rank is not None}
         asked = bool(ends) and all(e.code in _REQUESTS for e in ends)
         quotes = [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends]
-        quotes = quotes or [e.quote for e in launcher[:1]] or [e.quote for e in stopped]
+        quotes = quotes or [_telling(e) for e in launcher[:1]] or [e.quote for e in stopped]
         if asked:
             return Diagnosis("job-cancelled", root=tuple(_once(quotes))[:3], known=signature("cancelled"), sure="low")
         return Diagnosis(
@@ -535,6 +568,19 @@ def _waits_to_start(event: Event) -> bool:
 
 def _weak(event: Event) -> bool:
     return event.known is not None and (event.known.id in _WEAK or event.role != "own")
+
+
+def _telling(event: Event) -> Quote:
+    """The line of its message that has the known words."""
+    known = event.known
+    return next((q for q in event.quotes if known is not None and known.searches.search(q.text)), event.quote)
+
+
+def _reports(event: Event, of: Event) -> bool:
+    """The one only passes on what the other says, for all that the ranks tell."""
+    if event.known is None or of.known is None or of.known.id not in event.known.reports:
+        return False
+    return of.rank is None or event.rank is None or of.rank == event.rank
 
 
 def _harmless(event: Event) -> bool:

@@ -116,6 +116,13 @@ def _joined(answer: Answer, style: Style) -> Iterator[str]:
     yield _line("check", f"{where}{finding.span.path}:{finding.span.line} {finding.code} {finding.message}", style)
 
 
+def _of_subkind(found: Diagnosis) -> tuple[str, str] | None:
+    """Cause and fix that the sub-kind adds, where the error text does not tell it by itself."""
+    if found.known is not None and found.known.subkind == found.subkind:
+        return None
+    return of_subkind(found.subkind, rank_known=found.rank is not None)
+
+
 def _cause(found: Diagnosis) -> tuple[str, str]:
     if found.kind == "early-exit-zero":
         return (
@@ -124,7 +131,7 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         )
     if found.kind == "unknown":
         return "unknown", ""
-    if special := of_subkind(found.subkind, rank_known=found.rank is not None):
+    if special := _of_subkind(found):
         return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
@@ -144,7 +151,7 @@ def _fix(found: Diagnosis) -> str:
             "Let all ranks leave together (all_reduce the decision to stop), and do not exit with status 0 in an "
             "except or finally."
         )
-    if special := of_subkind(found.subkind, rank_known=found.rank is not None):
+    if special := _of_subkind(found):
         return special[1]
     if found.known is not None:
         return found.known.fix
