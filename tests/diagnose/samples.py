@@ -2147,6 +2147,71 @@ ExitCode 1
     ),
 ]
 
+_TIMEOUT = "[rank{rank}]:[E301 10:00:00.{rank} ProcessGroupNCCL.cpp:563] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=40, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600050 milliseconds before timing out.\n"
+_FOLLOWS = "[rank{rank}]:[E301 10:00:01.{rank} ProcessGroupNCCL.cpp:577] [Rank {rank}] Some NCCL operations have failed or timed out.\n"
+_DOWN = "[rank{rank}]:[E301 10:00:02.{rank} ProcessGroupNCCL.cpp:583] [Rank {rank}] To avoid data inconsistency, we are taking the entire process down.\n"
+_THREE = "".join(_TIMEOUT.format(rank=rank) for rank in (1, 2, 3)) + "".join(
+    _FOLLOWS.format(rank=rank) for rank in (1, 2, 3)
+)
+_PIPELINE = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/u/pipe.py", line 30, in main
+[rank{rank}]:     schedule.step()
+[rank{rank}]:   File "/opt/lib/python3.11/site-packages/torch/distributed/pipelining/schedules.py", line 708, in step
+[rank{rank}]:     work.wait()
+[rank{rank}]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/{error}
+"""
+
+#: Which rank is to blame, and where the log does not tell.
+SAMPLES += [
+    (
+        "the log ends while the ranks that waited still say good-bye",
+        "nccl-timeout",
+        None,
+        None,
+        "SeqNum=40",
+        _THREE + _DOWN.format(rank=2),
+    ),
+    (
+        "all ranks that waited say good-bye",
+        "nccl-timeout",
+        0,
+        None,
+        "SeqNum=40",
+        _THREE + "".join(_DOWN.format(rank=rank) for rank in (1, 2, 3)),
+    ),
+    (
+        "a stage of a pipeline waits for another one",
+        "gloo-timeout",
+        None,
+        "pipe.py:30",
+        "Timed out waiting",
+        "world_size=4\n"
+        + _PIPELINE.format(rank=0, error="pair.cc:525] Read error [127.0.1.1]:4321: Connection reset by peer")
+        + _PIPELINE.format(
+            rank=2, error="unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete"
+        ),
+    ),
+    (
+        "rank 0 has left a monitored barrier",
+        "monitored-barrier",
+        0,
+        None,
+        "successfully reached monitoredBarrier",
+        """RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.
+ Original exception:
+[../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:5512
+""",
+    ),
+    (
+        "two calls of which the numbers differ, too",
+        "collective-mismatch",
+        None,
+        None,
+        "Detected mismatch",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[8], TensorDtypes=Float), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=9OpType=BARRIER).\n",
+    ),
+]
+
 #: Failures that an exception only passes on: what is quoted is the failure itself.
 SAMPLES += [
     (
@@ -2390,5 +2455,26 @@ SUBKINDS = [
         "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
         "[rank3]: Last error:\n"
         "[rank3]: NET/OFI Request 0x7f00 completed with error. RC: 5. Error: 3 (I/O error). Completed length: 0\n",
+    ),
+    (
+        "a timeout of milliseconds",
+        "nccl-timeout",
+        "false-positive",
+        "OK",
+        _TIMEOUT.format(rank=1).replace("=600000", "=30").replace("600050", "45"),
+    ),
+    (
+        "the check of all calls has counted otherwise",
+        "collective-mismatch",
+        "false-positive",
+        "OK",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=4OpType=BARRIER), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=3OpType=BARRIER).Collectives differ in the following aspects: \tSequence number: 4vs 3\n",
+    ),
+    (
+        "several ranks did not come",
+        "monitored-barrier",
+        "missing-rank",
+        "HANG",
+        "RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 60000 ms\n",
     ),
 ]

@@ -120,7 +120,8 @@ def _of_subkind(found: Diagnosis) -> tuple[str, str] | None:
     """Cause and fix that the sub-kind adds, where the error text does not tell it by itself."""
     if found.known is not None and found.known.subkind == found.subkind:
         return None
-    return of_subkind(found.subkind, rank_known=found.rank is not None)
+    named = len(found.event.named) if found.event is not None else 0
+    return of_subkind(found.subkind, blamed=1 if found.rank is not None else named if named > 1 else 0)
 
 
 def _cause(found: Diagnosis) -> tuple[str, str]:
@@ -172,6 +173,8 @@ def _fix(found: Diagnosis) -> str:
 def next_step(answer: Answer) -> str:
     """What to do now: a command, or what to collect in the next run."""
     found = answer.diagnosis
+    if found.subkind == "false-positive" and found.known is not None:
+        return found.known.next
     if found.verdict == "OK":
         return "nothing to fix; if the job died, its cause is not in this log: " + _COLLECT
     if found.verdict == "UNKNOWN":
