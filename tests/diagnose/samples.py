@@ -2212,6 +2212,72 @@ SAMPLES += [
     ),
 ]
 
+_TABLE = "(TrainController pid=70) - (ip={ip}, pid={pid}) world_rank={rank}, local_rank=0, node_rank=0\n"
+_RAY_FAILS = (
+    "(RayTrainWorker pid=72) Traceback (most recent call last):\n"
+    '(RayTrainWorker pid=72)   File "/home/u/train.py", line 8, in loop\n'
+    "(RayTrainWorker pid=72)     batch = table[key]\n"
+    "(RayTrainWorker pid=72) KeyError: 'x'\n"
+)
+_ZERO_FAILS = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 8, in loop
+[rank0]:     batch = table[key]
+[rank0]: KeyError: 'x'
+"""
+_AGENT_WAITS = """Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 254, in launch_agent
+    result = agent.run()
+  File "/opt/lib/python3.11/site-packages/torch/distributed/elastic/agent/server/api.py", line {line}, in {function}
+    store.get(key)
+torch.distributed.DistStoreError: Socket Timeout
+"""
+
+#: What launchers tell of ranks.
+SAMPLES += [
+    (
+        "Ray Train's table of ranks",
+        "python-exception",
+        3,
+        "train.py:8",
+        "KeyError",
+        _TABLE.format(ip="10.0.0.2", pid=72, rank=3) + _TABLE.format(ip="10.0.0.2", pid=71, rank=2) + _RAY_FAILS,
+    ),
+    (
+        "Ray Train's table, where two hosts have processes of one number",
+        "python-exception",
+        None,
+        "train.py:8",
+        "KeyError",
+        _TABLE.format(ip="10.0.0.2", pid=72, rank=3) + _TABLE.format(ip="10.0.0.3", pid=72, rank=2) + _RAY_FAILS,
+    ),
+    (
+        "torchrun stops a rank that had not failed",
+        "python-exception",
+        0,
+        "train.py:8",
+        "KeyError",
+        _ZERO_FAILS
+        + "W0301 10:00:00.983000 40 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 42 closing signal SIGTERM\n",
+    ),
+    ("only rank 0 is in the log", "python-exception", None, "train.py:8", "KeyError", _ZERO_FAILS),
+    (
+        "a launcher waits for the other nodes",
+        "rendezvous-timeout",
+        None,
+        None,
+        "Socket Timeout",
+        _AGENT_WAITS.format(line=711, function="run"),
+    ),
+    (
+        "a launcher waits for the other nodes at the end",
+        "store-timeout",
+        None,
+        None,
+        "Socket Timeout",
+        _AGENT_WAITS.format(line=956, function="_exit_barrier"),
+    ),
+]
+
 #: Failures that an exception only passes on: what is quoted is the failure itself.
 SAMPLES += [
     (

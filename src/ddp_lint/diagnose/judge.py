@@ -38,6 +38,7 @@ _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_d
 _SHARING = re.compile(r"multiprocessing[/\\](?:synchronize|reductions?|heap|shared_memory)\.py")
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
+_TORCHRUN_STOPS = re.compile(r"multiprocessing[/.]api(?:\.py)?:?\d*\]?:?\s?Sending process \d+ closing signal SIGTERM")
 #: What a watchdog says after a timeout and after any other error.
 _AFTER_AN_ERROR = frozenset({"nccl-follow-up", "nccl-taken-down", "nccl-watchdog-ended"})
 #: What a skipped step leaves of the loss scale.
@@ -196,7 +197,8 @@ class _Cases:
             return None
         if len(ranks) == 1:
             # What only rank 0 printed may have been printed by all: often only its output is kept.
-            return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
+            alone = ranks == {0} == self.ranks and not self._rank_by_exit() and not self._others_were_stopped()
+            return None if alone else next(iter(ranks))
         if len(ranks) > 1:
             return None
         first = {end.rank for end in self.reading.ends if end.first} if kind == "host-oom" else set()
@@ -217,6 +219,10 @@ class _Cases:
         """Another rank lost its peer, or was stopped while it worked, and did not fail in the same way."""
         lost = {e.rank for e in self.events if e.role in ("secondary", "hang") and e.shaped} - ranks - {None}
         return bool(lost)
+
+    def _others_were_stopped(self) -> bool:
+        """torchrun shows what all its ranks write, and had to stop one that had not failed."""
+        return any(end.stopped and _TORCHRUN_STOPS.search(end.quote.text) for end in self.reading.ends)
 
     def _rank_by_exit(self) -> int | None:
         """The one rank that failed by itself, by the launcher's list."""

@@ -115,6 +115,8 @@ _RANKS_TALK = re.compile(r"[/\\](torch|multiprocess(?:ing)?|horovod|deepspeed|ra
 _LOADS = re.compile(r"torch[/\\]serialization\.py$")
 _COPIES = re.compile(r"[/\\]python\d[\d.]*[/\\]copy\.py$")
 _JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
+#: torchrun's own part before any rank is started: what waits there is a launcher, for those of other nodes.
+_AGENT = re.compile(r"torch[/\\]distributed[/\\](?:launcher[/\\]api|elastic[/\\](?:agent|rendezvous)[/\\].*)\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
     r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
@@ -758,6 +760,8 @@ def _explained(event: Event) -> Signature | None:
         return signature("helper-closed")
     if event.type == "BrokenPipeError" and any(_STARTS.search(frame.path) for frame in event.frames):
         return None  # it was starting a process of its own, no rank
+    if first is not None and first.kind == "store-timeout" and _meets(event.frames):
+        return signature("rendezvous-timeout")
     if first is not None and first.id == "not-picklable" and any(_COPIES.search(f.path) for f in event.frames):
         return signature("fsdp-deepcopy")
     if first is not None and first.id == "gather-size" and any(_LOADS.search(f.path) for f in event.frames):
@@ -767,6 +771,12 @@ def _explained(event: Event) -> Signature | None:
         # What a launcher writes next to it is no part of the message.
         return found if found is not None and (found.role != "launcher" or not event.type) else first
     return first
+
+
+def _meets(frames: Sequence[Frame]) -> bool:
+    """A launcher waited for those of other nodes, and not at the end."""
+    starts = any(_AGENT.search(frame.path) for frame in frames)
+    return starts and all(frame.function != "_exit_barrier" for frame in frames)
 
 
 def _is_name(name: str) -> bool:
