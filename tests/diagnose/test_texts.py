@@ -81,3 +81,15 @@ def test_a_rank_that_the_log_does_not_show_is_not_called_that_rank():
 def test_subkind(name, kind, subkind, verdict, log):
     found = diagnosed(log.split("\n"))
     assert (found["kind"], found["subkind"], found["verdict"]) == (kind, subkind, verdict)
+
+
+def test_a_false_alarm_is_called_so():
+    log = next(log for name, *_, log in SUBKINDS if name.startswith("a timeout of milliseconds"))
+    found = diagnosed(log.split("\n"))
+    assert "shorter than a second" in found["cause"] and found["next"].startswith("run again with a longer timeout")
+
+
+def test_several_ranks_that_did_not_come():
+    log = next(log for name, *_, log in SUBKINDS if name.startswith("several ranks"))
+    found = diagnosed(log.split("\n"))
+    assert found["ranks"] == "ranks 2, 3 did not come" and found["cause"].startswith("These ranks never came")

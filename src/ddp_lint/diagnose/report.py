@@ -70,7 +70,8 @@ def _headline(found: Diagnosis, style: Style) -> str:
         parts.append(one_line(f"{found.place.path}:{found.place.line}{function}"))
     name = found.kind + (f", {found.subkind}" if found.subkind else "")
     what = kind_in_words(found.kind) if found.kind != "unknown" else "the log does not show why the job ended"
-    what = "a warning, and no failure" if found.subkind == "benign" else what
+    if found.benign:
+        what = kind_in_words("no-failure") if found.subkind == "benign" else f"a false alarm: {what}"
     return f"{'  '.join(parts)}  {what} [{visible(name)}]"
 
 
