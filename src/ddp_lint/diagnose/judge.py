@@ -114,7 +114,11 @@ class _Cases:
         told = [e for e in self.events if _reports(first, e)]
         if not told:
             return None
-        alike = [first, *(e for e in own if e not in told and any(_reports(e, of) for of in told))]
+        ids = {e.known.id for e in told if e.known is not None}
+        alike = [
+            first,
+            *(e for e in own if e is not first and e.known is not None and not ids.isdisjoint(e.known.reports)),
+        ]
         rank = self._rank_of(told[0].kind, told[0], [*told, *alike])
         place = next((e for e in alike if e.site.user), first)
         return Diagnosis.of(
