@@ -230,7 +230,7 @@ Root Cause (first observed failure):
         "nccl-remote-error",
         None,
         None,
-        "network error",
+        "closed by remote peer",
         """torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error, NCCL version 2.20.5
 ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
 Last error:
@@ -286,7 +286,7 @@ RuntimeError: NCCL error in: ../torch/lib/c10d/ProcessGroupNCCL.cpp:911, unhandl
         "dataloader-shm",
         None,
         "train.py:61",
-        "Bus error",
+        "insufficient shared memory",
         """ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
 Traceback (most recent call last):
   File "/home/u/train.py", line 61, in main
@@ -1933,7 +1933,7 @@ ray.e
     (
         "the log ends in the message that a `raise` of several lines has",
         "cuda-fork",
-        1,
+        None,
         "train.py:24",
         "forked subprocess",
         """-- Process 1 terminated with the following error:
@@ -2147,6 +2147,232 @@ ExitCode 1
     ),
 ]
 
+_TIMEOUT = "[rank{rank}]:[E301 10:00:00.{rank} ProcessGroupNCCL.cpp:563] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=40, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600050 milliseconds before timing out.\n"
+_FOLLOWS = "[rank{rank}]:[E301 10:00:01.{rank} ProcessGroupNCCL.cpp:577] [Rank {rank}] Some NCCL operations have failed or timed out.\n"
+_DOWN = "[rank{rank}]:[E301 10:00:02.{rank} ProcessGroupNCCL.cpp:583] [Rank {rank}] To avoid data inconsistency, we are taking the entire process down.\n"
+_THREE = "".join(_TIMEOUT.format(rank=rank) for rank in (1, 2, 3)) + "".join(
+    _FOLLOWS.format(rank=rank) for rank in (1, 2, 3)
+)
+_PIPELINE = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/u/pipe.py", line 30, in main
+[rank{rank}]:     schedule.step()
+[rank{rank}]:   File "/opt/lib/python3.11/site-packages/torch/distributed/pipelining/schedules.py", line 708, in step
+[rank{rank}]:     work.wait()
+[rank{rank}]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/{error}
+"""
+
+#: Which rank is to blame, and where the log does not tell.
+SAMPLES += [
+    (
+        "the log ends while the ranks that waited still say good-bye",
+        "nccl-timeout",
+        None,
+        None,
+        "SeqNum=40",
+        _THREE + _DOWN.format(rank=2),
+    ),
+    (
+        "all ranks that waited say good-bye",
+        "nccl-timeout",
+        0,
+        None,
+        "SeqNum=40",
+        _THREE + "".join(_DOWN.format(rank=rank) for rank in (1, 2, 3)),
+    ),
+    (
+        "a stage of a pipeline waits for another one",
+        "gloo-timeout",
+        None,
+        "pipe.py:30",
+        "Timed out waiting",
+        "world_size=4\n"
+        + _PIPELINE.format(rank=0, error="pair.cc:525] Read error [127.0.1.1]:4321: Connection reset by peer")
+        + _PIPELINE.format(
+            rank=2, error="unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete"
+        ),
+    ),
+    (
+        "rank 0 has left a monitored barrier",
+        "monitored-barrier",
+        0,
+        None,
+        "successfully reached monitoredBarrier",
+        """RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.
+ Original exception:
+[../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:5512
+""",
+    ),
+    (
+        "two calls of which the numbers differ, too",
+        "collective-mismatch",
+        None,
+        None,
+        "Detected mismatch",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[8], TensorDtypes=Float), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=9OpType=BARRIER).\n",
+    ),
+]
+
+_TABLE = "(TrainController pid=70) - (ip={ip}, pid={pid}) world_rank={rank}, local_rank=0, node_rank=0\n"
+_RAY_FAILS = (
+    "(RayTrainWorker pid=72) Traceback (most recent call last):\n"
+    '(RayTrainWorker pid=72)   File "/home/u/train.py", line 8, in loop\n'
+    "(RayTrainWorker pid=72)     batch = table[key]\n"
+    "(RayTrainWorker pid=72) KeyError: 'x'\n"
+)
+_ZERO_FAILS = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 8, in loop
+[rank0]:     batch = table[key]
+[rank0]: KeyError: 'x'
+"""
+_AGENT_WAITS = """Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 254, in launch_agent
+    result = agent.run()
+  File "/opt/lib/python3.11/site-packages/torch/distributed/elastic/agent/server/api.py", line {line}, in {function}
+    store.get(key)
+torch.distributed.DistStoreError: Socket Timeout
+"""
+
+#: What launchers tell of ranks.
+SAMPLES += [
+    (
+        "Ray Train's table of ranks",
+        "python-exception",
+        3,
+        "train.py:8",
+        "KeyError",
+        _TABLE.format(ip="10.0.0.2", pid=72, rank=3) + _TABLE.format(ip="10.0.0.2", pid=71, rank=2) + _RAY_FAILS,
+    ),
+    (
+        "Ray Train's table, where two hosts have processes of one number",
+        "python-exception",
+        None,
+        "train.py:8",
+        "KeyError",
+        _TABLE.format(ip="10.0.0.2", pid=72, rank=3) + _TABLE.format(ip="10.0.0.3", pid=72, rank=2) + _RAY_FAILS,
+    ),
+    (
+        "torchrun stops a rank that had not failed",
+        "python-exception",
+        0,
+        "train.py:8",
+        "KeyError",
+        _ZERO_FAILS
+        + "W0301 10:00:00.983000 40 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 42 closing signal SIGTERM\n",
+    ),
+    ("only rank 0 is in the log", "python-exception", None, "train.py:8", "KeyError", _ZERO_FAILS),
+    (
+        "a launcher waits for the other nodes",
+        "rendezvous-timeout",
+        None,
+        None,
+        "Socket Timeout",
+        _AGENT_WAITS.format(line=711, function="run"),
+    ),
+    (
+        "a launcher waits for the other nodes at the end",
+        "store-timeout",
+        None,
+        None,
+        "Socket Timeout",
+        _AGENT_WAITS.format(line=956, function="_exit_barrier"),
+    ),
+]
+
+#: Failures that an exception only passes on: what is quoted is the failure itself.
+SAMPLES += [
+    (
+        "a kernel's assertion without its quotation marks, and the exception that reports it",
+        "device-assert",
+        None,
+        "train.py:9",
+        "label out of range",
+        '/pytorch/aten/src/ATen/native/cuda/Loss.cu:240: nll_loss: block: [2,0,0], thread: [7,0,0] Assertion t >= 0 && t < n && "label out of range" failed.\n'
+        + TRACE.format(line=9, code="loss.backward()")
+        + "RuntimeError: CUDA error: device-side assert triggered\n",
+    ),
+    (
+        "a worker's bus error below the exception of its process",
+        "dataloader-shm",
+        None,
+        "train.py:12",
+        "Unexpected bus error",
+        TRACE.format(line=12, code="for batch in loader:")
+        + '  File "/opt/conda/lib/python3.9/site-packages/torch/utils/data/dataloader.py", line 1203, in _try_get_data\n    raise RuntimeError() from e\n'
+        "RuntimeError: DataLoader worker (pid(s) 51, 52) exited unexpectedly\n"
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n",
+    ),
+    (
+        "a worker that exits unexpectedly, and nothing else",
+        "dataloader-exited",
+        None,
+        "train.py:12",
+        "exited unexpectedly",
+        TRACE.format(line=12, code="for batch in loader:")
+        + "RuntimeError: DataLoader worker (pid(s) 51) exited unexpectedly\n",
+    ),
+    (
+        "a socket that could not be bound, and the store that then had none",
+        "port-in-use",
+        None,
+        None,
+        "errno: 98",
+        "[W socket.cpp:426] [c10d] The server socket has failed to bind to 0.0.0.0:12355 (errno: 98 - Address already in use).\n"
+        "[E socket.cpp:462] [c10d] The server socket has failed to listen on any local network address.\n",
+    ),
+    (
+        "NCCL's warning before the exception that it ends in",
+        "nccl-system-error",
+        None,
+        None,
+        "No route to host",
+        "gpu3:88:120 [1] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.1.2.3<40001> failed : No route to host\n"
+        "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1191, unhandled system error, NCCL version 2.10.3\n",
+    ),
+    (
+        "the watchdog's words after an error of NCCL that is no timeout",
+        "nccl-remote-error",
+        None,
+        None,
+        "Connection reset by peer",
+        """[rank2]:[E301 10:00:00.1 ProcessGroupNCCL.cpp:681] [Rank 2] Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.
+[rank2]:[E301 10:00:00.2 ProcessGroupNCCL.cpp:695] [Rank 2] To avoid data inconsistency, we are taking the entire process down.
+[rank2]:[E301 10:00:00.3 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with exception: NCCL error: remote process exited or there was a network error, NCCL version 2.21.5
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+Last error:
+socketPollConnect: Call to recv from 10.1.2.4<41000> failed : Connection reset by peer
+""",
+    ),
+    (
+        "the log ends in the `raise` of a missing variable",
+        "env-missing",
+        None,
+        "train.py:6",
+        "WORLD_SIZE",
+        TRACE.format(line=6, code='dist.init_process_group("gloo")')
+        + '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/rendezvous.py", line 254, in _get_env_or_raise\n    raise _env_error("WORLD_SIZE")\n',
+    ),
+    (
+        "Rust's allocator gives up",
+        "host-oom",
+        None,
+        None,
+        "memory allocation of",
+        "memory allocation of 1048576 bytes failed\n"
+        "[2024-03-01 10:00:01,000] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 301\n"
+        "[2024-03-01 10:00:02,000] [ERROR] [launch.py:322:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] exits with return code = -6\n",
+    ),
+    (
+        "a dead actor of Ray",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "worker process has died",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "\tclass_name: Trainer\n\tpid: 77\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.\n",
+    ),
+]
+
 #: Exceptions, and words of the cause and of the remedy that they get.
 WORDS = [
     ("TypeError: cannot pickle 'module' object", "pickled", "top of a module"),
@@ -2205,4 +2431,116 @@ MARKS = [
     ("[rank{rank}][ERROR] {text}", True),
     ("[stderr][rank_{rank}] {text}", True),
     ('{{"severity": "ERROR", "rank": {rank}, "message": {quoted}}}', True),
+]
+
+_NOT_DESTROYED = "ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources. For more info, please see https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())"
+_NEEDLESS = "[W reducer.cpp:1303] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass. (function operator())\n"
+_SKIPPED = "[2024-03-01 10:00:0{n},000] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {old}, reducing to {new}\n"
+_FAILED = "E0301 10:00:09.000000 17 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 21) of binary: /usr/bin/python3\n"
+
+#: What the words of a log alone tell of a kind: name, kind, sub-kind, verdict, log.
+SUBKINDS = [
+    (
+        "torch reminds of destroy_process_group",
+        "no-failure",
+        "benign",
+        "OK",
+        f"[rank0]:[W301 10:00:00.1 {_NOT_DESTROYED}\n[rank1]:[W301 10:00:00.2 {_NOT_DESTROYED}\n",
+    ),
+    (
+        "torch 2.4 reminds of it",
+        "no-failure",
+        "benign",
+        "OK",
+        "[rank0]:[W301 10:00:00.1 ProcessGroupNCCL.cpp:1168] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL. On normal program exit, the application should call destroy_process_group\n",
+    ),
+    (
+        "torch reminds of it, and a rank failed",
+        "child-failed-no-traceback",
+        None,
+        "UNKNOWN",
+        f"[rank1]:[W301 10:00:00.2 {_NOT_DESTROYED}\n" + _FAILED,
+    ),
+    ("a search for unused parameters that finds none", "ddp-unused-params", "benign", "OK", _NEEDLESS * 2),
+    (
+        "a search that finds none says nothing about a failure",
+        "child-failed-no-traceback",
+        None,
+        "UNKNOWN",
+        _NEEDLESS + _FAILED,
+    ),
+    (
+        "a gradient whose layout is not that of its bucket",
+        "no-failure",
+        "benign",
+        "OK",
+        "/opt/conda/lib/python3.11/site-packages/torch/autograd/graph.py:825: UserWarning: Grad strides do not match bucket view strides. This is not an error, but may impair performance.\n",
+    ),
+    (
+        "the loss scale looks for its value",
+        "loss-scale",
+        "benign",
+        "OK",
+        _SKIPPED.format(n=1, old="65536.0", new="32768.0") + _SKIPPED.format(n=2, old="32768.0", new="16384.0"),
+    ),
+    ("the loss scale is at its end", "loss-scale", None, "ROOT", _SKIPPED.format(n=1, old="2.0", new="1.0")),
+    (
+        "skipped steps before a failure",
+        "loss-scale",
+        None,
+        "ROOT",
+        _SKIPPED.format(n=1, old="256.0", new="128.0") + _FAILED,
+    ),
+    (
+        "the loss scale is used up",
+        "loss-scale",
+        "fatal",
+        "ROOT",
+        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.\n",
+    ),
+    (
+        "InfiniBand has tried often enough",
+        "nccl-ib",
+        "network",
+        "LAUNCH",
+        "gpu1:7:99 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<5001> with error 12, opcode 0, len 0, vendor err 129 (Recv)\n",
+    ),
+    (
+        "InfiniBand may not use the memory",
+        "nccl-ib",
+        None,
+        "LAUNCH",
+        "gpu1:7:99 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<5001> with status=4 opcode=0 len=0 vendor err 81 (Send)\n",
+    ),
+    (
+        "libfabric cannot deliver",
+        "nccl-remote-error",
+        "network",
+        "UNKNOWN",
+        "[rank3]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3763, remote process exited or there was a network error, NCCL version 2.26.2\n"
+        "[rank3]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        "[rank3]: Last error:\n"
+        "[rank3]: NET/OFI Request 0x7f00 completed with error. RC: 5. Error: 3 (I/O error). Completed length: 0\n",
+    ),
+    (
+        "a timeout of milliseconds",
+        "nccl-timeout",
+        "false-positive",
+        "OK",
+        _TIMEOUT.format(rank=1).replace("=600000", "=30").replace("600050", "45"),
+    ),
+    (
+        "the check of all calls has counted otherwise",
+        "collective-mismatch",
+        "false-positive",
+        "OK",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=4OpType=BARRIER), but Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=3OpType=BARRIER).Collectives differ in the following aspects: \tSequence number: 4vs 3\n",
+    ),
+    (
+        "several ranks did not come",
+        "monitored-barrier",
+        "missing-rank",
+        "HANG",
+        "RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 60000 ms\n",
+    ),
 ]

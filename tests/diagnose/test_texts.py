@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.diagnose import diagnosed
-from tests.diagnose.samples import MARKS, SAMPLES, TRACE, TWO, WORDS
+from tests.diagnose.samples import MARKS, SAMPLES, SUBKINDS, TRACE, TWO, WORDS
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,21 @@ def test_a_rank_that_the_log_does_not_show_is_not_called_that_rank():
     assert (found["subkind"], found["culprit_rank"]) == ("missing-rank", None)
     assert found["cause"].startswith("A rank of the group")
     assert found["ranks"].endswith("rank 3 waits in ALLREDUCE (work 1580)")
+
+
+@pytest.mark.parametrize(("name", "kind", "subkind", "verdict", "log"), SUBKINDS, ids=[entry[0] for entry in SUBKINDS])
+def test_subkind(name, kind, subkind, verdict, log):
+    found = diagnosed(log.split("\n"))
+    assert (found["kind"], found["subkind"], found["verdict"]) == (kind, subkind, verdict)
+
+
+def test_a_false_alarm_is_called_so():
+    log = next(log for name, *_, log in SUBKINDS if name.startswith("a timeout of milliseconds"))
+    found = diagnosed(log.split("\n"))
+    assert "shorter than a second" in found["cause"] and found["next"].startswith("run again with a longer timeout")
+
+
+def test_several_ranks_that_did_not_come():
+    log = next(log for name, *_, log in SUBKINDS if name.startswith("several ranks"))
+    found = diagnosed(log.split("\n"))
+    assert found["ranks"] == "ranks 2, 3 did not come" and found["cause"].startswith("These ranks never came")

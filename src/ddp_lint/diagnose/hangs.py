@@ -14,6 +14,8 @@ from ddp_lint.verify.wording import of_ranks
 
 _IN_COLLECTIVE = re.compile(r"torch/distributed/|_engine_run_backward|nccl|gloo", re.IGNORECASE)
 _PROGRESS = re.compile(r"\d+%\||\d+/\d+ \[|(?:it|examples|batch|s)/s|\.\.\.\s*$")
+_LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
+_PAIR = re.compile(r"[/\\]pipelining[/\\]|:(?:i?send|i?recv|batch_isend_irecv|(?:send|recv)_object_list)$")
 _BACKWARD = ("backward", "_engine_run_backward", "run_backward")
 
 
@@ -25,7 +27,10 @@ def hung(events: Sequence[Event], reading: Reading, absent: set[int]) -> Diagnos
         return _barrier(barrier, events, absent)
     told = [e for e in events if e.known is not None and e.known.id == "monitored-victim"]
     if told and not any(e.shaped for e in waited):
-        return Diagnosis.of(told[0], sure="low")  # what timed out is the exception that it quotes
+        # What timed out, or was closed, is the exception that it quotes: the second only where rank 0 has left.
+        left = any(e.known is not None and e.known.id == "peer-closed" for e in events) or _LEFT.search(told[0].text)
+        rank = told[0].named[0] if told[0].named and left else None
+        return Diagnosis.of(told[0], root=(told[0].quote,), rank=rank, sure="low")
     store = [e for e in waited if e.kind == "store-timeout"]
     if store and not any(e.kind in ("nccl-timeout", "gloo-timeout") and e.order < store[0].order for e in waited):
         return _store(store[0], reading)
@@ -105,6 +110,8 @@ def _barrier(barrier: Sequence[Event], events: Sequence[Event], absent: set[int]
         answer.subkind = "rank-conditional"
     elif rank is not None:
         answer.subkind = "slow-rank"
+    elif len(named) > 1:
+        answer.subkind, answer.who = "missing-rank", f"{of_ranks(sorted(named))} did not come"
     answer.sure = "high" if rank is not None else "medium"
     return answer
 
@@ -128,6 +135,8 @@ def _store(event: Event, reading: Reading) -> Diagnosis:
     output = reading.output_before.get(None) or reading.output_before.get(0)
     if answer.rank == 0 and output is not None and _PROGRESS.search(output.text):
         answer.root, answer.subkind = (output,), "slow-rank"  # it was still at work
+        if output.text.rstrip().endswith("..."):  # it had begun something, and nothing shows that it went on
+            answer.root = (output, event.quote)
     return answer
 
 
@@ -186,9 +195,12 @@ def _who_was_late(
 ) -> tuple[int | None, Frame | None, str]:
     """Rank, its line and the sub-kind."""
     waiting = {e.rank for e in waited if e.rank is not None}
+    if _between_two(waited):
+        return None, usual_place(waited), ""
     size = reading.size or 0
     silent = set(range(size)) - waiting - set(late)
-    if len(silent) == 1 and waiting:
+    whole = reading.world is not None or bool(reading.ends)  # else the highest rank may not be in the log
+    if len(silent) == 1 and waiting and whole:
         rank = next(iter(silent))
         return rank, None, "missing-rank" if rank in absent or rank in reading.last_output else "slow-rank"
     apart = _apart([*waited, *late.values()])
@@ -213,6 +225,11 @@ def _who_was_late(
     if len(same) == len(late) == 1:
         return same[0], common, "slow-rank"
     return None, common, ""
+
+
+def _between_two(events: Iterable[Event]) -> bool:
+    """They wait in a send or recv (as a pipeline has them), which concerns no rank but the other end."""
+    return any(_PAIR.search(f"{frame.path}:{frame.function}") for event in events for frame in event.frames)
 
 
 def _apart(events: Sequence[Event]) -> Event | None:
@@ -269,6 +286,8 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     quote = first.quote if first else waited[0].quote
     event = next((e for e in waited if e.quote == quote), waited[0] if waited else None)
     rank, subkind, blamed = (None, "", []) if _mixed(reading.works) else _behind(works, reading, absent)
+    if event is not None and event.known is not None and event.known.subkind:  # the timeout is none
+        rank, subkind, blamed = None, event.known.subkind, []
     if named is not None and len(named.named) == 1:
         rank = named.named[0]
     root: list[Quote] = [w.quote for w in blamed] or [quote]
@@ -381,11 +400,12 @@ def _all_but_one_speak(timed: int, reading: Reading) -> bool:
 
 def _goes_on(timed: int, reading: Reading) -> bool:
     """The log does not end among the timeouts: the launcher speaks, or each rank says that it goes down."""
-    said = Counter[str]()  # older releases say both in one line
+    said = Counter[str]()
     for event in reading.events:
         if event.known is not None and event.known.id in ("nccl-follow-up", "nccl-taken-down"):
             said[event.known.id] += event.count
-    return bool(reading.ends) or max(said.values(), default=0) >= timed
+    down = said["nccl-taken-down"] or said["nccl-follow-up"]  # older releases say both in one line
+    return bool(reading.ends) or down >= timed
 
 
 def _least(at: Sequence[Work]) -> int | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from ddp_lint.diagnose import hangs
 from ddp_lint.diagnose.mismatch import diverged
 from ddp_lint.diagnose.records import Diagnosis, End, Event, Quote, Reading, first_line, site_of, usual_place
-from ddp_lint.knowledge.signatures import meets_all_ranks, signature
+from ddp_lint.knowledge.signatures import explain, meets_all_ranks, signature
 from ddp_lint.verify.trace import Frame
 from ddp_lint.verify.wording import of_ranks
 
@@ -23,6 +23,7 @@ from ddp_lint.verify.wording import of_ranks
 _WEAK = frozenset(
     {
         "nccl-system",
+        "nccl-connect",
         "ckpt-size",
         "load-missing",
         "dynamo",
@@ -37,6 +38,11 @@ _LOADING = re.compile(r"torch[/\\]serialization\.py|load_checkpoint|load_state_d
 _SHARING = re.compile(r"multiprocessing[/\\](?:synchronize|reductions?|heap|shared_memory)\.py")
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type|but found \w+16|expected dtype")
 _KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: ([^\n]*)")
+_TORCHRUN_STOPS = re.compile(r"multiprocessing[/.]api(?:\.py)?:?\d*\]?:?\s?Sending process \d+ closing signal SIGTERM")
+#: What a watchdog says after a timeout and after any other error.
+_AFTER_AN_ERROR = frozenset({"nccl-follow-up", "nccl-taken-down", "nccl-watchdog-ended"})
+#: What a skipped step leaves of the loss scale.
+_SCALE = re.compile(r"(?:reducing|loss scale) to:? (\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b")
 #: SIGHUP, SIGINT and SIGTERM: somebody asked the process to end.
 _REQUESTS = frozenset({-1, -2, -15})
 _SECONDARY_SHOWN = 12
@@ -88,7 +94,9 @@ class _Cases:
         if not own:
             return None
         if _autotuning_went_on(own, self.events):
-            return self._warning(next(e for e in self.events if e.known and e.known.subkind == "benign"))
+            return self._warning(next(e for e in self.events if e.kind == "triton-resources" and _harmless(e)))
+        if told := self._told(own):
+            return told
         shaped = [e for e in own if e.shaped]
         root = min(shaped or own, key=lambda e: e.order)
         end = self._ended_in(root)
@@ -99,6 +107,30 @@ class _Cases:
         elif shaped and not root.shaped:
             root = shaped[0]
         return self._of_own(root, own, end)
+
+    def _told(self, own: Sequence[Event]) -> Diagnosis | None:
+        """What the first failure only passes on is the root, although a mere line says it, or a later one."""
+        first = min(own, key=lambda e: (not e.shaped, e.order))
+        told = [e for e in self.events if _reports(first, e)]
+        if not told:
+            return None
+        ids = {e.known.id for e in told if e.known is not None}
+        alike = [
+            first,
+            *(e for e in own if e is not first and e.known is not None and not ids.isdisjoint(e.known.reports)),
+        ]
+        rank = self._rank_of(told[0].kind, told[0], [*told, *alike])
+        place = next((e for e in alike if e.site.user), first)
+        return Diagnosis.of(
+            told[0],
+            subkind=told[0].known.subkind if told[0].known else "",
+            rank=rank,
+            place=place.place or self._cut_off(rank),
+            root=tuple(_once([e.quote for e in told]))[:3],
+            sure="high" if first.shaped else "medium",
+            event=place,
+            who=self._who([*told, *alike], rank),
+        )
 
     def _ended_in(self, root: Event) -> Event | None:
         """The exception in which the process of a line without a traceback then ended."""
@@ -159,11 +191,7 @@ class _Cases:
         ranks = {e.rank for e in alike if e.rank is not None}
         if kind == "shape-mismatch-gather":
             return _odd_shape(root.text)
-        if (
-            meets_all_ranks(kind)
-            and len(ranks) == 1
-            and (self._others_are_victims(ranks) or (0 not in ranks and ranks == self.ranks))
-        ):
+        if meets_all_ranks(kind) and len(ranks) == 1 and self._others_are_victims(ranks):
             return next(iter(ranks))
         if meets_all_ranks(kind):
             return None
@@ -173,7 +201,8 @@ class _Cases:
             return None
         if len(ranks) == 1:
             # What only rank 0 printed may have been printed by all: often only its output is kept.
-            return None if ranks == {0} == self.ranks and not self._rank_by_exit() else next(iter(ranks))
+            alone = ranks == {0} == self.ranks and not self._rank_by_exit() and not self._others_were_stopped()
+            return None if alone else next(iter(ranks))
         if len(ranks) > 1:
             return None
         first = {end.rank for end in self.reading.ends if end.first} if kind == "host-oom" else set()
@@ -194,6 +223,10 @@ class _Cases:
         """Another rank lost its peer, or was stopped while it worked, and did not fail in the same way."""
         lost = {e.rank for e in self.events if e.role in ("secondary", "hang") and e.shaped} - ranks - {None}
         return bool(lost)
+
+    def _others_were_stopped(self) -> bool:
+        """torchrun shows what all its ranks write, and had to stop one that had not failed."""
+        return any(end.stopped and _TORCHRUN_STOPS.search(end.quote.text) for end in self.reading.ends)
 
     def _rank_by_exit(self) -> int | None:
         """The one rank that failed by itself, by the launcher's list."""
@@ -265,6 +298,9 @@ class _Cases:
         events = [e for e in self.events if e.role == "secondary" and e.kind == "nccl-timeout"]
         if not events:
             return None
+        others = [e for e in self.events if e.role == "secondary" and e.kind == "nccl-remote-error"]
+        if others and all(e.known is not None and e.known.id in _AFTER_AN_ERROR for e in events):
+            return None  # the watchdog says the same after an error of NCCL
         heartbeat = next((e for e in events if e.known and e.known.id == "nccl-heartbeat"), events[0])
         root = tuple(heartbeat.quotes[:2])
         return Diagnosis.of(heartbeat, rank=None, place=self._cut_off(None), root=root, sure="low")
@@ -354,19 +390,31 @@ class _Cases:
             own = [e for e in own if e.known is None or e.known.id != "rendezvous-closed"]
         if not own:
             return None
-        return self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)
+        return self._told(own) or self._of_own(min(own, key=lambda e: (not e.shaped, e.order)), own)
 
     def warned(self) -> Diagnosis | None:
         warnings = [e for e in self.events if e.role == "warning" or e.soft]
+        if self._shows_a_failure():  # what is harmless by itself does not explain it
+            warnings = [e for e in warnings if not _harmless(e)]
         if not warnings or any(e.role in ("secondary",) and e.shaped for e in self.events):
             return None
         order = {"nan-loss": 0, "loss-scale": 0, "recompile-limit": 1, "triton-resources": 1, "nccl-timeout": 2}
-        return self._warning(min(warnings, key=lambda e: (order.get(e.kind, 3), e.order)))
+        return self._warning(min(warnings, key=lambda e: (_harmless(e), order.get(e.kind, 3), e.order)))
 
     def _warning(self, event: Event) -> Diagnosis:
         assert event.known is not None
         place = next((f for e in (event, *self.events) if e.kind == event.kind for f in e.frames[:1]), None)
-        return Diagnosis.of(event, subkind=event.known.subkind, place=place, sure="low")
+        subkind = event.known.subkind
+        if event.known.id == "loss-scale-skip" and not self._shows_a_failure() and _scales(self.events):
+            subkind = "benign"
+        return Diagnosis.of(event, subkind=subkind, place=place, sure="low")
+
+    def _shows_a_failure(self) -> bool:
+        """Anything at all tells that the job ended otherwise than it should, or that it hangs."""
+        reading = self.reading
+        ended = any(end.stopped or end.code not in (0, None) for end in reading.ends)
+        told = any(event.role not in ("warning", "note") and not event.soft for event in self.events)
+        return ended or told or bool(reading.cut_off or reading.stacks or reading.works or reading.mentioned)
 
     def victims(self) -> Diagnosis | None:
         """Nobody but victims: the end that went away is not in this log."""
@@ -382,10 +430,15 @@ class _Cases:
         host = event.kind == "store-peer-closed" and (
             remote or any(e.known and e.known.id.startswith("store") for e in victims)
         )
+        told = next((e.last_error for e in victims if e.kind == event.kind and e.last_error), None)
+        known = explain(told.text) if told is not None else None
+        known = known if known is not None and known.kind == event.kind else event.known
+        root = (told,) if told is not None else tuple(event.quotes[:3])
+        subkind = known.subkind if known is not None else ""
         silent = self._silent({e.rank for e in victims})
         place = usual_place(victims) or (None if event.shaped else self._cut_off(None))
         rank = silent if silent is not None else 0 if host and 0 not in {e.rank for e in victims} else None
-        return Diagnosis.of(event, rank=rank, place=place, sure="low")
+        return Diagnosis.of(event, rank=rank, place=place, sure="low", root=root, known=known, subkind=subkind)
 
     def _silent(self, speaking: set[int | None]) -> int | None:
         """The one rank that says nothing while all others complain."""
@@ -407,7 +460,7 @@ class _Cases:
         failed = {e.rank for e in ends if e.rank is not None}
         asked = bool(ends) and all(e.code in _REQUESTS for e in ends)
         quotes = [e.quote for e in ends if "To enable" in e.quote.text] or [e.quote for e in ends]
-        quotes = quotes or [e.quote for e in launcher[:1]] or [e.quote for e in stopped]
+        quotes = quotes or [_telling(e) for e in launcher[:1]] or [e.quote for e in stopped]
         if asked:
             return Diagnosis("job-cancelled", root=tuple(_once(quotes))[:3], known=signature("cancelled"), sure="low")
         return Diagnosis(
@@ -527,8 +580,31 @@ def _weak(event: Event) -> bool:
     return event.known is not None and (event.known.id in _WEAK or event.role != "own")
 
 
+def _telling(event: Event) -> Quote:
+    """The line of its message that has the known words."""
+    known = event.known
+    return next((q for q in event.quotes if known is not None and known.searches.search(q.text)), event.quote)
+
+
+def _reports(event: Event, of: Event) -> bool:
+    """The one only passes on what the other says, for all that the ranks tell."""
+    if event.known is None or of.known is None or of.known.id not in event.known.reports:
+        return False
+    return of.rank is None or event.rank is None or of.rank == event.rank
+
+
+def _harmless(event: Event) -> bool:
+    return event.known is not None and event.known.subkind == "benign"
+
+
+def _scales(events: Iterable[Event]) -> bool:
+    """The loss scale has some way to go: a scaler begins far too high on purpose, and looks for its value by skips."""
+    reached = [m for e in events if e.known and e.known.id == "loss-scale-skip" for m in _SCALE.finditer(e.text)]
+    return bool(reached) and float(reached[-1][1]) > 1
+
+
 def _autotuning_went_on(own: Sequence[Event], events: Sequence[Event]) -> bool:
-    benign = any(e.known and e.known.subkind == "benign" for e in events)
+    benign = any(e.kind == "triton-resources" and _harmless(e) for e in events)
     return benign and all(e.kind == "triton-resources" and not e.frames for e in own)
 
 

@@ -25,6 +25,8 @@ _MPI = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>: ?")  # Horovod's own lau
 _RAY = re.compile(
     r"\(([\w.<>-]+)(?:\([^)]*\))? (?:pid|rank)=(\d+)(?:, ip=[\d.a-f:]+)?(?:, [^)]*)?\)(?: \[repeated[^\]]*\])? ?"
 )
+#: Ray Train says once which process is which rank.
+_RAY_TABLE = re.compile(r"\bpid=(\d+)\)? world_rank=(\d+), local_rank=\d+")
 _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
 _CRI = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?")
 _STREAM = re.compile(r"(?:stdout|stderr): ")
@@ -78,6 +80,8 @@ class Prefixes:
     marks: tuple[re.Pattern[str], ...] = ()
     #: By their shape; None for one that no other line has.
     learned: dict[str, re.Pattern[str] | None] = dataclasses.field(default_factory=dict)
+    #: Ranks by the process ids of Ray's lines; None for an id that processes of two hosts have.
+    processes: dict[str, int | None] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, sample: Iterable[str]) -> Prefixes:
@@ -105,6 +109,9 @@ class Prefixes:
         pattern = re.compile(shape)
         like = sum(pattern.match(_without_known(line, self)[0]) is not None for line in self.sample)
         self.learned[shape] = pattern if like >= max(_FEWEST, _PART * len(self.sample)) else None
+
+    def learn_process(self, process: str, rank: int) -> None:
+        self.processes[process] = rank if self.processes.get(process, rank) == rank else None
 
     def without_learned(self, text: str) -> re.Match[str] | None:
         found = (pattern.match(text) for pattern in self.learned.values() if pattern is not None)
@@ -217,6 +224,8 @@ def _logged(line: str) -> tuple[str, int | None] | None:
 def _piece(text: str, prefixes: Prefixes, rank: int | None, stream: str) -> Piece:
     whole = text
     text, rank, stream = _without_known(text, prefixes, rank, stream)
+    if "world_rank=" in text and (named := _RAY_TABLE.search(text)):
+        prefixes.learn_process(named[1], int(named[2]))
     if "Traceback (m" in text or '  File "' in text[1:]:
         prefixes.learn(text)
     if prefixes.learned and (match := prefixes.without_learned(text)) is not None:
@@ -250,6 +259,7 @@ def _without_prefix(text: str, prefixes: Prefixes, rank: int | None, stream: str
             return text[match.end() :], rank, f"{stream}|{match[1]}"
     elif first == "(":
         if match := _RAY.match(text):
+            rank = prefixes.processes.get(match[2], rank)
             return text[match.end() :], rank, f"{stream}|{match[2]}"
     elif first.isdigit() or first == " ":
         if match := _CRI.match(text):

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddp_lint.diagnose.patterns import prints_in
 from ddp_lint.diagnose.records import Diagnosis, Event, Print, Reading, site_of
+from ddp_lint.knowledge.signatures import signature
 from ddp_lint.verify.trace import Frame
 
 _OF_GRADIENTS = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"})
@@ -25,6 +26,9 @@ def diverged(events: Sequence[Event], reading: Reading) -> Diagnosis:
         event = next((e for e in alike if e.rank == rank and e.frames), event)
     elif len(event.named) == 1:
         rank = event.named[0]
+    if _counted_otherwise(prints):
+        known = signature("collective-count")
+        return Diagnosis.of(event, known=known, subkind=known.subkind, rank=None, who=calls_text(prints.values()))
     if event.kind == "fr-missing-rank":
         subkind = "rank-conditional"
         if rank is None and reading.size and len(event.named) == reading.size - 1:
@@ -47,6 +51,13 @@ def diverged(events: Sequence[Event], reading: Reading) -> Diagnosis:
     return Diagnosis.of(event, sure="high", **fields)
 
 
+def _counted_otherwise(prints: dict[int, Print]) -> bool:
+    """The two sides are one call, with one size, and only the numbers that the check gives it differ."""
+    calls = {(p.op, p.shape, p.dtype) for p in prints.values()}
+    numbers = {p.seq for p in prints.values()}
+    return len(prints) > 1 and len(calls) == 1 and len(numbers) > 1 and None not in numbers
+
+
 def _library(events: Sequence[Event]) -> Frame | None:
     """No line of the user's own: the library's that made the call, where it is no general one."""
     return next((site.library for e in events if (site := site_of(e.frames)).library), None)
@@ -65,6 +76,8 @@ def _of_prints(prints: dict[int, Print], events: Sequence[Event]) -> tuple[int |
         backward = any("backward" in f.function or "run_backward" in f.function for e in events for f in e.frames)
         large = any(_elements(p.shape) > 4096 for p in prints.values())
         return None, "data-dependent-forward" if backward or (large and "ALLREDUCE" in ops) else "shape"
+    if len(prints) == 2 and len({p.seq for p in prints.values()} - {None}) == 2:
+        return None, "rank-conditional"  # the two have parted before these calls
     rarest = min(ops.values())
     few = [p for p in prints.values() if ops[p.op] == rarest]
     if len(prints) > 2 and len(few) == 1:

@@ -100,11 +100,12 @@ def _int(text: str | None) -> int | None:
 
 _PRINT = re.compile(
     r"Rank (?P<rank>\d+) is running (?:inconsistent )?collective: "
-    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), ?)?"
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+)(?:, ?)?)?"
     r"OpType=(?P<op>\w+)(?:, ?TensorShape=\[(?P<shape>[^\]]*)\])?(?:, ?TensorDtypes=(?P<dtype>\w+))?"
 )
 _NAMED = (
     re.compile(r"\b[Rr]anks? (?P<ranks>\d+(?:, ?\d+)*) failed to pass monitoredBarrier"),
+    re.compile(r"check rank (?P<ranks>\d+) logs for faulty rank"),
     re.compile(r"while rank (?P<ranks>\d+) has inconsistent"),
     re.compile(r"\[(?P<ranks>\d+)\]: params\[\d+\] in this process"),
     re.compile(r"`?device_id`? on rank (?P<ranks>\d+)"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from ddp_lint.diagnose.lines import Piece
 from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, watchdog_rank, work_in, world_in
@@ -20,7 +22,7 @@ _FRAME = re.compile(
 )
 _AT = re.compile(r"^\s*(?P<function>\S+) at (?P<path>(?:/|\w:\\|<|\w)\S*?):(?P<line>\d+)\s*$")
 _RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?)(?:: ?(?P<message>.*)|\s*)$")
-_RAISING = re.compile(r"(?:.*\s)?raise (?P<what>(?:\w+\.)*(?P<type>[A-Z]\w+)\(.*)")
+_RAISING = re.compile(r"(?:.*\s)?raise (?P<what>(?:\w+\.)*(?P<type>[A-Z]\w+|_\w+_error)\(.*)")
 #: Code that is nothing but the text of a message.
 _SAID = re.compile(r"""^(?:\[rank\d+\]:)?\s*[rfbu]{0,2}["'](?P<message>[A-Z].{20,})""")
 _RAISED_ALONE = re.compile(
@@ -113,6 +115,8 @@ _RANKS_TALK = re.compile(r"[/\\](torch|multiprocess(?:ing)?|horovod|deepspeed|ra
 _LOADS = re.compile(r"torch[/\\]serialization\.py$")
 _COPIES = re.compile(r"[/\\]python\d[\d.]*[/\\]copy\.py$")
 _JOINS = re.compile(r"torch[/\\]multiprocessing[/\\]spawn\.py$")
+#: torchrun's own part before any rank is started: what waits there is a launcher, for those of other nodes.
+_AGENT = re.compile(r"torch[/\\]distributed[/\\](?:launcher[/\\]api|elastic[/\\](?:agent|rendezvous)[/\\].*)\.py$")
 _WORD = re.compile(r"[A-Za-z]{3}")
 _FR_REPORT = re.compile(
     r"Not all ranks joining collective|Collective sequence number: \S+ has errors|"
@@ -294,8 +298,9 @@ class _Stream:
         event, self._explained = self._explained, None
         if event is None:
             if _LAST_ERROR.match(text) and self._last is not None and self._last.known is not None:
-                self._explained = self._last if self._last.known.id in _UNSPECIFIC else None
+                self._explained = self._last if self._last.known.id in (*_UNSPECIFIC, "nccl-remote") else None
             return self._explained is not None
+        event.last_error = quote if text.strip() else None
         known = explain(text)
         if known is None:
             return False
@@ -450,7 +455,10 @@ class _Stream:
 
     def _raising(self) -> re.Match[str] | None:
         """The `raise` that is the code of the last frame."""
-        return _RAISING.match(self._code[-1].text) if len(self._code) == 2 else None
+        found = _RAISING.match(self._code[-1].text) if len(self._code) == 2 else None
+        if found is not None and found["type"][0] == "_" and explain(found["what"]) is None:
+            return None  # a function that makes the exception, whose words are not known
+        return found
 
     def _saying(self) -> str:
         """The known message that is the code of the last frame: the last line of a `raise` that has several."""
@@ -625,6 +633,7 @@ class _Stream:
             return
         event.text = event.text.strip("\n")
         event.known = _explained(event)
+        event.last_error = _after_last_error(event.quotes)
         work = work_in(event.text, event.rank, event.quote, event.order)
         if work is not None:
             self._reader.reading.works.append(work)
@@ -732,16 +741,27 @@ class _Stream:
         return self._reader.keep(event)
 
 
+def _after_last_error(quotes: Sequence[Quote]) -> Quote | None:
+    """The line below NCCL's `Last error:`."""
+    pairs = itertools.pairwise(quotes)
+    return next((quote for before, quote in pairs if before.text.rstrip().endswith("Last error:")), None)
+
+
 def _explained(event: Event) -> Signature | None:
     """What is known of an exception, by its last words and then by all of them."""
     first = explain(event.text.partition("\n")[0][:2000])
     joins = event.frames and _JOINS.search(event.frames[0].path)  # torch 1.7 and older raise a plain Exception
     if _LAUNCHER_TYPES.search(event.type) or (joins and event.type == "Exception"):
-        return first if first is not None and first.id == "compiler-failed" else explain("ChildFailedError")
+        if first is not None and first.id == "compiler-failed":
+            return first
+        told = explain(event.text[:6000])
+        return told if told is not None and told.role == "launcher" else explain("ChildFailedError")
     if event.type in _CLOSED and event.frames and not any(_RANKS_TALK.search(frame.path) for frame in event.frames):
         return signature("helper-closed")
     if event.type == "BrokenPipeError" and any(_STARTS.search(frame.path) for frame in event.frames):
         return None  # it was starting a process of its own, no rank
+    if first is not None and first.kind == "store-timeout" and _meets(event.frames):
+        return signature("rendezvous-timeout")
     if first is not None and first.id == "not-picklable" and any(_COPIES.search(f.path) for f in event.frames):
         return signature("fsdp-deepcopy")
     if first is not None and first.id == "gather-size" and any(_LOADS.search(f.path) for f in event.frames):
@@ -751,6 +771,12 @@ def _explained(event: Event) -> Signature | None:
         # What a launcher writes next to it is no part of the message.
         return found if found is not None and (found.role != "launcher" or not event.type) else first
     return first
+
+
+def _meets(frames: Sequence[Frame]) -> bool:
+    """A launcher waited for those of other nodes, and not at the end."""
+    starts = any(_AGENT.search(frame.path) for frame in frames)
+    return starts and all(frame.function != "_exit_barrier" for frame in frames)
 
 
 def _is_name(name: str) -> bool:

@@ -83,6 +83,8 @@ class Event:
     stream: str = ""
     #: What was raised while this one was handled, or by it.
     leads_to: Event | None = None
+    #: The line that NCCL gives below its result: what went wrong last.
+    last_error: Quote | None = None
 
     @property
     def kind(self) -> str:

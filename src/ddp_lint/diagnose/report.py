@@ -70,6 +70,8 @@ def _headline(found: Diagnosis, style: Style) -> str:
         parts.append(one_line(f"{found.place.path}:{found.place.line}{function}"))
     name = found.kind + (f", {found.subkind}" if found.subkind else "")
     what = kind_in_words(found.kind) if found.kind != "unknown" else "the log does not show why the job ended"
+    if found.benign:
+        what = kind_in_words("no-failure") if found.subkind == "benign" else f"a false alarm: {what}"
     return f"{'  '.join(parts)}  {what} [{visible(name)}]"
 
 
@@ -115,6 +117,14 @@ def _joined(answer: Answer, style: Style) -> Iterator[str]:
     yield _line("check", f"{where}{finding.span.path}:{finding.span.line} {finding.code} {finding.message}", style)
 
 
+def _of_subkind(found: Diagnosis) -> tuple[str, str] | None:
+    """Cause and fix that the sub-kind adds, where the error text does not tell it by itself."""
+    if found.known is not None and found.known.subkind == found.subkind:
+        return None
+    named = len(found.event.named) if found.event is not None else 0
+    return of_subkind(found.subkind, blamed=1 if found.rank is not None else named if named > 1 else 0)
+
+
 def _cause(found: Diagnosis) -> tuple[str, str]:
     if found.kind == "early-exit-zero":
         return (
@@ -123,7 +133,7 @@ def _cause(found: Diagnosis) -> tuple[str, str]:
         )
     if found.kind == "unknown":
         return "unknown", ""
-    if special := of_subkind(found.subkind, rank_known=found.rank is not None):
+    if special := _of_subkind(found):
         return special[0], found.sure
     if found.known is not None:
         return found.known.cause, found.sure
@@ -143,7 +153,7 @@ def _fix(found: Diagnosis) -> str:
             "Let all ranks leave together (all_reduce the decision to stop), and do not exit with status 0 in an "
             "except or finally."
         )
-    if special := of_subkind(found.subkind, rank_known=found.rank is not None):
+    if special := _of_subkind(found):
         return special[1]
     if found.known is not None:
         return found.known.fix
@@ -164,6 +174,8 @@ def _fix(found: Diagnosis) -> str:
 def next_step(answer: Answer) -> str:
     """What to do now: a command, or what to collect in the next run."""
     found = answer.diagnosis
+    if found.subkind == "false-positive" and found.known is not None:
+        return found.known.next
     if found.verdict == "OK":
         return "nothing to fix; if the job died, its cause is not in this log: " + _COLLECT
     if found.verdict == "UNKNOWN":

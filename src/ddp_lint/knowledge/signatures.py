@@ -31,6 +31,8 @@ class Signature:
     subkind: str = ""
     #: What to run or look at next, '' where its kind says so.
     next: str = ""
+    #: Entries whose text this one only passes on.
+    reports: tuple[str, ...] = ()
 
     @property
     def code(self) -> str:
@@ -44,7 +46,11 @@ class Signature:
 
 @functools.cache
 def signatures() -> tuple[Signature, ...]:
-    return tuple(Signature(**{**row, "codes": tuple(row["codes"])}) for row in table("signatures")["signature"])
+    tuples = ("codes", "reports")
+    return tuple(
+        Signature(**{**row, **{name: tuple(row.get(name, ())) for name in tuples}})
+        for row in table("signatures")["signature"]
+    )
 
 
 @functools.cache
@@ -93,14 +99,15 @@ def verdict(kind: str) -> str:
     return str(table("signatures")["kinds"][kind]["verdict"])
 
 
-def of_subkind(subkind: str, *, rank_known: bool) -> tuple[str, str] | None:
+def of_subkind(subkind: str, *, blamed: int) -> tuple[str, str] | None:
     """Cause and fix of a sub-kind of hangs and mismatches, which say more than the error text.
 
-    Where the log does not show which rank it was, the words are those of `unnamed`, if the sub-kind has any.
+    `blamed` is the number of ranks that the log names for it: where it is not one, the words are those of `unnamed` and
+    `several`, if the sub-kind has any.
     """
     entry = table("signatures")["subkinds"].get(subkind)
-    if entry and not rank_known:
-        entry = entry.get("unnamed", entry)
+    if entry and blamed != 1:
+        entry = entry.get("several" if blamed else "unnamed", entry)
     return (str(entry["cause"]), str(entry["fix"])) if entry else None
 
 
