@@ -67,16 +67,28 @@ def _is_divided(project: Project, files: Iterator[ModuleFacts]) -> bool:
     """Whether anything in the files of the programs gives the ranks other samples, or they may have to read the same;
     or nothing shares a model."""
     held = list(files)
-    parallel = table("data")["model_parallelism"]
-    for facts in held:
-        code = _DEVICES.sub("", facts.file.code)
-        if not _OF_OTHERS.isdisjoint(facts.imports.packages) or _DIVIDES.search(code) or _MODEL_PARALLEL.search(code):
-            return True
-        if "transformers" in facts.imports.packages and _TRAINER.search(code):
-            return True
-        if any(re.search(rf"\b{word}\b", code) for word in parallel):
-            return True
+    if any(is_of_others(facts) or divides_by_rank(facts) or is_for_one_group(facts) for facts in held):
+        return True
     return not any(project.texts.shows(facts, "wraps") for facts in held)
+
+
+def is_of_others(facts: ModuleFacts) -> bool:
+    """Whether a file has a package that divides what a loader hands out, or trains by a loop of its own."""
+    trains = "transformers" in facts.imports.packages and _TRAINER.search(facts.file.code) is not None
+    return trains or not _OF_OTHERS.isdisjoint(facts.imports.packages)
+
+
+def divides_by_rank(facts: ModuleFacts) -> bool:
+    """Whether a file says anything that gives each rank other samples."""
+    return _DIVIDES.search(_DEVICES.sub("", facts.file.code)) is not None
+
+
+def is_for_one_group(facts: ModuleFacts) -> bool:
+    """Whether a file has model parallelism, whose ranks have to read the same samples."""
+    words = "|".join(table("data")["model_parallelism"])
+    return (
+        _MODEL_PARALLEL.search(facts.file.code) is not None or re.search(rf"\b({words})\b", facts.file.code) is not None
+    )
 
 
 def _stream(project: Project, value: ast.expr, place: Place, depth: int) -> ast.Call | None:
