@@ -13,7 +13,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.bound import bound_in
 from ddp_lint.project.facts import ModuleFacts, paired
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import FunctionNode, below, defaults, holds_line, is_none, parameters, statements
+from ddp_lint.source.syntax import FunctionNode, below, defaults, holds_line, is_none, parameters, statements, walk
 
 #: Names and calls that are followed from a value to the rank.
 _DEPTH = 8
@@ -52,6 +52,30 @@ class Place:
 def is_by_rank(project: Project, value: ast.expr, place: Place, depth: int = _DEPTH) -> bool:
     """Whether the number of the rank takes part in a value; a test of it does not."""
     return depth > 0 and any(_says_rank(project, part, place, depth) for part in _parts(place, value))
+
+
+def takes_rank(project: Project, value: ast.expr, place: Place, depth: int = _DEPTH // 2) -> bool:
+    """Whether the number of the rank takes part anywhere in an expression, also in an entry, a slice or a test of it,
+    and in what its names are given: ``files[rank::world]``."""
+    for part in walk(value):
+        if isinstance(part, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) and is_by_rank(project, part, place):
+            return True
+        for held, at in _sources(project, part, place) if depth > 0 else ():
+            if takes_rank(project, held, at, depth - 1):
+                return True
+    return False
+
+
+def _sources(project: Project, part: ast.AST, place: Place) -> list[tuple[ast.expr, Place]]:
+    """What a name or attribute is given, here or by the callers."""
+    if isinstance(part, ast.Attribute):
+        return list(_of_attribute(project, part, place))
+    if not isinstance(part, ast.Name):
+        return []
+    assigned = assigned_above(place, part.id, part.lineno)
+    if assigned or place.around is None or part.id not in {each.arg for each in parameters(place.around)}:
+        return [(value, place) for value in assigned]
+    return [(value, at) for value, at in _given(project, part.id, place) if value is not None]
 
 
 def called_function(project: Project, call: ast.Call, place: Place) -> tuple[ModuleFacts, FunctionNode] | None:

@@ -8,15 +8,16 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.by_rank import Place, is_by_rank
-from ddp_lint.launch.callers import constructions
+from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import files_of_programs, is_evaluation
+from ddp_lint.rules.data.loading import LOADERS, files_of_programs, is_evaluation
+from ddp_lint.rules.data.streams import repeating_loader, undivided_stream
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import calls_in, last_name
 from ddp_lint.source.tree import subtree
-from ddp_lint.view.wraps import argument
+from ddp_lint.view.wraps import argument, assigned_name
 
 # A class that says any of this divides its stream, draws at random, or passes on another dataset's stream.
 _SHARE = re.compile(r"rank|world|worker|shard|split_by|num_replicas|seed|random|shuffle|self\.(dataset|ds|source)\b")
@@ -39,13 +40,17 @@ class IterableDatasetIgnoresRank(Rule):
 
     Finds a `torch.utils.data.IterableDataset` in code that several ranks run whose `__iter__` and the rest of the
     class never read the rank, the world size or the worker (`--preview`: a stream may be meant to be one); or that
-    finds its files itself and divides them between the workers alone.
+    finds its files itself and divides them between the workers alone; or that goes through the part of its rank
+    (`files[rank::world_size]`) in each of the workers that its loader has. Also a loader of a stream of Hugging Face
+    (`load_dataset(..., streaming=True)`), also inside a dataset of the project, in a program that wraps a model and
+    divides the stream nowhere.
 
     ## Why it breaks
 
     A DataLoader cannot put a sampler around an iterable. Rank 0 and rank 1, and each of their workers, read the same
     stream: the gradients are averaged over copies of the same samples, and an epoch reads each sample (world size x
-    workers) times. There is no error.
+    workers) times. There is no error. Where only the workers are left out, each of them yields all of its rank's part:
+    an epoch is as many times as long.
 
     ## Example
 
@@ -96,6 +101,10 @@ class IterableDatasetIgnoresRank(Rule):
     state on each rank; it takes `--preview` to see those whose maker gives them something by the rank, whose program
     divides the batches or uses a framework that does, or wraps no model.
 
+    Of parts by the rank, classes with a `while` in their iteration, loaders with one worker or an unknown number of
+    them, or with a `worker_init_fn`. Of streams of Hugging Face, those that are shuffled without a seed or get anything
+    by the rank, data to evaluate on, and programs with model parallelism or a framework that divides batches.
+
     ## How to confirm
 
     `ddp-lint verify train.py`: both ranks read the same samples.
@@ -109,7 +118,9 @@ class IterableDatasetIgnoresRank(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset
     """
 
-    triggers = Triggers("IterableDataset")
+    triggers = Triggers(
+        "IterableDataset", "DataLoader", "StatefulDataLoader", file=("IterableDataset", "load_dataset", "datasets")
+    )
     oracles = ("samples",)
     of_several = True
     confidence = Confidence.MEDIUM
@@ -133,6 +144,9 @@ class IterableDatasetIgnoresRank(Rule):
                 confidence=Confidence.MEDIUM if self._reads_alike(node) else Confidence.LOW,
             )
             return
+        if iterate is not None and (repeated := repeating_loader(self.module, node)) is not None:
+            self._report_repeated(node, iterate, repeated)
+            return
         if iterate is None or self._knows_its_share(node) or several_ranks(self.module) is None:
             return
         self.report(
@@ -141,6 +155,34 @@ class IterableDatasetIgnoresRank(Rule):
             "the same samples",
             help="take every n-th item by rank and worker (get_worker_info), or split the sources between them",
             confidence=Confidence.LOW,
+        )
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if self.module.qualified(node.func) not in LOADERS or self.module.file.is_test:
+            return
+        if is_evaluation(assigned_name(self.module, node)) or any(
+            is_evaluation(self.module.code(a)) for a in node.args
+        ):
+            return
+        stream = undivided_stream(self.module, node)
+        if stream is not None and several_ranks(self.module, node) is not None:
+            self.report(
+                node,
+                "this stream is the same on every rank: all train on copies of the same samples",
+                notes=["a DataLoader puts no sampler around a stream, and nothing in the program divides it"],
+                help="stream = datasets.distributed.split_dataset_by_node(stream, rank=rank, world_size=world_size)",
+                confidence=Confidence.MEDIUM,
+            )
+
+    def _report_repeated(self, node: cst.ClassDef, iterate: cst.FunctionDef, loader: CallSite) -> None:
+        if several_ranks(self.module) is None:
+            return
+        self.report(
+            iterate.name,
+            f"`{node.name.value}` divides its stream between the ranks, but not the workers: each yields all of a part",
+            labels=[(loader.span, "several workers of one rank")],
+            help="take the part of rank * num_workers + worker of world_size * num_workers parts",
+            confidence=Confidence.MEDIUM,
         )
 
     def _divides_between_workers_alone(self, node: cst.ClassDef) -> bool:

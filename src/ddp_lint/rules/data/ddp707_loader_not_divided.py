@@ -24,6 +24,9 @@ from ddp_lint.rules.data.loading import (
     is_made_by_rank,
     is_sampler,
 )
+from ddp_lint.rules.data.own_orders import is_shared_undivided, own_order
+from ddp_lint.rules.data.streams import is_for_one_group
+from ddp_lint.rules.data.trainers import trainers_of
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions, exclusive
@@ -41,6 +44,8 @@ _WEIGHTED = frozenset({"torch.utils.data.WeightedRandomSampler", "torch.utils.da
 _OF_OTHERS = frozenset(
     {"accelerate", "transformers", "lightning", "pytorch_lightning", "ignite", "catalyst", "composer"}
 )
+#: What makes the engine of another framework of a model, and divides no data that it is not given.
+_ENGINES = frozenset({"deepspeed.initialize"})
 _WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 
 
@@ -50,11 +55,13 @@ class LoaderNotDivided(Rule):
     ## What it does
 
     Finds `DataLoader(..., shuffle=True)` without a sampler, or with `RandomSampler(dataset)`, in a function that also
-    wraps a model with DDP or FSDP, in a class or by a function that it calls where `backward()` is called, too; and
-    nothing in the file divides the data.
+    wraps a model with DDP or FSDP, or makes an engine of DeepSpeed, in a class or by a function that it calls where
+    `backward()` is called, too; and nothing in the file divides the data.
     Also a `WeightedRandomSampler` without a generator in a program that wraps a model, where the last seed of torch
     above it is one for all ranks, and no seed of the program has the rank in it.
-    Also a loader without a sampler, if a `DistributedSampler` over the same dataset exists that no loader uses.
+    Also a loader without a sampler, if a `DistributedSampler` over the same dataset exists that no loader uses; one
+    that shuffles and goes to a trainer of Lightning for several devices with `use_distributed_sampler=False`; and one
+    with a sampler or batch sampler of the project that knows no rank and draws from a generator which it seeds itself.
 
     ## Why it breaks
 
@@ -115,7 +122,8 @@ class LoaderNotDivided(Rule):
 
     ## When it is silent
 
-    Evaluation loaders, loaders with another sampler or a batch sampler, files in which anything divides the data (a
+    Evaluation loaders, loaders with another sampler or batch sampler (of the project: one that says anything of ranks,
+    draws from a generator of the process, or gets anything by the rank), files in which anything divides the data (a
     sampler, a shard, a rank in the dataset), data from a function or class of the project that mentions the rank,
     loaders passed to a framework that replaces the sampler. A weighted sampler where torch may be seeded by the rank,
     or not at all, where another sampler takes its place, and where there is one process.
@@ -134,7 +142,7 @@ class LoaderNotDivided(Rule):
     """
 
     triggers = Triggers(
-        "DataLoader", "StatefulDataLoader", *_WRAPS, "backward", file=("DataLoader", "StatefulDataLoader")
+        "DataLoader", "StatefulDataLoader", *_WRAPS, "initialize", "backward", file=("DataLoader", "StatefulDataLoader")
     )
     of_several = True
     oracles = ("samples",)
@@ -156,16 +164,54 @@ class LoaderNotDivided(Rule):
         sampler = argument(node, 3, "sampler")
         if sampler is not None and (weighted := self._weighted(sampler)) is not None:
             self._report_weighted(node, weighted)
+        if is_evaluation(assigned_name(self.module, node)) or is_evaluation(self.module.code(node.args[0].value)):
+            return
         if (sampler is not None and not self._is_random(sampler)) or argument(node, 4, "batch_sampler") is not None:
+            self._check_own(node)
             return
-        if framework_loads(self.module) or is_evaluation(assigned_name(self.module, node)):
-            return
-        if is_evaluation(self.module.code(node.args[0].value)):
+        if framework_loads(self.module):
+            self._check_handed_over(node)
             return
         if (left_out := self._sampler_left_out(node)) is not None:
             self._report_left_out(node, left_out)
         elif self._shuffles(node) and not self._is_divided(node):
             self._report_whole(node)
+
+    def _check_own(self, node: cst.Call) -> None:
+        """A sampler of the project whose order is the same on all ranks."""
+        function = self.module.function_of(node)
+        if self.module.file.is_test or (function is not None and is_evaluation(function.name.value)):
+            return
+        found = own_order(self.module, node)
+        if found is not None and several_ranks(self.module, node) is not None:
+            self.report(
+                node,
+                f"`{found[1]}` knows no rank: it gives all ranks the same samples in the same order",
+                notes=["rank 0 and rank 1 train on identical batches, and the second GPU adds nothing"],
+                labels=[(found[0], "seeded alike on all ranks")],
+                help="let the sampler hand out every world_size-th batch, from the rank on",
+            )
+
+    def _check_handed_over(self, node: cst.Call) -> None:
+        """A loader of Lightning, whose trainer is told to put no sampler for the ranks around it."""
+        function, project = self.module.function_of(node), self.module.project
+        if project is None or self.module.file.is_test or not self._shuffles(node):
+            return
+        if (function is not None and is_evaluation(function.name.value)) or self._is_divided(node):
+            return
+        trainer = next((each for each in trainers_of(self.module) if each.is_undivided), None)
+        if trainer is None or not is_shared_undivided(self.module):
+            return
+        if any(_divides(facts.file.code) for facts in files_of_programs(self.module)):
+            return
+        if several_ranks(self.module, node) is not None:
+            self.report(
+                node,
+                "no sampler divides this data: every rank reads all of it",
+                notes=["rank 0 and rank 1 each read all of it, and an epoch takes world size times as long"],
+                labels=[(trainer.span, "told to divide no data")],
+                help="pass sampler=DistributedSampler(dataset), or leave use_distributed_sampler on",
+            )
 
     def _is_random(self, sampler: cst.BaseExpression) -> bool:
         """Whether a sampler is surely ``RandomSampler(dataset)``, which goes through all of the data on each rank."""
@@ -266,7 +312,7 @@ class LoaderNotDivided(Rule):
 
     def _report_whole(self, node: cst.Call) -> None:
         wrap = self._wrap_beside(node)
-        place = wrap.place if wrap is not None else self._wrapped_by_caller(node)
+        place = wrap.place if wrap is not None else self._engine_beside(node) or self._wrapped_by_caller(node)
         if place is None:
             return
         self.report(
@@ -287,6 +333,20 @@ class LoaderNotDivided(Rule):
                 return wrap
         return None
 
+    def _engine_beside(self, node: cst.Call) -> cst.Call | None:
+        """The engine of DeepSpeed that a loader feeds, which is given no data to make a loader of itself."""
+        here, facts = self.module.function_of(node), self.module.facts
+        if facts is None or is_for_one_group(facts):
+            return None
+        for call in self.module.calls_to(_ENGINES):
+            there = self.module.function_of(call)
+            if argument(call, 4, "training_data") is not None or exclusive(self.module, call, node):
+                continue
+            together = here is not None and there is not None and self._belong_together(node, here, there)
+            if there is here or together:
+                return call
+        return None
+
     def _wrapped_by_caller(self, node: cst.Call) -> Span | None:
         """Where another file wraps the model, in a function with a backward that calls the one around for training data
         whatever it is given, and divides nothing by ranks either."""
@@ -300,7 +360,8 @@ class LoaderNotDivided(Rule):
             if framework_loads(site.facts) or not _is_run_always(around, site.node) or self._is_ordered(node, site):
                 continue
             for call in calls_below(around):
-                if project.meanings.of(site.facts, call.func) in wrappers():
+                name = project.meanings.of(site.facts, call.func)
+                if name in wrappers() or (name in _ENGINES and not is_for_one_group(site.facts)):
                     return site.facts.file.span_of(call)
         return None
 

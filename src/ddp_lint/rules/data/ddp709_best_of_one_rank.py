@@ -15,8 +15,8 @@ from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADERS, SAMPLER, is_sampler
-from ddp_lint.rules.data.logged_alone import HOOKS, MODULE, logged_alone, watched
+from ddp_lint.rules.data.loading import LOADERS, SAMPLER, is_part_of_rank, is_sampler
+from ddp_lint.rules.data.logged_alone import HOOKS, MODULE, is_watched_by_ranks, logged_alone, watched
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
@@ -50,10 +50,11 @@ class BestOfOneRank(Rule):
     ## What it does
 
     Finds a metric that a rank computes over a loader with a `DistributedSampler` (made there or
-    by a function of the project), and that is compared with the best
-    one so far to decide whether the model is saved, if the metrics of the ranks are never combined. Also
+    by a function of the project), or over a `Subset` whose indices the rank takes by its number, and that is compared
+    with the best one so far to decide whether the model is saved, if the metrics of the ranks are never combined. Also
     `self.log("val_loss", loss)` without `sync_dist=True` in the validation of a `LightningModule`, where a callback or
-    a scheduler of the project watches `val_loss`.
+    a scheduler of the project watches `val_loss`. Where it is not in the programs of that module, or their trainer does
+    not say that it runs on several devices, that takes `--preview`.
 
     ## Why it breaks
 
@@ -132,8 +133,8 @@ class BestOfOneRank(Rule):
 
     Loaders that are not known to be divided; a function in which, or in whose evaluation, anything reduces, gathers or
     broadcasts, or counts with the number of ranks; metrics of torchmetrics, which synchronise themselves; comparisons
-    that save nothing, or with a value that is never set to the metric; evaluations in another package. In Lightning
-    (reported with `--preview`): metrics that nothing in the project watches by a name in its code or settings, values
+    that save nothing, or with a value that is never set to the metric; evaluations in another package. In Lightning:
+    metrics that nothing in the project watches by a name in its code or settings, values
     that come from `compute()` or a reduction, and what a helper logs.
 
     ## How to confirm
@@ -183,7 +184,8 @@ class BestOfOneRank(Rule):
                     f"`{metric}` is that of this rank's part of the data, but decides which checkpoint is the best",
                     notes=["rank 0 and rank 1 each log their own value, and their callbacks watch that"],
                     help="self.log(.., sync_dist=True), or log an object of torchmetrics",
-                    confidence=Confidence.LOW,  # on how many devices the trainer runs is often said on the command line
+                    # on how many devices the trainer runs is often said on the command line
+                    confidence=Confidence.MEDIUM if is_watched_by_ranks(self.module, metric) else Confidence.LOW,
                 )
                 return
 
@@ -230,6 +232,8 @@ class BestOfOneRank(Rule):
                 sampler = argument(made, 3, "sampler")
                 values = [sampler, *self.module.assignments(sampler)] if sampler is not None else []
                 if any(isinstance(v, cst.Call) and is_sampler(self.module, v) for v in values):
+                    return made
+                if sampler is None and made.args and is_part_of_rank(self.module, made.args[0].value):
                     return made
         project = self.module.project
         for binding in self.module.bindings(loader, at) if project is not None else ():
@@ -334,6 +338,8 @@ class _Evaluation:
         name = self.project.meanings.of(self.facts, call.func)
         if name.startswith("torch.distributed."):
             return not name.endswith(_ASKING) and not name.rpartition(".")[2][:1].isupper()
+        if name.startswith("torch."):  # ``convert_sync_batchnorm``, ``torch.cuda.synchronize``
+            return False
         word = last_part(call.func)
         if words_of(word) & _JOINING or name.startswith("torchmetrics.") or word == "compute":
             return True

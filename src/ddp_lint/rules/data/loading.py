@@ -14,6 +14,7 @@ from ddp_lint.files import lies_in
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.by_rank import Place, assigned_above, is_by_rank
 from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.launch.search import imported_through, importers, programs
 from ddp_lint.launch.unused import is_unused_at
@@ -23,7 +24,7 @@ from ddp_lint.project.requirements import requires_older
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import FunctionNode, calls_below, main_guards, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, main_guards, parameters, walk
 from ddp_lint.source.tree import subtree
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument, assigned_name
@@ -319,6 +320,47 @@ def is_made_by_rank(module: Module, data: cst.BaseExpression) -> bool:
         if len(values) < _VALUES:
             values += (v for n in parts if isinstance(n, cst.Name) for v in module.assignments(n) if v not in values)
     return False
+
+
+def is_part_of_rank(module: Module, data: cst.BaseExpression) -> bool:
+    """Whether data is the part that a rank takes by its number: ``Subset(data, range(rank, n, world))``,
+    ``data.shard(world, rank)``."""
+    project, facts = module.project, module.facts
+    for value in [data, *module.assignments(data)] if project is not None and facts is not None else ():
+        call = as_ast(module, value) if isinstance(value, cst.Call) else None
+        if not isinstance(call, ast.Call) or project is None or facts is None:
+            continue
+        place = Place(facts, function_at(facts.tree, call.lineno))
+        if facts.qualified(call.func) == "torch.utils.data.Subset":
+            indices = argument_at(call, 1, "indices")
+            if indices is not None and _is_cut_by_rank(project, indices, place):
+                return True
+        elif isinstance(call.func, ast.Attribute) and call.func.attr == "shard":
+            index = argument_at(call, 1, "index")
+            if index is not None and is_by_rank(project, index, place):
+                return True
+    return False
+
+
+def _is_cut_by_rank(project: Project, indices: ast.expr, place: Place) -> bool:
+    """Whether indices begin at the number of the rank: ``range(rank, n, world)``, ``order[rank::world]``."""
+    held = assigned_above(place, indices.id, indices.lineno) if isinstance(indices, ast.Name) else [indices]
+    begins = [
+        value.args[0] if isinstance(value, ast.Call) else _begin(value)
+        for value in map(_unlisted, held)
+        if not isinstance(value, ast.Call) or (last_part(value.func) == "range" and len(value.args) > 1)
+    ]
+    return any(begin is not None and is_by_rank(project, begin, place) for begin in begins)
+
+
+def _unlisted(value: ast.expr) -> ast.expr:
+    """``list(range(..))`` is the range."""
+    wraps = isinstance(value, ast.Call) and last_part(value.func) in ("list", "tuple") and len(value.args) == 1
+    return value.args[0] if isinstance(value, ast.Call) and wraps else value
+
+
+def _begin(value: ast.expr) -> ast.expr | None:
+    return value.slice.lower if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice) else None
 
 
 def _mentions_rank(module: Module, name: str) -> bool:

@@ -10,6 +10,8 @@ import libcst as cst
 
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.project import Project
+from ddp_lint.rules.data.loading import files_of_programs
+from ddp_lint.rules.data.trainers import trainers_of
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, descendants, subtree
@@ -38,6 +40,15 @@ def watched(project: Project) -> frozenset[str]:
         return frozenset(name for text in texts for name in _MONITOR.findall(text))
 
     return project.remember(("watched metrics",), found)
+
+
+def is_watched_by_ranks(module: Module, metric: str) -> bool:
+    """Whether the programs of a file watch a metric themselves, and their trainer runs on several devices, among which
+    it divides the data."""
+    files = [facts for facts in files_of_programs(module) if not facts.source.is_test]
+    if not any(metric in _MONITOR.findall(facts.file.code) for facts in files):
+        return False
+    return any(trainer.is_shared and not trainer.is_undivided for trainer in trainers_of(module))
 
 
 def _is_program(project: Project, path: pathlib.Path) -> bool:
