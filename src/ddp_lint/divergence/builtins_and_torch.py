@@ -34,6 +34,7 @@ from ddp_lint.divergence.lengths import (
     streams,
 )
 from ddp_lint.divergence.records import record
+from ddp_lint.divergence.progress import PROGRESS_BARS, progress
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
@@ -527,7 +528,7 @@ LIBRARY: dict[str, _Handler] = {
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same,
     # Only layers that have statistics are replaced.
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    **dict.fromkeys(PROGRESS_BARS, progress),
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
