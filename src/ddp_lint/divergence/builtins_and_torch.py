@@ -33,8 +33,8 @@ from ddp_lint.divergence.lengths import (
     own_share,
     streams,
 )
-from ddp_lint.divergence.records import record
 from ddp_lint.divergence.progress import PROGRESS_BARS, progress
+from ddp_lint.divergence.records import record
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
     GRADIENTS,
@@ -437,7 +437,7 @@ def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
     sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
     stream = streams(frame, dataset) and not hands_out_all(frame, dataset, made)
-    own = not drops_last(node) and (share or sampled or stream)
+    own = (not drops_last(node) and (share or sampled)) or stream
     whole = is_whole(frame, node, arguments) and not own and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance(_LOADER, whole=whole, streams=own))
 
