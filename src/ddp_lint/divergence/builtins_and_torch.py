@@ -31,6 +31,7 @@ from ddp_lint.divergence.lengths import (
     of_batches,
     own_length,
     own_share,
+    reads_files_of_its_own,
     streams,
 )
 from ddp_lint.divergence.progress import PROGRESS_BARS, progress
@@ -437,7 +438,8 @@ def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
     sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
     stream = streams(frame, dataset) and not hands_out_all(frame, dataset, made)
-    own = (not drops_last(node) and (share or sampled)) or stream
+    # Without the last batch shares of nearly one length are as long; files of any length are not.
+    own = stream and reads_files_of_its_own(frame, dataset) if drops_last(node) else share or sampled or stream
     whole = is_whole(frame, node, arguments) and not own and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance(_LOADER, whole=whole, streams=own))
 
