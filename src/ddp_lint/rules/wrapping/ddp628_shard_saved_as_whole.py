@@ -115,6 +115,7 @@ class ShardSavedAsWhole(Rule):
     ## How to confirm
 
     `ddp-lint verify train.py`: the call saves parts of sharded tensors, and not every rank makes it.
+    Of what FSDP1 has sharded it cannot tell.
 
     ## Fix safety
 
