@@ -21,6 +21,7 @@ from ddp_lint.divergence.group_members import members_as_written, with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
 from ddp_lint.divergence.losses import without_gradients
+from ddp_lint.divergence.outputs import keys_of_output
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -548,6 +549,8 @@ def _made(frame: Frame, wrapper: str, given: Sequence[Value]) -> ref.Instance:
 
 def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
     """What a wrapped model gives: it follows from this rank's own batch, unless all ranks have agreed on that."""
+    if (own := keys_of_output(frame, arguments, node)) is not None:
+        return own
     value = passed_on(frame, node, arguments.values, key)
     source = known().source("call", "next")
     given = [argument for argument in arguments.values if argument.constant is None]
