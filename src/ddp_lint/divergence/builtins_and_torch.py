@@ -31,8 +31,10 @@ from ddp_lint.divergence.lengths import (
     of_batches,
     own_length,
     own_share,
+    reads_files_of_its_own,
     streams,
 )
+from ddp_lint.divergence.progress import PROGRESS_BARS, progress
 from ddp_lint.divergence.records import record
 from ddp_lint.divergence.resolve import iterated, known
 from ddp_lint.divergence.selections import (
@@ -436,7 +438,8 @@ def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     share = not deals(node) and (is_share(dataset) or is_share(length_by_class(frame, dataset, node)))
     sampled = any(hands_out_share(frame, arguments.keywords.get(name), node) for name in ("sampler", "batch_sampler"))
     stream = streams(frame, dataset) and not hands_out_all(frame, dataset, made)
-    own = not drops_last(node) and (share or sampled or stream)
+    # Without the last batch shares of nearly one length are as long; files of any length are not.
+    own = stream and reads_files_of_its_own(frame, dataset) if drops_last(node) else share or sampled or stream
     whole = is_whole(frame, node, arguments) and not own and (dataset is None or dataset.varies is None)
     return unknown(frame.key(node), ref.Instance(_LOADER, whole=whole, streams=own))
 
@@ -527,7 +530,7 @@ LIBRARY: dict[str, _Handler] = {
     "copy.copy": _same, "copy.deepcopy": _same, "torch.compile": _same,
     # Only layers that have statistics are replaced.
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "tqdm.tqdm": _same, "tqdm.auto.tqdm": _same,
+    **dict.fromkeys(PROGRESS_BARS, progress),
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,

@@ -23,7 +23,15 @@ from ddp_lint.divergence.calls_by_name import (
     sized,
     ways,
 )
-from ddp_lint.divergence.collectives import agree, communicate, group_among, group_of, happens, together
+from ddp_lint.divergence.collectives import (
+    agree,
+    communicate,
+    group_among,
+    group_of,
+    happens,
+    output_of_model,
+    together,
+)
 from ddp_lint.divergence.definitions import stored_by, stores_of
 from ddp_lint.divergence.draws import draws_its_own
 from ddp_lint.divergence.effects import Branch, Rounds, doubtful, matters
@@ -52,6 +60,7 @@ from ddp_lint.divergence.targets import fill
 from ddp_lint.divergence.values import (
     MADE,
     NEVER,
+    PREPARED,
     Test,
     Value,
     Variation,
@@ -633,7 +642,8 @@ def _unresolved(
         consume(frame, argument)
     _hand_over(frame, arguments, node)
     change(frame, name, node, arguments)
-    return by_name(frame, name, parts, node, key)
+    is_model = function.kind == PREPARED and not is_method  # of what is prepared it alone is called
+    return output_of_model(frame, arguments, node, key) if is_model else by_name(frame, name, parts, node, key)
 
 
 def _of_tensor(node: ast.Call, function: Value, result: Value) -> Value:

@@ -21,6 +21,7 @@ from ddp_lint.divergence.group_members import members_as_written, with_members
 from ddp_lint.divergence.groups import WORLD_AXIS, Group, named, names_group, of_callee
 from ddp_lint.divergence.lengths import is_loader, is_undivided
 from ddp_lint.divergence.losses import without_gradients
+from ddp_lint.divergence.outputs import keys_of_output
 from ddp_lint.divergence.references import ClassRef
 from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import (
@@ -36,6 +37,7 @@ from ddp_lint.divergence.selections import (
 from ddp_lint.divergence.values import (
     ALWAYS,
     NEVER,
+    PREPARED,
     Known,
     Symbol,
     Value,
@@ -43,6 +45,7 @@ from ddp_lint.divergence.values import (
     constant,
     dictionary,
     divergent,
+    holding,
     is_every_rank,
     is_on,
     loose_of,
@@ -532,7 +535,10 @@ def _result(frame: Frame, entry: Collective, arguments: Arguments, node: ast.Cal
     if made:
         return unknown(frame.key(node), ref.Instance(made))
     if entry.kind == "forward":
-        return _output(frame, arguments, node, key)
+        return output_of_model(frame, arguments, node, key)
+    if entry.models and arguments.positional and not arguments.starred:
+        each = tuple(unknown((PREPARED, key, place)) for place in range(len(arguments.positional)))
+        return each[0] if len(each) == 1 else holding(unknown(key), each)
     return unknown(key, agreed=entry.returns == "uniform")
 
 
@@ -550,8 +556,10 @@ def _made(frame: Frame, wrapper: str, given: Sequence[Value]) -> ref.Instance:
     return ref.Instance(wrapper, inside=known_classes[0])
 
 
-def _output(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
+def output_of_model(frame: Frame, arguments: Arguments, node: ast.Call, key: Hashable) -> Value:
     """What a wrapped model gives: it follows from this rank's own batch, unless all ranks have agreed on that."""
+    if (own := keys_of_output(frame, arguments, node)) is not None:
+        return own
     value = passed_on(frame, node, arguments.values, key)
     source = known().source("call", "next")
     given = [argument for argument in arguments.values if argument.constant is None]

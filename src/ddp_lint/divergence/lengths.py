@@ -236,6 +236,49 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     return not _hands_on_endless(frame, reference.of, method.node)
 
 
+def reads_files_of_its_own(frame: Frame, dataset: Value | None) -> bool:
+    """Does an iterable dataset deal out whole files, each of which holds as much as it does: ``for path in
+    paths[rank::world]: for line in open(path): yield line``? What it deals out line by line is nearly as long on all
+    ranks."""
+    reference = dataset.reference if dataset is not None else None
+    of = reference.of if isinstance(reference, ref.Instance) else None
+    if not isinstance(of, ref.ClassRef):
+        return False
+    method, (above, _) = frame.linker.method(of, "__iter__"), frame.linker.linearised(of)
+    return method is not None and any(_knows_rank(each.node) for each in above) and _goes_through_files(method.node)
+
+
+@kept_by_node(1024)
+def _knows_rank(class_: ast.ClassDef) -> bool:
+    """Does a class have a rank, by which it may divide? One that divides between workers alone gives all ranks all."""
+    names = (getattr(node, field, None) for node in walk(class_) for field in ("id", "attr", "arg"))
+    return any(isinstance(name, str) and _RANKS.search(name) is not None for name in names)
+
+
+_RANKS = re.compile(r"rank|replica|process_index|process_id|num_processes")
+
+
+@kept_by_node(1024)
+def _goes_through_files(method: ast.AST) -> bool:
+    """Does a generator yield what it finds in each element of a list, all of it?"""
+    loops = [loop for loop in children(method) if isinstance(loop, ast.For)]
+    stops = any(isinstance(node, (ast.Break, ast.Return)) for loop in loops for node in children(loop))
+    return not stops and any(map(_hands_out_contents, loops))
+
+
+#: In the body of a loop: what deals out, limits or counts what is handed out there.
+_DEALING = re.compile(r"rank|world|replica|shard_id|process_index|num_processes|islice|%|len\(|range\(")
+
+
+def _hands_out_contents(loop: ast.For) -> bool:
+    """``for path in paths: for line in open(path): yield line``, ``for path in paths: yield from read(path)``."""
+    inner = [node for node in children(loop) if isinstance(node, ast.For)]
+    yields = any(isinstance(node, ast.Yield) for each in inner for node in children(each))
+    names = names_in(loop.target)
+    handed_on = any(isinstance(node, ast.YieldFrom) and names & names_in(node.value) for node in children(loop))
+    return (yields or handed_on) and _DEALING.search("\n".join(map(ast.unparse, loop.body))) is None
+
+
 def _hands_on_endless(frame: Frame, of: ref.ClassRef, method: ast.AST) -> bool:
     """Does a dataset hand on what another one gives, which begins again once its data end, as the file of its class
     makes it: ``data = Lines(paths)``, ``data = Mapped(data, decode)``?"""

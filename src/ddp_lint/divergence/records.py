@@ -1,4 +1,4 @@
-"""Objects that keep what they are made with as attributes: data classes, named tuples and namespaces."""
+"""Objects that keep what they are made with as attributes: data classes, named tuples, namespaces and counters."""
 
 from __future__ import annotations
 
@@ -36,5 +36,9 @@ def record(made: Value, fields: tuple[str, ...], arguments: Arguments) -> Value:
 
 
 def attribute_of_record(base: Value, name: str) -> Value | None:
-    """The attribute of a record, where it was made with a value of each rank's own."""
+    """The attribute of a record, where it was made with a value of each rank's own; or the rounds that a progress bar
+    has counted, ``bar.n``, where some ranks turn it off."""
+    if name == "n" and isinstance(base.reference, ref.Counter):
+        counted: Value = base.reference.counted
+        return counted
     return base.entries.get(name) if base.entries is not None and base.kind == MADE else None

@@ -183,6 +183,14 @@ class ListOf:
     of: OneOf
 
 
+@dataclasses.dataclass(unsafe_hash=True, slots=True)
+class Counter:
+    """A progress bar that some ranks turn off, by a flag of these values: how many rounds it has counted."""
+
+    off: Any
+    counted: Any = dataclasses.field(compare=False)
+
+
 @dataclasses.dataclass(frozen=True)
 class Enumerated:
     """``enumerate(x)``: pairs of a number and an `element` of what `of` refers to."""
@@ -205,5 +213,5 @@ HANDED: Final = frozenset({SET, SELECTION, SIZED, PADDED, *LISTED.values()})
 
 Reference = (
     External | ModuleRef | ClassRef | Instance | FunctionRef | Method | Partial | GroupRef | Generator | Super | Dynamic
-    | Enumerated | OneOf | ListOf
+    | Enumerated | OneOf | ListOf | Counter
 )  # fmt: skip

@@ -768,7 +768,7 @@ def _with_items(frame: Frame, node: ast.With | ast.AsyncWith, index: int) -> Non
 def _entered(frame: Frame, manager: Value, node: ast.expr) -> Value:
     return (
         manager
-        if isinstance(manager.reference, (ref.Instance, ref.Enumerated)) or manager.open
+        if isinstance(manager.reference, (ref.Instance, ref.Enumerated, ref.Counter)) or manager.open
         else unknown(("entered", frame.key(node)))
     )
 

@@ -335,6 +335,8 @@ def is_every_rank(value: Value) -> bool:
     return value.varies is None and (counted or value.constant == Known(None))
 
 
+#: How the key of what a framework has prepared begins: models, optimizers and loaders, of which a model is called.
+PREPARED: Final = "prepared"
 #: How the key of the question begins whether a model or a tensor is sharded.
 SHARDED: Final = "sharded"
 

@@ -12,6 +12,7 @@ from typing import Literal
 from ddp_lint.findings import Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.by_rank import Place, assigned_above, called_function, is_by_rank
+from ddp_lint.launch.callers import CallSite, sites_that_run
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
@@ -181,12 +182,58 @@ def _last_seed(project: Project, line: int, place: Place, generator: Generator, 
         if seeding is not None and (always or seeding.state != "apart"):
             return dataclasses.replace(seeding, always=always and seeding.always)
         perhaps = perhaps or seeding
-    callers = place.callers(project) if above else ()
+    callers = _callers(project, place) if above else ()
     found = [_last_seed(project, site.node.lineno, at, generator, above - 1) for site, at in callers]
     seen = [each for each in found if each is not None]
     if seen and len(seen) == len(found) and len({each.state for each in seen}) == 1:
         return dataclasses.replace(seen[0], always=all(each.always for each in seen))
     return None if any(each.state != "apart" for each in seen) else perhaps
+
+
+def _callers(project: Project, place: Place) -> tuple[tuple[CallSite, Place], ...]:
+    """The calls of the function around; of a constructor those that make an object of its class, and of a method that
+    Lightning calls those that have it do so."""
+    if place.around is None or place.way:
+        return place.callers(project)
+    sites = sites_that_run(project, place.facts, place.around) or _hooked(project, place.facts, place.around)
+    return tuple((site, Place(site.facts, site.around)) for site in sites)
+
+
+def _hooked(project: Project, facts: ModuleFacts, hook: FunctionNode) -> tuple[CallSite, ...]:
+    """The calls by which a trainer gets an object that has a hook: ``trainer.fit(model, datamodule=data)``."""
+    owner, _ = facts.method_at(hook.lineno) or (None, None)
+    if owner is None or hook.name not in _HOOKS:
+        return ()
+    name = project.classes.of(facts, owner).name
+    if not any(project.classes.subclass_of(name, base) for base in _HOOKED):
+        return ()
+
+    def found() -> tuple[CallSite, ...]:
+        return tuple(
+            CallSite(each, call, function_at(each.tree, call.lineno), bound=True)
+            for each in project.modules.but_tests(project.contents.holding(f".{_FIT}("))
+            for call in calls_below(each.tree)
+            if last_part(call.func) == _FIT and any(_has(project, each, call, given, hook) for given in _given(call))
+        )
+
+    return project.remember(("fits", name, hook.name), found)
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _has(project: Project, facts: ModuleFacts, call: ast.Call, value: ast.expr, hook: FunctionNode) -> bool:
+    """Whether a value is an object whose class has this method, itself or from one that it inherits from."""
+    kind = project.types.of(value, facts, function_at(facts.tree, call.lineno), None, _INTO)
+    found = project.classes.method(kind, hook.name) if kind else None
+    return found is not None and found[1] is hook
+
+
+#: Methods that Lightning calls in `fit` before it trains, of which classes. Source: trainer/call.py, _call_setup_hook.
+_FIT = "fit"
+_HOOKS = frozenset({"setup", "train_dataloader", "val_dataloader", "configure_model"})
+_HOOKED = ("lightning.pytorch.LightningDataModule", "lightning.pytorch.LightningModule")
 
 
 def _calls_above(scope: ast.AST, line: int) -> list[tuple[ast.Call, bool]]:

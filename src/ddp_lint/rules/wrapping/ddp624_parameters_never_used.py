@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Trait, Triggers
+from ddp_lint.rules.wrapping.fitted_classes import fitted_classes
 from ddp_lint.rules.wrapping.layer_drop import dropped_layers
 from ddp_lint.rules.wrapping.wrapped_classes import searched_classes, wrapped_classes
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conjuncts, holding
 from ddp_lint.source.imports import of_self
+from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import descendants, parameters_of
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import PARAMETER_MAKERS
@@ -27,12 +30,31 @@ from ddp_lint.tensors.classes import PARAMETER_MAKERS
 #: What uses parameters without their names, or says that some get no gradient.
 _BY_OTHER_NAMES = re.compile(
     r"\b(children|named_children|modules|named_modules|_modules|_parameters|__dict__|getattr|setattr|delattr|"
-    r"requires_grad_|register_forward_hook)\b|\.requires_grad\b"
+    r"requires_grad_|register_forward_hook|automatic_optimization)\b|\.requires_grad\b"
 )
 #: What tells DDP later to expect such parameters.
 _TOLD_LATER = "_set_static_graph"
-#: What leaves a switch off.
-_OFF = frozenset({"False", "None", "0"})
+#: What leaves a switch off, by how it is asked: for its truth, for a number above 0, for anything but None.
+_OFF = frozenset({"False", "None", "0", "0.0"})
+_NOT_ABOVE = frozenset({"False", "0", "0.0"})
+_ABOVE = re.compile(r"\s*(>|!=)\s*0(\.0*)?")
+_GIVEN = re.compile(r"\s*is\s+not\s+None")
+#: How a LightningModule keeps the parameters of its constructor, and where. Source: core/mixins/hparams_mixin.py.
+_SAVES, _SAVED = "save_hyperparameters", "hparams."
+_LIGHTNING = "lightning.pytorch.LightningModule"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Switch:
+    """An attribute of a module, of `self` or of its saved settings, and what leaves it off."""
+
+    attribute: str
+    off: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The parameter of the constructor that it is."""
+        return self.attribute.removeprefix(_SAVED)
 
 
 class ParametersNeverUsed(Rule):
@@ -42,8 +64,10 @@ class ParametersNeverUsed(Rule):
 
     Finds `self.x = nn.Linear(..)`, another layer with parameters, or `nn.Parameter(..)` in the constructor of a module
     that a file of the project wraps in DDP or gives `accelerator.prepare`, directly or as a part, if the name `x`
-    occurs nowhere else; or if the methods of the class use it only under `if self.switch:`, where `switch` is a
-    parameter of the constructor that is off by default and that nothing in the project gives. Finds a `forward` as well
+    occurs nowhere else; or if the methods of the class use it only under `if self.switch:`, `if self.switch > 0:` or
+    `if self.switch is not None:`, where `switch` is a parameter of the constructor that is off by default and that
+    nothing in the project gives. A module that Lightning (2.0 or later) fits with `strategy="ddp"` counts as well, and
+    so does `self.hparams.switch` of it. Finds a `forward` as well
     that leaves layers of a list out at random (`if self.training and random.random() < self.layerdrop: continue`), if
     the probability is known to be between 0 and 1.
 
@@ -146,7 +170,7 @@ class ParametersNeverUsed(Rule):
         name_of_class = self.module.name_of(owner)
         if (
             project.contents.holding(_TOLD_LATER)
-            or name_of_class not in wrapped_classes(project) - searched_classes(project)
+            or name_of_class not in (wrapped_classes(project) | fitted_classes(project)) - searched_classes(project)
             or not _is_whole(project, name_of_class)
         ):
             return
@@ -164,7 +188,7 @@ class ParametersNeverUsed(Rule):
         self.report(
             line,
             f"{said} on every rank",
-            help=f"make it only `if {switch}:`"
+            help=f"make it only if `{switch.removeprefix(_SAVED)}` is on"
             if switch
             else "delete it; or, if a later step uses it, pass find_unused_parameters=True",
         )
@@ -179,13 +203,13 @@ class ParametersNeverUsed(Rule):
     # ---- what a switch keeps from being used
 
     def _switch_off(self, constructor: cst.FunctionDef, owner: cst.ClassDef, name: str) -> str:
-        """The parameter of the constructor that decides whether a layer is used at all, if everything that makes an
-        object of the class in the project leaves it off; '' otherwise."""
+        """The attribute, a parameter of the constructor, that decides whether a layer is used at all, if everything
+        that makes an object of the class in the project leaves it off; '' otherwise."""
         reads = self._reads_outside(constructor, owner).get(f"self.{name}", ())
         switches = [{*self._switches(read)} for read in reads]
-        for switch in sorted(set.intersection(*switches)) if switches else ():
+        for switch in sorted(set.intersection(*switches), key=lambda each: each.attribute) if switches else ():
             if self._is_off(constructor, owner, switch) and not self._is_asked_for(owner, name):
-                return switch
+                return switch.attribute
         return ""
 
     def _reads_outside(self, constructor: cst.FunctionDef, owner: cst.ClassDef) -> dict[str, list[cst.Attribute]]:
@@ -202,36 +226,54 @@ class ParametersNeverUsed(Rule):
     def _reads(self) -> dict[cst.FunctionDef, dict[str, list[cst.Attribute]]]:
         return {}
 
-    def _switches(self, read: cst.CSTNode) -> Iterator[str]:
-        """The attributes of the module under whose truth alone a line runs: ``if self.aux:``."""
+    def _switches(self, read: cst.CSTNode) -> Iterator[_Switch]:
+        """The attributes of the module under which alone a line runs: ``if self.aux:``, ``if self.weight > 0:``."""
         for test in holding(self.module, read):
             for part in conjuncts(test):
-                if attribute := of_self(dotted(part)):
-                    yield attribute
+                asked, off = self._asked(part)
+                name = dotted(asked).removeprefix("self.")
+                if dotted(asked).startswith("self.") and "." not in name.removeprefix(_SAVED):
+                    yield _Switch(name, off)
 
-    def _is_off(self, constructor: cst.FunctionDef, owner: cst.ClassDef, switch: str) -> bool:
+    def _asked(self, test: cst.BaseExpression) -> tuple[cst.BaseExpression, frozenset[str]]:
+        """What a test asks for, and the values with which it does not hold."""
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            return test, _OFF
+        how = self.module.code(test.comparisons[0])
+        if _ABOVE.fullmatch(how):
+            return test.left, _NOT_ABOVE
+        return test.left, frozenset({"None"} if _GIVEN.fullmatch(how) else ())
+
+    def _is_off(self, constructor: cst.FunctionDef, owner: cst.ClassDef, switch: _Switch) -> bool:
         """Whether an attribute is the constructor's parameter of that name, which is off by default and never given."""
+        parameter = next((p for p in parameters_of(constructor) if p.name.value == switch.name), None)
+        if parameter is None or not self._is_kept(constructor, owner, switch):
+            return False
+        if parameter.default is None or self.module.code(parameter.default) not in switch.off:
+            return False
+        sites = constructions(self.module, owner)
+        return bool(sites) and all(self._leaves_off(site, constructor, switch) for site in sites)
+
+    def _is_kept(self, constructor: cst.FunctionDef, owner: cst.ClassDef, switch: _Switch) -> bool:
+        """Whether the object keeps the parameter as it is, itself or among the settings that Lightning saves."""
         values = [
             (node.value, target.target)
             for node in descendants(owner)
             if isinstance(node, cst.Assign)
             for target in node.targets
-            if dotted(target.target) == f"self.{switch}"
+            if dotted(target.target) == f"self.{switch.attribute}"
         ]
-        parameter = next((p for p in parameters_of(constructor) if p.name.value == switch), None)
-        if len(values) != 1 or dotted(values[0][0]) != switch or parameter is None:
-            return False
-        if parameter.default is None or self.module.code(parameter.default) not in _OFF:
-            return False
-        sites = constructions(self.module, owner)
-        return bool(sites) and all(self._leaves_off(site, constructor, switch) for site in sites)
+        if switch.attribute != switch.name:
+            saves = (call for call in calls_in(constructor) if dotted(call.func) == f"self.{_SAVES}")
+            return not values and any(not call.args for call in saves)
+        return len(values) == 1 and dotted(values[0][0]) == switch.name
 
-    def _leaves_off(self, site: CallSite, constructor: cst.FunctionDef, switch: str) -> bool:
-        given = site.given(constructor, switch)
+    def _leaves_off(self, site: CallSite, constructor: cst.FunctionDef, switch: _Switch) -> bool:
+        given = site.given(constructor, switch.name)
         hidden = any(k.arg is None for k in site.node.keywords) or any(
             isinstance(a, ast.Starred) for a in site.node.args
         )
-        return not hidden and (given is None or (isinstance(given, ast.Constant) and not given.value))
+        return not hidden and (given is None or (isinstance(given, ast.Constant) and repr(given.value) in switch.off))
 
     def _is_asked_for(self, owner: cst.ClassDef, name: str) -> bool:
         """Whether another class may use the layer, or set its switch: one that inherits from this one, or has it."""
@@ -297,13 +339,13 @@ def _is_whole(project: Project, name: str) -> bool:
     for ancestor in project.classes.lineage(name):
         facts = project.classes.find(ancestor)
         if facts is None:
-            if ancestor not in ("torch.nn.Module", "object"):
+            if ancestor not in ("torch.nn.Module", "object", _LIGHTNING):
                 return False
             continue
         if "" in facts.bases or _BY_OTHER_NAMES.search(_text_of(facts)):
             return False
-    found = project.classes.method(name, "forward")
-    return found is not None
+    steps = ("forward", "training_step") if project.classes.subclass_of(name, _LIGHTNING) else ("forward",)
+    return any(project.classes.method(name, step) is not None for step in steps)
 
 
 def _text_of(cls: ClassFacts) -> str:

@@ -14,10 +14,14 @@ from ddp_lint.launch.callers import CallSite, call_sites, comes_first
 from ddp_lint.project import Project
 from ddp_lint.project.handed_on import given_wrapped
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import as_ast
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.rules.wrapping.plain_loads import PlainLoad, path_of, plain_loads
+from ddp_lint.rules.wrapping.wrapped_classes import ddp_calls, kinds_of
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
+from ddp_lint.source.syntax import function_at, walk
 from ddp_lint.tensors.classes import is_module_class
 from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
@@ -43,6 +47,7 @@ class _State:
     inside: bool
     key: str
     path: str
+    saving: cst.Call | None = None
 
 
 def _entry(state: _State, inside: bool) -> tuple[bool, str, str]:
@@ -59,7 +64,9 @@ class KeysOfAnotherWrap(Rule):
     `model = DDP(model)` together with `model.load_state_dict(torch.load(path))` before the wrap (or on
     `model.module`), and the reverse: saved from `model.module`, loaded into the wrapper. Also if the state is one
     entry of a checkpoint, `checkpoint["model"]`, and another entry matches what was saved, or the name of the path says
-    that a run of the program has left it (`args.resume`, `options["ckpt"]`).
+    that a run of the program has left it (`args.resume`, `options["ckpt"]`). Finds as well what another program of the
+    project, which wraps nothing, loads into a plain model of the same class: from the same path (also by the defaults
+    of options), or with `strict=False` under a key that the project saves one state dict under.
 
     ## Why it breaks
 
@@ -136,8 +143,9 @@ class KeysOfAnotherWrap(Rule):
 
     ## When it is silent
 
-    Both sides wrapped, or both not; files that mention the prefix `module.` or remove it; a checkpoint that is not
-    known to be saved by this file; saving and loading in branches that exclude each other; FSDP.
+    Both sides wrapped, or both not; programs that load and wrap or unwrap something; files that mention the prefix
+    `module.` or remove it; a checkpoint that is not known to be saved by this file; saving and loading in branches that
+    exclude each other; FSDP.
 
     ## How to confirm
 
@@ -181,6 +189,48 @@ class KeysOfAnotherWrap(Rule):
                 save = next((s for s in others if self._is_same(s, loaded)), None)
                 if save is not None:
                     self._report(save, loaded)
+        for (inside, _, _), states in saved.items():
+            for state in states if not inside else ():
+                self._report_elsewhere(state)
+
+    def _report_elsewhere(self, save: _State) -> None:
+        """Report what another program loads into the plain model."""
+        project, facts, wrap = self.module.project, self.module.facts, save.wrap
+        if project is None or facts is None or wrap is None or wrap.handed is not None:
+            return
+        line = self.module.span(wrap.call).line
+        calls = (call for each, call in ddp_calls(project) if each.name == facts.name and call.lineno == line)
+        kinds = {kind for call in calls for kind in kinds_of(project, facts, call, call.args[0])}
+        path = self._text_of_path(save)
+        loads = [load for load in plain_loads(project) if load.kind in kinds and load.key == save.key]
+        load = next((each for each in loads if each.facts is not facts and self._is_of(save, path, each)), None)
+        if load is None:
+            return
+        outcome = "nothing is loaded, without an error" if load.lenient else "that raises"
+        where = load.facts.source.inside.rpartition("/")[2]
+        self.report(
+            save.call,
+            f"these keys begin with `module.`; `{where}` loads them into the plain model: {outcome}",
+            labels=[(load.facts.file.span_of(load.call), "loaded here"), (wrap.place, "the wrapper")],
+            help="save model.module.state_dict()",
+        )
+
+    def _is_of(self, save: _State, path: str, load: PlainLoad) -> bool:
+        """Whether a checkpoint that another program loads is the one that is saved: by its path, or, where keys that do
+        not match go unnoticed, as the one thing that the project saves under its key."""
+        if path and path == load.path:
+            return True
+        assert self.module.project is not None
+        own = load.lenient and bool(save.key) and not (path and load.path) and _FOREIGN.search(load.path) is None
+        return own and _saved_under(self.module.project, save.key) == 1
+
+    def _text_of_path(self, save: _State) -> str:
+        call = save.saving
+        saving = as_ast(self.module, call) if call is not None else None
+        project, facts = self.module.project, self.module.facts
+        if project is None or facts is None or not isinstance(saving, ast.Call) or len(saving.args) < 2:
+            return ""
+        return path_of(project, facts, function_at(facts.tree, saving.lineno), saving.args[1])
 
     def _report(self, save: _State, loaded: _State) -> None:
         strict = argument(loaded.call, 1, "strict")
@@ -222,10 +272,13 @@ class KeysOfAnotherWrap(Rule):
             return
         up = self.module.parent(call)
         if isinstance(up, cst.Arg) and self._is_save(self.module.parent(up)):
-            yield _State(call, *side, "", self._path(self.module.parent(up), 1))
+            yield self._saved_by(call, side, "", self.module.parent(up))
         elif isinstance(up, cst.DictElement) and isinstance(up.key, cst.SimpleString):
             entries = self.module.parent(up)
-            yield _State(call, *side, str(up.key.evaluated_value), self._path(self._saving(entries), 1))
+            yield self._saved_by(call, side, str(up.key.evaluated_value), self._saving(entries))
+
+    def _saved_by(self, call: cst.Call, side: tuple[Wrap | None, bool], key: str, saving: cst.CSTNode | None) -> _State:
+        return _State(call, *side, key, self._path(saving, 1), saving if isinstance(saving, cst.Call) else None)
 
     def _loaded(self, call: cst.Call) -> Iterator[_State]:
         side = self._side(call, "load_state_dict")
@@ -346,6 +399,21 @@ class KeysOfAnotherWrap(Rule):
         text = self.module.code(function.body) if function is not None else self.module.file.code
         read = re.findall(rf"""\b{re.escape(name)}(?:\.get\(|\[)["'](\w+)["']""", text) if name else []
         return set(read) - {loaded.key}
+
+
+def _saved_under(project: Project, key: str) -> int:
+    """How many dictionaries of the project have a state dict under a key."""
+
+    def found() -> int:
+        files = project.modules.but_tests(project.contents.holding("state_dict()"))
+        return sum(_has(node, key) for facts in files for node in walk(facts.tree) if isinstance(node, ast.Dict))
+
+    return project.remember(("saved under", key), found)
+
+
+def _has(node: ast.Dict, key: str) -> bool:
+    pairs = zip(node.keys, node.values, strict=True)
+    return any(isinstance(k, ast.Constant) and k.value == key and "state_dict" in ast.unparse(v) for k, v in pairs)
 
 
 def _is_module(project: Project, site: CallSite, value: ast.expr | None) -> bool:

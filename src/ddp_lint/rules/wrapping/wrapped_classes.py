@@ -30,14 +30,14 @@ _BUILDS = re.compile(r"_*(make|build|create)_")
 
 def wrapped_classes(project: Project) -> frozenset[str]:
     """The classes of the project whose instances, or whose parts, a file of it wraps in DDP."""
-    return project.remember(("wrapped classes",), lambda: _with_parts(project, (of for of, _ in _given(project))))
+    return project.remember(("wrapped classes",), lambda: with_parts(project, (of for of, _ in _given(project))))
 
 
 def searched_classes(project: Project) -> frozenset[str]:
     """Those of them that a wrap may deal with the parameters of that have no gradient."""
 
     def found() -> frozenset[str]:
-        return _with_parts(project, (of for of, may_search in _given(project) if may_search))
+        return with_parts(project, (of for of, may_search in _given(project) if may_search))
 
     return project.remember(("searched classes",), found)
 
@@ -50,7 +50,7 @@ def ddp_calls(project: Project) -> tuple[tuple[ModuleFacts, ast.Call], ...]:
 def wraps_with(project: Project, name: str) -> Iterator[tuple[ModuleFacts, ast.Call]]:
     """Those of them that wrap an object of a class, or what has one as a part."""
     for facts, call in ddp_calls(project):
-        if call.args and name in _with_parts(project, _kinds(project, facts, call, call.args[0])):
+        if call.args and name in with_parts(project, kinds_of(project, facts, call, call.args[0])):
             yield facts, call
 
 
@@ -67,7 +67,7 @@ def _ddp_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
                 yield facts, node
 
 
-def _may_search(call: ast.Call) -> bool:
+def may_search(call: ast.Call) -> bool:
     """Whether a call of DDP gives one of `SEARCHES`, or may do so: any value but a written False."""
     given = [k.value for k in call.keywords if k.arg is None or k.arg in SEARCHES]
     return any(not isinstance(value, ast.Constant) or bool(value.value) for value in given)
@@ -78,7 +78,8 @@ def _given(project: Project) -> tuple[tuple[str, bool], ...]:
     return project.remember(("given to DDP",), lambda: tuple(dict.fromkeys(_given_to_ddp(project))))
 
 
-def _with_parts(project: Project, classes: Iterable[str]) -> frozenset[str]:
+def with_parts(project: Project, classes: Iterable[str]) -> frozenset[str]:
+    """Classes of modules with those of their parts."""
     found = dict.fromkeys(classes)
     queue = list(found)
     while queue and len(found) < _CLASSES:
@@ -91,11 +92,11 @@ def _with_parts(project: Project, classes: Iterable[str]) -> frozenset[str]:
 
 def _given_to_ddp(project: Project) -> Iterator[tuple[str, bool]]:
     for facts, call in ddp_calls(project):
-        for kind in _kinds(project, facts, call, call.args[0]) if call.args else ():
-            yield kind, _may_search(call)
+        for kind in kinds_of(project, facts, call, call.args[0]) if call.args else ():
+            yield kind, may_search(call)
     for facts, call in _preparing_calls(project):
         for given in call.args:
-            for kind in _kinds(project, facts, call, given):
+            for kind in kinds_of(project, facts, call, given):
                 yield kind, bool(project.contents.holding(_SETTINGS))
 
 
@@ -132,7 +133,7 @@ def _prepared_wrapped(project: Project) -> Given:
 
 def _is_model(project: Project, facts: ModuleFacts, call: ast.Call, given: ast.expr) -> bool:
     """Whether what such a call is given is a model, by its name or its class."""
-    return last_part(given) in _MODELS or next(_kinds(project, facts, call, given), "") != ""
+    return last_part(given) in _MODELS or next(kinds_of(project, facts, call, given), "") != ""
 
 
 def prepared_attributes(project: Project) -> frozenset[tuple[str, str]]:
@@ -160,7 +161,7 @@ def _around(project: Project, facts: ModuleFacts, call: ast.Call) -> tuple[Funct
     return function_at(facts.tree, call.lineno), owner
 
 
-def _kinds(project: Project, facts: ModuleFacts, call: ast.Call, wrapped: ast.expr) -> Iterator[str]:
+def kinds_of(project: Project, facts: ModuleFacts, call: ast.Call, wrapped: ast.expr) -> Iterator[str]:
     """The class of what is wrapped; for ``model = DDP(model)`` the class that the name had before."""
     name, (around, owner) = dotted_ast(wrapped), _around(project, facts, call)
     stored = (node for node in walk(around or facts.tree) if name and isinstance(node, ast.Assign))

@@ -231,6 +231,10 @@ def saved(case: Case) -> Opinion:
             return case.fires("saved", text, rank=rank, frame=frame)
     if not saves:
         return Opinion(silent="nothing was saved here")
+    if any(call for trace in case.traces for call in trace.calls("FullyShardedDataParallel")):
+        return Opinion(
+            blind="FSDP1 keeps the moments of its shards as plain tensors, which nothing tells from whole ones"
+        )
     return Opinion(silent="what was saved here is whole, or every rank saves its part")
 
 
