@@ -12,7 +12,7 @@ from ddp_lint.project.facts import ClassFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import as_ast
 from ddp_lint.rules.triggers import Triggers
-from ddp_lint.rules.wrapping.wrapped_classes import classes_in
+from ddp_lint.rules.wrapping.wrapped_classes import kinds_of, with_parts
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.syntax import defaults, positional, statements, walk
 
@@ -159,7 +159,7 @@ class ForwardLostInConversion(Rule):
         call = as_ast(self.module, node)
         if not isinstance(call, ast.Call) or not call.args:
             return
-        for name in sorted(classes_in(project, facts, call, call.args[0])):
+        for name in sorted(with_parts(project, kinds_of(project, facts, call, call.args[0]))):
             found = _lost(project, name)
             if found is None:
                 continue

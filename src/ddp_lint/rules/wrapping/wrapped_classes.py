@@ -54,11 +54,6 @@ def wraps_with(project: Project, name: str) -> Iterator[tuple[ModuleFacts, ast.C
             yield facts, call
 
 
-def classes_in(project: Project, facts: ModuleFacts, call: ast.Call, given: ast.expr) -> frozenset[str]:
-    """The classes of the project of what a call is given, as far as they are seen, and of its parts."""
-    return _with_parts(project, _kinds(project, facts, call, given))
-
-
 def _ddp_calls(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
     for path in project.contents.holding(_DDP.rpartition(".")[2]):
         facts = project.modules.facts_of(path)
