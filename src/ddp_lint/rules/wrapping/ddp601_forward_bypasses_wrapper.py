@@ -59,7 +59,8 @@ class ForwardBypassesWrapper(Rule):
     the output is used in a loss whose `backward()` is called, here or in a function of the file that gets the loss, or
     that a trainer's loss method returns; `self.model(...)` where a Trainer of transformers gives `compute_loss` the
     wrapped model. `loss = elbo(model.module, x)`, where `elbo` is a function of the project that returns what its
-    parameter computes. Also the unwrapped original that is given to a function of the project which trains it, where nothing uses the wrapper.
+    parameter computes. Also the unwrapped original that is given to a function of the project which trains it, where
+    nothing uses the wrapper.
 
     ## Why it breaks
 
