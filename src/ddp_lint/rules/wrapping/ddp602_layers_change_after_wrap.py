@@ -37,7 +37,8 @@ class LayersChangeAfterWrap(Rule):
     Finds `model.head = nn.Linear(...)`, `add_module`, `.half()`, `.bfloat16()`, `.double()` and `.to(dtype)` on a
     model that is already wrapped with DDP, and layers added to a model already wrapped with FSDP1; also by a method of
     the model's own class. `.cuda()` and `.to(device)` of a model that was on the CPU when DDP wrapped it; `.cpu()` of a
-    model on a GPU that the same function moves back, as to make room or to save it.
+    model on a GPU that the same function moves back, as to make room or to save it, also where another file wraps the
+    model, hands it over and trains it afterwards.
 
     ## Why it breaks
 
