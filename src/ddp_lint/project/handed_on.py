@@ -331,6 +331,10 @@ class _Walk:
         return isinstance(tested, ast.Name) and tested.id in self._parameters
 
     def _assigned(self, target: ast.expr, value: ast.expr, state: frozenset[str]) -> frozenset[str]:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            held = [self._is_wrapped(part, state) for part in value.elts]  # of all parts before one gets its name
+            names = [dotted_ast(part) for part in target.elts]
+            return (state - {*names}) | {n for n, at in zip(names, held, strict=True) if n and at and -1 in at}
         places = self._is_wrapped(value, state)
         if isinstance(target, ast.Tuple):
             names = [dotted_ast(element) for element in target.elts]

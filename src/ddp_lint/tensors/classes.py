@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import libcst as cst
 
@@ -16,7 +16,7 @@ from ddp_lint.knowledge.tensors import layer_kind, names, words_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import MOST_BASES, ModuleFacts, is_setter
 from ddp_lint.source.imports import dotted_ast, of_self
-from ddp_lint.source.syntax import argument_at, below, calls_below, defaults, is_none, statements, walk
+from ddp_lint.source.syntax import argument_at, below, calls_below, defaults, is_none, parameters, statements, walk
 from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import unmoved
@@ -277,8 +277,9 @@ class ModuleClasses:
             methods = [m for m in each.node.body if isinstance(m, ast.FunctionDef)]
             used = {dotted_ast(n.func) for m in methods for n in calls_below(m)}
             for method in methods:
+                known = self._named_layers(method.body, each.facts)
                 for node in walk(method):
-                    if isinstance(node, ast.Call) and self.may_have_buffers(node, each.facts, seen | {cls.name}):
+                    if isinstance(node, ast.Call) and self.may_have_buffers(node, each.facts, seen | {cls.name}, known):
                         return False
                     targets = node.targets if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) else []
                     if any(dotted_ast(target) in used for target in targets):
@@ -298,22 +299,33 @@ class ModuleClasses:
             return False
         seen |= {cls.name}
         return any(
-            self._body_makes_buffers(method.body, each.facts, seen, running)
+            self._body_makes_buffers(method.body, each.facts, seen, running, {})
             for each in cls.lineage
             for method in each.node.body
             if isinstance(method, ast.FunctionDef) and method.name == "__init__"
         )
 
     def _body_makes_buffers(
-        self, body: list[ast.stmt], facts: ModuleFacts, seen: frozenset[str], running: bool
+        self, body: list[ast.stmt], facts: ModuleFacts, seen: frozenset[str], running: bool, known: Mapping[str, str]
     ) -> bool:
-        return any(
-            self._body_makes_buffers(statement.body, facts, seen, running)
-            and self._body_makes_buffers(statement.orelse, facts, seen, running)
-            if isinstance(statement, ast.If)
-            else any(self.makes_buffers(call, facts, seen, running=running) for call in calls_below(statement))
-            for statement in _unconditional(body)
-        )
+        """`known`: the layers that names are, by the caller of a function: ``norm`` of ``block(8, nn.BatchNorm2d)``."""
+        known = {**known, **self._named_layers(body, facts)}
+
+        def makes(statement: ast.stmt) -> bool:
+            if not isinstance(statement, ast.If):
+                calls = calls_below(statement)
+                return any(self.makes_buffers(call, facts, seen, running=running, known=known) for call in calls)
+            arms = [statement.body] if _is_given(statement.test, known) else [statement.body, statement.orelse]
+            return all(self._body_makes_buffers(arm, facts, seen, running, known) for arm in arms)
+
+        return any(map(makes, _unconditional(body)))
+
+    def _named_layers(self, body: list[ast.stmt], facts: ModuleFacts) -> dict[str, str]:
+        """The classes of layers that a function gives names, once each: ``norm = nn.BatchNorm2d``."""
+        stored = [n.id for s in body for n in walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        named = (s for s in body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name))
+        found = {dotted_ast(s.targets[0]): self.qualified(dotted_ast(s.value), facts) for s in named}
+        return {name: layer for name, layer in found.items() if layer_kind(layer) and stored.count(name) == 1}
 
     def has_parameters(self, cls: ModuleClass, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a module surely has parameters that are trained: nothing of it may be frozen."""
@@ -343,13 +355,20 @@ class ModuleClasses:
         return maker in PARAMETER_MAKERS or (inner is not None and self.has_parameters(inner, seen))
 
     def makes_buffers(
-        self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset(), *, running: bool = False
+        self,
+        call: ast.Call,
+        facts: ModuleFacts,
+        seen: frozenset[str] = frozenset(),
+        *,
+        running: bool = False,
+        known: Mapping[str, str] | None = None,
     ) -> bool:
         """Whether a call surely registers a buffer, or makes a module that has some, also by a method of its class, or
         by a function that returns what it makes: ``Decoder.from_pretrained(config)``, ``conv_bn(3, 8)``. With `running`
-        only running statistics count (SyncBatchNorm keeps them, but its backward reads none)."""
+        only running statistics count (SyncBatchNorm keeps them, but its backward reads none). `known`: the layers that
+        names are."""
         written = dotted_ast(call.func)
-        kind = layer_kind(self.qualified(written, facts))
+        kind = layer_kind((known or {}).get(written) or self.qualified(written, facts))
         if kind.startswith("BatchNorm"):
             return not any(keyword.arg in ("track_running_stats", None) for keyword in call.keywords)
         if written == "self.register_buffer":  # that of another object, ``text.mask``, may be None
@@ -366,15 +385,41 @@ class ModuleClasses:
             return False
         there, function = made
         last = function.body[-1]
-        if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Call):
+        if not isinstance(last, ast.Return) or last.value is None:
             return False
-        listed = any(isinstance(arg, ast.Starred) for arg in last.value.args)  # `nn.Sequential(*layers)`
-        return self._body_makes_buffers(function.body if listed else [last], there, seen | {function.name}, running)
+        # `nn.Sequential(*layers)`, or the list itself: `layers + [nn.ReLU()]`
+        called = isinstance(last.value, ast.Call)
+        listed = isinstance(last.value, ast.Call) and any(isinstance(arg, ast.Starred) for arg in last.value.args)
+        if not called and not _is_list(last.value, function):
+            return False
+        given = self._layers_given(call, facts, function, known or {})
+        body: list[ast.stmt] = [last] if called and not listed else function.body
+        return self._body_makes_buffers(body, there, seen | {function.name}, running, given)
 
-    def may_have_buffers(self, call: ast.Call, facts: ModuleFacts, seen: frozenset[str] = frozenset()) -> bool:
-        """Whether a call makes, or may make, a module with buffers that backward needs."""
+    def _layers_given(
+        self, call: ast.Call, facts: ModuleFacts, function: ast.FunctionDef, known: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The parameters of a function that a call gives the class of a layer, which the function leaves as it is."""
+        stored = {n.id for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        found = dict[str, str]()
+        for place, each in enumerate(parameters(function)):
+            value = dotted_ast(argument_at(call, place, each.arg))
+            layer = known.get(value) or self.qualified(value, facts)
+            if layer_kind(layer) and each.arg not in stored:
+                found[each.arg] = layer
+        return found
+
+    def may_have_buffers(
+        self,
+        call: ast.Call,
+        facts: ModuleFacts,
+        seen: frozenset[str] = frozenset(),
+        known: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Whether a call makes, or may make, a module with buffers that backward needs. `known`: the layers that names
+        are."""
         written = dotted_ast(call.func)
-        name = self.qualified(written, facts)
+        name = (known or {}).get(written) or self.qualified(written, facts)
         if layer_kind(name).startswith("InstanceNorm"):
             return any(keyword.arg in ("track_running_stats", None) for keyword in call.keywords)
         if "Norm" in layer_kind(name) or name.startswith("torch.nn.utils"):
@@ -382,7 +427,16 @@ class ModuleClasses:
         inner = self.resolve(written, facts)
         if inner is not None:
             return not self.without_buffers(inner, seen)
+        here = facts.definitions.get(written)
+        if isinstance(here, ast.FunctionDef):
+            return here.name not in seen and self._function_may_make(here, facts, seen | {here.name})
         return bool(name) and name.partition(".")[0] not in ("torch", "math", "numpy", "functools")
+
+    def _function_may_make(self, function: ast.FunctionDef, facts: ModuleFacts, seen: frozenset[str]) -> bool:
+        """Whether a function makes, or may make, a module with such buffers: what it calls of what it is given may."""
+        taken = {each.arg for each in parameters(function)}
+        calls = list(calls_below(function))
+        return any(dotted_ast(c.func) in taken or self.may_have_buffers(c, facts, seen) for c in calls)
 
 
 def method_key(function: cst.FunctionDef) -> str:
@@ -445,6 +499,23 @@ def _unconditional(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _unconditional(statement.body)
         elif not isinstance(statement, (ast.Try, ast.While)):
             yield statement
+
+
+def _is_given(test: ast.expr, known: Mapping[str, str]) -> bool:
+    """Whether a test asks for a layer that is given: ``if norm:``, ``if norm is not None:``."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.IsNot):
+        return is_none(test.comparators[0]) and dotted_ast(test.left) in known
+    return dotted_ast(test) in known
+
+
+def _is_list(value: ast.expr, function: ast.FunctionDef) -> bool:
+    """Whether what a function returns is a list that it makes: ``layers``, ``layers + [nn.ReLU()]``."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return _is_list(value.left, function) and _is_list(value.right, function)
+    if isinstance(value, ast.Name):
+        assigned = [n for n in walk(function) if isinstance(n, ast.Assign) and dotted_ast(n.targets[0]) == value.id]
+        return bool(assigned) and all(isinstance(each.value, (ast.List, ast.BinOp)) for each in assigned)
+    return isinstance(value, ast.List)
 
 
 def _updates(step: ast.FunctionDef) -> bool:

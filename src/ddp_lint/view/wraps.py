@@ -487,7 +487,8 @@ def argument(call: cst.Call, position: int | None, keyword: str) -> cst.BaseExpr
 
 
 def assigned_name(module: Module, value: cst.CSTNode) -> str:
-    """The dotted name that a value is assigned to, '' when it is not assigned to one name."""
+    """The dotted name that a value is assigned to, also as one of two tuples: ``a, b = f(x), f(y)``. '' when it is not
+    assigned to one name."""
     up = module.parent(value)
     if isinstance(up, cst.IfExp):
         up = module.parent(up)
@@ -495,7 +496,21 @@ def assigned_name(module: Module, value: cst.CSTNode) -> str:
         return dotted(up.targets[0].target)
     if isinstance(up, cst.AnnAssign):
         return dotted(up.target)
-    return ""
+    return _paired_name(module, up) if isinstance(up, cst.Element) else ""
+
+
+def _paired_name(module: Module, element: cst.Element) -> str:
+    """The name of a tuple that gets a part of the tuple which is assigned to it, '' where they are not written so."""
+    given = module.parent(element)
+    assign = module.parent(given) if isinstance(given, cst.Tuple) else None
+    if not isinstance(given, cst.Tuple) or not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return ""
+    names = assign.targets[0].target
+    if not isinstance(names, cst.Tuple) or len(names.elements) != len(given.elements):
+        return ""
+    if not all(isinstance(each, cst.Element) for each in (*names.elements, *given.elements)):
+        return ""
+    return dotted(names.elements[given.elements.index(element)].value)
 
 
 def is_init(function: cst.FunctionDef) -> bool:

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 import libcst as cst
 
 from ddp_lint.findings import Applicability, Cause, Confidence, Fix
-from ddp_lint.knowledge import table
+from ddp_lint.launch.gpu_index import DEVICE, index_in_name, indices_of
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single_process import counts_one_node, gives_local_ranks, is_benchmark, on_one_node
 from ddp_lint.launch.started import started_on_one_node
@@ -19,7 +18,6 @@ from ddp_lint.source.queries import literal_text
 from ddp_lint.view.edits import replace
 from ddp_lint.view.wraps import argument
 
-_DEVICE = re.compile(r"^(cuda|xpu|npu|hpu|mlu|musa):$")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: What a list of the GPUs of one node is called.
 _GPUS = re.compile(r"(^|[\W_])gpu(s|_?ids|_?list)?([\W_]|$)|CUDA_VISIBLE_DEVICES|device_ids")
@@ -133,10 +131,7 @@ class DeviceFromGlobalRank(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.module.qualified(node.func)
-        for sink in _sinks().get(name, ()):
-            value = argument(node, sink.get("position"), sink["keyword"])
-            if sink.get("list") and isinstance(value, (cst.List, cst.Tuple)) and len(value.elements) == 1:
-                value = value.elements[0].value
+        for value in indices_of(self.module, node):
             self._visit_index(value, name.rpartition(".")[2], node)
         method = node.func.attr.value if isinstance(node.func, cst.Attribute) and not name else ""
         if method == "to" or name.startswith("torch."):
@@ -160,9 +155,7 @@ class DeviceFromGlobalRank(Rule):
             self._visit_index(_as_number(node.value), _VISIBLE)
 
     def visit_FormattedString(self, node: cst.FormattedString) -> None:
-        parts = node.parts
-        if len(parts) == 2 and isinstance(parts[1], cst.FormattedStringExpression):
-            self._visit_name(literal_text(parts[0]), parts[1].expression)
+        self._visit_index(index_in_name(node), "the device's name")
 
     def visit_BinaryOperation(self, node: cst.BinaryOperation) -> None:
         if isinstance(node.operator, cst.Add):
@@ -171,7 +164,7 @@ class DeviceFromGlobalRank(Rule):
             self._visit_name(literal_text(node.left).removesuffix("%d").removesuffix("%s"), node.right)
 
     def _visit_name(self, start: str, index: cst.BaseExpression) -> None:
-        if _DEVICE.match(start):
+        if DEVICE.match(start):
             self._visit_index(index, "the device's name")
 
     def _visit_index(self, value: cst.BaseExpression | None, where: str, call: cst.Call | None = None) -> None:
@@ -248,11 +241,3 @@ def _as_number(value: cst.BaseExpression) -> cst.BaseExpression:
     parts = value.parts if isinstance(value, cst.FormattedString) else ()
     only = parts[0] if len(parts) == 1 else None
     return only.expression if isinstance(only, cst.FormattedStringExpression) else value
-
-
-@functools.cache
-def _sinks() -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for sink in table("devices")["sink"]:
-        found.setdefault(sink["name"], []).append(sink)
-    return found

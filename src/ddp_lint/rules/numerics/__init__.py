@@ -1,1 +1,1 @@
-"""DDP25x: gradients that are not what they should be: poisoned, clipped, scaled or cut off."""
+"""DDP25x: gradients that are not what they should be: poisoned, clipped, scaled, not scaled or cut off."""

@@ -13,7 +13,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import argument_at, below, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, below, parameters, walk
 from ddp_lint.tensors.contexts import body_without_gradient
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
@@ -53,6 +53,47 @@ def trained_by(project: Project, facts: ModuleFacts, call: ast.Call, model: str)
         if given is not None and dotted_ast(given) == model and _calls(project, of, function, taken.arg, _DEPTH):
             return of.file.span_of(min(backwards, key=lambda each: each.lineno))
     return None
+
+
+def returns_output_of(facts: ModuleFacts, function: FunctionNode, model: str) -> bool:
+    """Whether a function returns what its parameter computes, with gradients, and leaves the backward to its caller:
+    ``def elbo(net, x): out = net(x); return mse(out, x)``."""
+    if not isinstance(function, ast.FunctionDef) or body_without_gradient(function, facts) or _is_set(function, model):
+        return False
+    if any(isinstance(node, ast.Attribute) and node.attr in ("backward", "grad") for node in walk(function)):
+        return False
+    calls = {call for call in _with_gradient(function, facts) if dotted_ast(call.func) == model}
+    held = set[str]()
+    for node in _in_order(function.body):
+        if isinstance(node, ast.Assign) and _holds(node.value, calls, held):
+            stored = (part for target in node.targets for part in walk(target))
+            held |= {part.id for part in stored if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            held |= {node.target.id} if _holds(node.value, calls, held) else set()
+        elif isinstance(node, ast.Return) and node.value is not None and _holds(node.value, calls, held):
+            return True
+    return False
+
+
+def _in_order(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a function with those in its blocks, as they are written; not those of functions in it."""
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        yield statement
+        for part in ("body", "orelse", "finalbody"):
+            yield from _in_order(getattr(statement, part, []))
+
+
+def _holds(value: ast.AST, calls: set[ast.Call], held: set[str]) -> bool:
+    """Whether an expression has a gradient of one of the calls, or of a name that holds it."""
+    if value in calls or (isinstance(value, ast.Name) and value.id in held):
+        return True
+    if isinstance(value, ast.Attribute) and value.attr in ("data", "shape"):
+        return False
+    if isinstance(value, ast.Call) and last_part(value.func) in ("detach", "item", "tolist"):
+        return False
+    return not isinstance(value, ast.Lambda) and any(_holds(part, calls, held) for part in below(value))
 
 
 def _method_calls(module: Module, call: cst.Call, wrapper: str) -> bool:

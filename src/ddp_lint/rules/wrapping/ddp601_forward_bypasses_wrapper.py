@@ -11,13 +11,14 @@ from ddp_lint.findings import Cause, Confidence, Span
 from ddp_lint.knowledge import canonical, frameworks, table
 from ddp_lint.knowledge.frameworks import Twins
 from ddp_lint.knowledge.tensors import names, words_of
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.one_process import uses_data_parallel
 from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.started import launched_under
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import files_of_programs
 from ddp_lint.rules.triggers import Trait, Triggers
-from ddp_lint.rules.wrapping.arming import runs_forward, trained_by
+from ddp_lint.rules.wrapping.arming import returns_output_of, runs_forward, trained_by
 from ddp_lint.rules.wrapping.freezing import Changes
 from ddp_lint.rules.wrapping.never_called import trained_beside
 from ddp_lint.rules.wrapping.training import backward_of, backward_of_callers, loss_of, returned
@@ -26,7 +27,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, last_name
-from ddp_lint.source.syntax import calls_below, function_at, statements, walk
+from ddp_lint.source.syntax import calls_below, function_at, parameters, statements, walk
 from ddp_lint.source.tree import positional_of, subtree
 from ddp_lint.tensors.contexts import is_method_without_gradient, without_gradient
 from ddp_lint.view.accumulation import is_backward
@@ -60,10 +61,10 @@ class ForwardBypassesWrapper(Rule):
     model, or the result of `unwrap_model`, of a helper of the project or of a property that takes the wrapper off, if
     the output is used in a loss whose `backward()` is called, here or in a function of the file that gets the loss, or
     that a trainer's loss method returns; `self.model(...)` where a Trainer of transformers gives `compute_loss` the
-    wrapped model. Also the
-    unwrapped original that is given to a function of the project which trains it, where nothing uses the wrapper; and
-    parts of it that a class keeps by names of their own (`self.body = self.net.body` beside `self.ddp = DDP(self.net)`)
-    and trains, where nothing in the project runs the wrapper.
+    wrapped model. `loss = elbo(model.module, x)`, where `elbo` is a function of the project that returns what its
+    parameter computes. Also the unwrapped original that is given to a function of the project which trains it, where
+    nothing uses the wrapper; and parts of it that a class keeps by names of their own (`self.body = self.net.body`
+    beside `self.ddp = DDP(self.net)`) and trains, where nothing in the project runs the wrapper.
 
     ## Why it breaks
 
@@ -207,6 +208,8 @@ class ForwardBypassesWrapper(Rule):
 
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)
+        if self._given_inside(node):
+            return
         if not name:
             self._unwrapped(node)
             return
@@ -258,6 +261,56 @@ class ForwardBypassesWrapper(Rule):
             help=f"call `{head}(...)`; dispatch further entry points from `forward`",
             confidence=Confidence.HIGH if wrap is not None else self._of_unseen_wrap(),
         )
+
+    def _given_inside(self, node: cst.Call) -> bool:
+        """A function of the project that gets the module inside a wrapper and returns what it computes, for a backward
+        here: ``loss = elbo(model.module, x)``."""
+        found = ((arg.value, self._unwrapping.source(arg.value)) for arg in node.args if _may_be_model(arg.value))
+        for given, source in found:
+            wrapper = source[0] if source is not None else ""
+            wrap = self._wraps.of(wrapper, node) if wrapper else None
+            if wrap is None or wrap.kind == "fsdp2" or source is None or not self._is_whole(given, source):
+                continue
+            if not self._computes_by(node, given):
+                continue
+            backward = backward_of(self.module, node)
+            if backward is None or self._averages_itself(backward) or runs_alone(self.module, node):
+                continue
+            if self._calls_wrapper(node, wrapper) or self._changes.is_frozen(wrapper, node):
+                continue
+            self.report(
+                given,
+                f"`{dotted(node.func)}(...)` gets the module inside `{wrapper}` and runs its forward: no gradient is "
+                "averaged",
+                notes=["rank 0 and rank 1 step with the gradients of their own batches"],
+                labels=[(wrap.place, f"`{wrapper}` is wrapped here"), (backward, "this backward averages nothing")],
+                help=f"give it `{wrapper}`",
+                confidence=Confidence.MEDIUM,
+            )
+            return True
+        return False
+
+    def _calls_wrapper(self, node: cst.Call, wrapper: str) -> bool:
+        """Whether the function around runs the wrapper's own forward, too: before the same backward that arms it, and
+        elsewhere its author knows the two apart, as for the discriminator in the step of a generator."""
+        function = self.module.function_of(node)
+        return function is not None and any(runs_forward(self.module, c, wrapper) for c in calls_in(function.body))
+
+    def _is_whole(self, given: cst.BaseExpression, source: tuple[str, cst.CSTNode]) -> bool:
+        """Whether an argument is all of the module inside a wrapper, not a part of it: by itself or by a name."""
+        if given is source[1]:
+            return True
+        values = self.module.assignments(given) if isinstance(given, cst.Name) else []
+        return bool(values) and all(value is source[1] for value in values)
+
+    def _computes_by(self, node: cst.Call, given: cst.BaseExpression) -> bool:
+        """Whether what a function of the project returns is computed by the argument that it is given."""
+        helper = helper_of(self.module, node)
+        if helper is None or any(arg.star for arg in node.args):
+            return False
+        names = [each.arg for each in parameters(helper.function)][helper.owner is not None :]
+        taken = [name for place, name in enumerate(names) if argument(node, place, name) is given]
+        return any(returns_output_of(helper.facts, helper.function, name) for name in taken)
 
     def _may_replicate(self, wrap: Wrap | None, node: cst.CSTNode) -> bool:
         """Whether the wrapper may be DDP's, whose hooks a forward arms: also where a test asks whether it shards, and
@@ -540,6 +593,10 @@ class ForwardBypassesWrapper(Rule):
         ]
         found = [match[1] for match in matches if match]
         return {raw: name for text in found for name, raw in _REFERENCE.findall(text)} if found else None
+
+
+def _may_be_model(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Name) or (isinstance(value, cst.Attribute) and value.attr.value == "module")
 
 
 def _instead(wrapper: str, called: str) -> str:

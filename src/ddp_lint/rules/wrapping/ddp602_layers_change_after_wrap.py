@@ -8,13 +8,14 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.handed_on import Handed
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, literal_text, path_of
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below, function_at, walk
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.tensors.classes import is_module_class, makes_module
 from ddp_lint.view.wraps import Wrap, argument
@@ -36,7 +37,8 @@ class LayersChangeAfterWrap(Rule):
     Finds `model.head = nn.Linear(...)`, `add_module`, `.half()`, `.bfloat16()`, `.double()` and `.to(dtype)` on a
     model that is already wrapped with DDP, and layers added to a model already wrapped with FSDP1; also by a method of
     the model's own class. `.cuda()` and `.to(device)` of a model that was on the CPU when DDP wrapped it; `.cpu()` of a
-    model on a GPU that the same function moves back, as to make room or to save it.
+    model on a GPU that the same function moves back, as to make room or to save it, also where another file wraps the
+    model, hands it over and trains it afterwards.
 
     ## Why it breaks
 
@@ -136,7 +138,7 @@ class LayersChangeAfterWrap(Rule):
         "to",
         "cuda",
         "cpu",
-        file=("DistributedDataParallel", "FullyShardedDataParallel"),
+        file=("DistributedDataParallel", "FullyShardedDataParallel", "cpu"),
     )
     oracles = ("gradient", "parameter", "identity")
 
@@ -160,7 +162,7 @@ class LayersChangeAfterWrap(Rule):
     def _moves_back(self, node: cst.Call, method: str, wrap: Wrap) -> cst.Call | None:
         """The call that moves a model to the GPU again, behind one that moves it from there to the CPU."""
         name = _of_model(node)
-        if not self._is_to_host(node, method) or self.module.wraps.of(name, node) is not wrap:
+        if not self._is_to_host(node, method) or self.module.wraps.of(name, node) != wrap:
             return None
         if wrap.tested or (wrap.lacks("device_ids") and not self.module.file.holds("cuda")):
             return None
@@ -177,7 +179,7 @@ class LayersChangeAfterWrap(Rule):
         return method == "cpu" or (method == "to" and given is not None and literal_text(given) == "cpu")
 
     def _report_round_trip(self, node: cst.Call, back: cst.Call, wrap: Wrap) -> None:
-        if self._wrapped_again(node, wrap) or not self._trains_in_rounds(node):
+        if self._wrapped_again(node, wrap) or not self._trains_in_rounds(node, wrap):
             return
         self.report(
             node,
@@ -188,8 +190,11 @@ class LayersChangeAfterWrap(Rule):
             confidence=Confidence.MEDIUM,
         )
 
-    def _trains_in_rounds(self, node: cst.CSTNode) -> bool:
-        """Whether a backward can follow, also in the next round of a loop around."""
+    def _trains_in_rounds(self, node: cst.CSTNode, wrap: Wrap) -> bool:
+        """Whether a backward can follow, also in the next round of a loop around; where another function wraps the
+        model and hands it over, in a round of that one."""
+        if wrap.handed is not None and not self._backwards_in(self.module.scope_of(node)):
+            return _goes_on_training(wrap.handed)
         if self._trains_afterwards(node):
             return True
         loops = (up for up in self.module.ancestors(node) if isinstance(up, (cst.For, cst.While)))
@@ -250,10 +255,11 @@ class LayersChangeAfterWrap(Rule):
 
     def _trains_afterwards(self, node: cst.CSTNode) -> bool:
         """Whether a backward can follow: in this function one does, or none is in it at all."""
-        scope = self.module.scope_of(node)
-        calls = [n for n in descendants(scope) if isinstance(n, cst.Call)]
-        backwards = [c for c in calls if method_of(c) == "backward"]
+        backwards = self._backwards_in(self.module.scope_of(node))
         return not backwards or any(self.module.wraps.follows(c, node) for c in backwards)
+
+    def _backwards_in(self, scope: cst.CSTNode) -> list[cst.Call]:
+        return [n for n in descendants(scope) if isinstance(n, cst.Call) and method_of(n) == "backward"]
 
     def _report(self, node: cst.CSTNode, wrap: Wrap, what: str) -> None:
         if not self._trains_afterwards(node) or self._wrapped_again(node, wrap):
@@ -265,6 +271,18 @@ class LayersChangeAfterWrap(Rule):
             labels=[(wrap.place, "the wrapper registers the parameters here")],
             help="change the model first, wrap it last",
         )
+
+
+def _goes_on_training(handed: Handed) -> bool:
+    """Whether the function that hands a model over has a backward behind the call, or in a loop around it."""
+    line = handed.call.lineno
+    around = function_at(handed.facts.tree, line)
+    if around is None or around.name == "__init__":
+        return False
+    loops = [n for n in walk(around) if isinstance(n, (ast.For, ast.While)) and handed.call in walk(n)]
+    behind = (c for c in calls_below(around) if c.lineno > line)
+    inside = (c for loop in loops for c in calls_below(loop))
+    return any(last_part(call.func) == "backward" for call in (*behind, *inside))
 
 
 def _of_model(call: cst.Call) -> str:

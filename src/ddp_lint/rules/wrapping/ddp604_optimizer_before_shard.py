@@ -36,8 +36,8 @@ class OptimizerBeforeShard(Rule):
     Finds an optimizer that takes `model.parameters()` before `fully_shard(model)`, or before `FSDP(model)` without
     `use_orig_params=True`, in the same function or in a method of the class that the function calls afterwards, or
     that another method calls below it; or in the constructor of a class that steps it, where another method shards.
-    Functions of the project that build the optimizer, also together with the model, or shard the model, count as what
-    they do.
+    Functions of the project that build the optimizer, also together with the model, or shard the model, and methods of
+    the model that build it, count as what they do.
 
     ## Why it breaks
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.sharded import owner_of
 from ddp_lint.rules.wrapping.sharded_optimizers import sharded_by
+from ddp_lint.rules.wrapping.zero_stages import sharding_engine
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.tree import called, subtree
 from ddp_lint.view.wraps import argument
@@ -47,7 +49,9 @@ class ShardSavedAsWhole(Rule):
     dictionary, or with `to_local()` on its tensors, for a model that `fully_shard` has sharded in the same function or
     class, or that another file has sharded and hands over. One rank also saves in a function that all callers keep to
     one. Finds as well `optimizer.state_dict()` that one rank saves, of an optimizer over the parameters of a model that
-    FSDP1 or FSDP2 has sharded, also where the function that saves gets both.
+    FSDP1 or FSDP2 has sharded, also where the function that saves gets both. Also
+    `torch.save(engine.module.state_dict(), path)`, on any rank, for an engine of DeepSpeed whose settings (a dictionary
+    or a JSON file) say ZeRO stage 3, in the function that makes it or one that gets it.
 
     ## Why it breaks
 
@@ -58,6 +62,7 @@ class ShardSavedAsWhole(Rule):
     An optimizer knows the parameters of its rank alone: of four parameters under FSDP1 (`use_orig_params=True`) rank 0
     saves the moments of two. When all ranks load this file, nothing raises, and rank 1 trains on with moments of
     rank 0's parameters.
+    ZeRO-3 leaves an empty tensor in place of each parameter outside of forward and backward: the file has these.
 
     ## Example
 
@@ -110,7 +115,8 @@ class ShardSavedAsWhole(Rule):
     DDP models (their state dict is whole), FSDP1 models (their `state_dict()` communicates: DDP102), files that every
     rank writes, functions that call `get_model_state_dict` or `full_tensor` or exchange tensors, and
     `torch.distributed.checkpoint`; for optimizers functions that call `FSDP.optim_state_dict`,
-    `get_optimizer_state_dict` or the like, and models that shard nothing (`NO_SHARD`).
+    `get_optimizer_state_dict` or the like, and models that shard nothing (`NO_SHARD`); engines whose stage is not seen,
+    or inside `deepspeed.zero.GatheredParameters`.
 
     ## How to confirm
 
@@ -138,6 +144,8 @@ class ShardSavedAsWhole(Rule):
         if self.module.qualified(node.func) != "torch.save":
             return
         saved = argument(node, 0, "obj")
+        if saved is not None and self._is_of_zero(saved):
+            return
         shard = next(itertools.chain(self._shards(saved), self._moments(saved)), None) if saved is not None else None
         if shard is None or not comes_on_one_rank(self.module, node):
             return
@@ -155,6 +163,45 @@ class ShardSavedAsWhole(Rule):
             help=f"on every rank call {call}options=StateDictOptions(full_state_dict=True, cpu_offload=True)), and "
             "save the result on one",
         )
+
+    def _is_of_zero(self, saved: cst.BaseExpression) -> bool:
+        """A state dict of an engine that shards the parameters, outside of what gathers them."""
+        if not self.module.imports.packages & {"deepspeed"} and not self._shows_deepspeed:
+            return False
+        engine, call = next(self._engines(saved), ("", saved))
+        made = sharding_engine(self.module, engine, call) if engine else None
+        if made is None or self._is_gathered(call):
+            return False
+        self.report(
+            saved,
+            f"the file gets empty tensors: ZeRO-3 keeps a part of each parameter on each rank, and `{engine}.module` "
+            "has none",
+            notes=["a `state_dict()` gathers nothing, on rank 0 and on rank 1 alike"],
+            labels=[(made, "stage 3 shards the parameters here")],
+            help=f"call {engine}.save_16bit_model(folder) or {engine}.save_checkpoint(folder) on every rank",
+            confidence=Confidence.MEDIUM,
+        )
+        return True
+
+    @functools.cached_property
+    def _shows_deepspeed(self) -> bool:
+        project = self.module.project
+        return project is not None and bool(project.contents.holding("deepspeed.initialize"))
+
+    def _engines(self, saved: cst.BaseExpression) -> Iterator[tuple[str, cst.Call]]:
+        """The names of what may be engines whose state dicts are saved, each with the call."""
+        named = (self.module.assignments(part) for part in subtree(saved) if isinstance(part, cst.Name))
+        made = (values[0] for values in named if len(values) == 1)
+        for call in (part for value in (saved, *made) for part in subtree(value) if isinstance(part, cst.Call)):
+            model = owner_of(call, "state_dict")
+            if model:
+                yield model.removesuffix(".module"), call
+
+    def _is_gathered(self, call: cst.CSTNode) -> bool:
+        """Whether the parameters are whole here: ``with deepspeed.zero.GatheredParameters(..):``."""
+        blocks = (up for up in self.module.ancestors(call) if isinstance(up, cst.With))
+        items = (item.item for block in blocks for item in block.items)
+        return any(isinstance(item, cst.Call) and called(item) == "GatheredParameters" for item in items)
 
     def _gathers_in(self, scope: cst.CSTNode, gathers: frozenset[str] = _GATHERS) -> bool:
         key = (scope, gathers)

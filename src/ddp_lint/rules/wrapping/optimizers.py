@@ -16,6 +16,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, calls_below, parameters, statements, walk
 from ddp_lint.source.tree import subtree
+from ddp_lint.tensors.classes import is_module_class
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
 
@@ -46,9 +47,12 @@ def models_of(module: Module, call: cst.Call) -> set[str]:
                     found.add(owner)
     builder = _builder(module, call)
     if builder is not None and module.project is not None:
-        places = [p.arg for p in parameters(builder.function)]
+        of_object = builder.owner is not None
+        places = [p.arg for p in parameters(builder.function)][of_object:]
         taken = _taken(module.project, builder.facts, builder.function)
-        found |= {dotted(argument(call, places.index(name), name)) for name in taken} - {""}
+        given = {dotted(argument(call, places.index(name), name)) for name in taken if name in places}
+        own = {dotted(call.func).rpartition(".")[0]} if of_object and "self" in taken else set()
+        found |= (given | own) - {""}
         found |= _made_together(module, call, builder)
     return found
 
@@ -95,13 +99,23 @@ def _models_taken(builder: Helper) -> set[str]:
 
 def _builder(module: Module, call: cst.Call) -> Helper | None:
     """The function of the project that is called, if it makes an optimizer and returns it."""
-    helper = helper_of(module, call) if not module.qualified(call.func).startswith("torch.") else None
+    own = not module.qualified(call.func).startswith("torch.")
+    helper = (helper_of(module, call) or _method(module, call)) if own else None
     if helper is None or not helper.facts.file.holds("optim"):
         return None
     made = {name for name, value in _assigned(helper.function) if _makes_optimizer(helper.facts, value)}
     parts = [part for value in helper.returned for part in (value.elts if isinstance(value, ast.Tuple) else (value,))]
     returns = any(dotted_ast(part) in made or _makes_optimizer(helper.facts, part) for part in parts)
     return helper if returns else None
+
+
+def _method(module: Module, call: cst.Call) -> Helper | None:
+    """The method of a model of the project that is called: ``model.configure_optimizers(lr)``."""
+    if module.project is None or not isinstance(call.func, cst.Attribute):
+        return None
+    owner, _, name = module.callee(call).rpartition(".")
+    found = module.project.classes.method(owner, name) if owner and is_module_class(module.project, owner) else None
+    return Helper(found[0].module, found[1], found[0]) if found is not None else None
 
 
 def _assigned(function: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
