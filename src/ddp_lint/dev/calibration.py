@@ -31,10 +31,10 @@ PROMISES = {Confidence.HIGH: (0.90, 0.70), Confidence.MEDIUM: (0.75, 1 / 3)}
 #: Fewer readings do not suffice to be `high`, nor to be `low`; that counts for a rule that has none in this half, too,
 #: if it was ever read: what it finds on public code is not what it was made for, as long as nobody has counted.
 ENOUGH = 8
-#: Where a half has fewer readings of a rule, those of both halves say its class: the newest block measures it then.
+#: Readings of a rule in the newest blocks of some time from which on few that were not false make it `low`.
 MANY = 16
-#: Readings of a rule in the half that calibrates, from which on that half alone decides. Of 19 readings of DDP107 in the
-#: one half 47 % were not false, of 44 in the other 91 %.
+#: Where a half has fewer readings of a rule, those of both halves say its class: the newest block measures it then. Of
+#: 19 readings of DDP107 in the one half 47 % were not false, of 44 in the other 91 %.
 DECIDING = 24
 #: As many readings of all rules together are added to those of one rule, so that a few do not decide alone. More would
 #: hide what a rule's own readings say: it takes few of them to show that hardly any finding is real.

@@ -23,6 +23,7 @@ _CLASSES = 4
 _PASS_ON = frozenset({"int", "hash", "abs", "max", "min", "sum", "str", "float", "round", "pow", "repr"})
 #: Packages whose functions make a value of what they are given.
 _COMPUTE = frozenset({"torch", "numpy", "math", "hashlib", "zlib"})
+_NAMED = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 _ASSIGNS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 
 
@@ -49,19 +50,51 @@ class Place:
         return tuple((site, Place(site.facts, site.around, self.way[1:])) for site in sites)
 
 
-def is_by_rank(project: Project, value: ast.expr, place: Place, depth: int = _DEPTH) -> bool:
+def is_by_rank(project: Project, value: ast.expr, place: Place) -> bool:
     """Whether the number of the rank takes part in a value; a test of it does not."""
-    return depth > 0 and any(_says_rank(project, part, place, depth) for part in _parts(place, value))
+    return _is_by_rank(_Search(project), value, place, _DEPTH)
 
 
-def takes_rank(project: Project, value: ast.expr, place: Place, depth: int = _DEPTH // 2) -> bool:
+def takes_rank(project: Project, value: ast.expr, place: Place) -> bool:
     """Whether the number of the rank takes part anywhere in an expression, also in an entry, a slice or a test of it,
     and in what its names are given: ``files[rank::world]``."""
-    for part in walk(value):
-        if isinstance(part, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) and is_by_rank(project, part, place):
+    return _takes_rank(_Search(project), value, place, _DEPTH // 2)
+
+
+class _Search:
+    """One question about the rank, and where it was looked for in vain: many callers may give the same in turn."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._seen: dict[tuple[object, ...], tuple[int, ast.expr, Place]] = {}
+
+    def is_done(self, kind: str, value: ast.expr, place: Place, depth: int) -> bool:
+        """Whether a value at a place was looked at before, at this depth or farther; else it is from now on."""
+        way = tuple(id(site.node) for site in place.way)
+        # What callers have as an attribute of what they give is a node that is made for the question.
+        of = (id(value.value), value.attr) if isinstance(value, ast.Attribute) else (id(value),)
+        key = (kind, value.lineno, *of, id(place.facts), id(place.around), *way)
+        before = self._seen.get(key)
+        if before is not None and before[0] >= depth:
             return True
-        for held, at in _sources(project, part, place) if depth > 0 else ():
-            if takes_rank(project, held, at, depth - 1):
+        self._seen[key] = (depth, value, place)
+        return False
+
+
+def _is_by_rank(search: _Search, value: ast.expr, place: Place, depth: int) -> bool:
+    if depth <= 0 or search.is_done("value", value, place, depth):
+        return False
+    return any(_says_rank(search, part, place, depth) for part in _parts(place, value))
+
+
+def _takes_rank(search: _Search, value: ast.expr, place: Place, depth: int) -> bool:
+    if search.is_done("any part", value, place, depth):
+        return False
+    for part in walk(value):
+        if isinstance(part, _NAMED) and _is_by_rank(search, part, place, _DEPTH):
+            return True
+        for held, at in _sources(search.project, part, place) if depth > 0 else ():
+            if _takes_rank(search, held, at, depth - 1):
                 return True
     return False
 
@@ -133,58 +166,60 @@ def _parts(place: Place, value: ast.AST) -> Iterator[ast.expr]:
         yield from _parts(place, each)
 
 
-def _says_rank(project: Project, part: ast.expr, place: Place, depth: int) -> bool:
+def _says_rank(search: _Search, part: ast.expr, place: Place, depth: int) -> bool:
     names = table("data")["rank_names"]
     if isinstance(part, ast.Call):
-        return _returns_rank(project, part, place, depth)
+        return _returns_rank(search, part, place, depth)
     if isinstance(part, ast.Subscript):
         return _is_variable(part.slice) and last_part(part.value) == "environ"
     if isinstance(part, ast.Attribute):
         if part.attr in names:
             return True
-        return any(is_by_rank(project, value, at, depth - 1) for value, at in _of_attribute(project, part, place))
+        return any(
+            _is_by_rank(search, value, at, depth - 1) for value, at in _of_attribute(search.project, part, place)
+        )
     if not isinstance(part, ast.Name):
         return False
-    return _is_name_of_rank(project, part, place, depth)
+    return _is_name_of_rank(search, part, place, depth)
 
 
-def _returns_rank(project: Project, call: ast.Call, place: Place, depth: int) -> bool:
+def _returns_rank(search: _Search, call: ast.Call, place: Place, depth: int) -> bool:
     """Whether a call asks for the rank, or runs a function of the project that returns what the rank takes part in."""
     if last_part(call.func) in table("data")["rank_calls"]:
         return True
     if last_part(call.func) in ("get", "getenv") and call.args and _is_variable(call.args[0]):
         return True
-    found = called_function(project, call, place) if depth > 1 else None
+    found = called_function(search.project, call, place) if depth > 1 else None
     if found is None:
         return False
     inside = place.called(call, *found)
     returned = (n.value for n in statements(found[1]) if isinstance(n, ast.Return) and n.value is not None)
-    return any(is_by_rank(project, value, inside, depth - 1) for value in returned)
+    return any(_is_by_rank(search, value, inside, depth - 1) for value in returned)
 
 
 def _is_variable(name: ast.expr) -> bool:
     return isinstance(name, ast.Constant) and name.value in table("data")["rank_variables"]
 
 
-def _is_name_of_rank(project: Project, name: ast.Name, place: Place, depth: int) -> bool:
+def _is_name_of_rank(search: _Search, name: ast.Name, place: Place, depth: int) -> bool:
     by_name, around = name.id in table("data")["rank_names"], place.around
     if around is None:
         held = place.facts.values.get(name.id)
-        return by_name or (held is not None and is_by_rank(project, held, place, depth - 1))
-    assigned = [v for v in _assigned_before(around, name.id, name.lineno) if not _is_off(project, v, place)]
+        return by_name or (held is not None and _is_by_rank(search, held, place, depth - 1))
+    assigned = [v for v in _assigned_before(around, name.id, name.lineno) if not _is_off(search.project, v, place)]
     if assigned:
-        return any(is_by_rank(project, value, place, depth - 1) for value in assigned)
+        return any(_is_by_rank(search, value, place, depth - 1) for value in assigned)
     if name.id in {each.arg for each in parameters(around)}:
-        given = _given(project, name.id, place)
+        given = _given(search.project, name.id, place)
         if not given:
             return by_name
-        return any(value is not None and is_by_rank(project, value, at, depth - 1) for value, at in given)
+        return any(value is not None and _is_by_rank(search, value, at, depth - 1) for value, at in given)
     unpacked = bound_in(around).get(name.id, ())
     if unpacked:
         return by_name
     outside = place.facts.values.get(name.id)
     at = Place(place.facts, None)
-    return by_name or (outside is not None and is_by_rank(project, outside, at, depth - 1))
+    return by_name or (outside is not None and _is_by_rank(search, outside, at, depth - 1))
 
 
 def assigned_above(place: Place, target: str, line: int) -> list[ast.expr]:
